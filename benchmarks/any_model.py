@@ -32,7 +32,7 @@ from look_inside import STATISTICS, peak_memory
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.look import twin
+from clearhead.look.foreign import torch_attention as twin
 
 SHAPES = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},

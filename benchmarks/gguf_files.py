@@ -32,7 +32,7 @@ from results import keep
 
 import clearhead as ch
 from clearhead.decode import Plan, search
-from clearhead.weights.gguf_file import read_file
+from clearhead.weights.gguf.file import read_file
 
 KINDS = (
     "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS",

@@ -39,7 +39,7 @@ import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.layers import Attention
 from clearhead.layers.attention import Tap
-from clearhead.training.objectives.translation import Translation
+from clearhead.training.objectives.tokens import Translation
 
 VOCAB, START, END = 6000, 1, 2
 WIDTH = {"vocab": VOCAB, "width": 160, "dropout": 0.0}

@@ -15,7 +15,7 @@ from pathlib import Path
 from results import CONFIGS, keep
 
 import clearhead as ch
-from clearhead.data.parallel import load_split
+from clearhead.data.text.parallel import load_split
 from clearhead.metrics import bleu
 from clearhead.training import train
 

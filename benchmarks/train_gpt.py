@@ -26,8 +26,8 @@ from torch import nn
 from clearhead.data import make_data
 from clearhead.training import read_recipe
 from clearhead.training.distributed import World
+from clearhead.training.logs import training_flops
 from clearhead.training.prefetch import Part
-from clearhead.training.progress import training_flops
 from clearhead.training.setup import resolve
 from clearhead.training.trainer import Trainer
 

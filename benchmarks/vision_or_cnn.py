@@ -30,17 +30,16 @@ import numpy as np
 import torch
 from results import CONFIGS, HOME, RESULTS, keep
 
-from clearhead.data.cifar10 import CLASSES, PREPROCESSING, SIDE
-from clearhead.data.pixels import Pictures, PixelConfig, Pixels
+from clearhead.data.images.in_memory import CLASSES, PREPROCESSING, SIDE, Pictures, PixelConfig, Pixels
 from clearhead.draw.style import HAIR, PALETTE, SMALL, dress, letters, save, sheet
 from clearhead.training import read_recipe
+from clearhead.training.logs import training_flops
+from clearhead.training.loop import exit_on_sigterm
 from clearhead.training.objectives import objective_class
-from clearhead.training.progress import training_flops
 from clearhead.training.recipe import Recipe
 from clearhead.training.setup import resolve
-from clearhead.training.signals import exit_on_sigterm
-from clearhead.training.subprocesses import PATIENCE, Child, command
 from clearhead.training.sweep import is_finished
+from clearhead.training.verify import PATIENCE, Child, command
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.data.files import DataError
-from clearhead.data.flickr8k import read_flickr8k
-from clearhead.data.image_files import open_image, read_image
+from clearhead.data.images.captions import read_flickr8k
+from clearhead.data.images.files import open_image, read_image
 from clearhead.layers import (
     Alibi,
     Attention,
@@ -46,9 +46,9 @@ from clearhead.layers import (
     grid,
     make_norm,
 )
-from clearhead.training.augmentation import AUGMENTATIONS
+from clearhead.training.augment.augmentation import AUGMENTATIONS
+from clearhead.training.augment.mixing import mix
 from clearhead.training.device_rng import DeviceRng
-from clearhead.training.mixing import mix
 
 HERE = Path(__file__).parent / "pictures"
 PICTURES: dict[str, Callable[[], Figure | Image | None]] = {}

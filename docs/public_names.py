@@ -18,7 +18,7 @@ MODULES = (
     "clearhead.decode", "clearhead.training", "clearhead.training.objectives", "clearhead.data", "clearhead.tokens",
     "clearhead.metrics", "clearhead.draw", "clearhead.report", "clearhead.explore", "clearhead.fast",
     "clearhead.config", "clearhead.errors", "clearhead.devices", "clearhead.checks", "clearhead.counter_rng",
-    "clearhead.atomic_files", "clearhead.protobuf", "clearhead.cli",
+    "clearhead.atomic_files", "clearhead.progress", "clearhead.protobuf", "clearhead.cli",
 )  # fmt: skip
 GROUPS = ("Functions", "Classes", "Families", "Objectives", "Errors and warnings", "Constants")
 SHOWN = ("forward", "__call__")  # methods that are listed without a docstring too, or in spite of their underscores
@@ -115,7 +115,10 @@ class Options:
 def recipe_options() -> list[Options]:
     """All sections of a recipe, in the order of a file, each with the dataclass of its options."""
     from clearhead import data, models
-    from clearhead.training import augmentation, objectives, optim, recipe, schedule
+    from clearhead.training import objectives, recipe
+    from clearhead.training.augment import augmentation
+    from clearhead.training.optim import optimisers as optim
+    from clearhead.training.optim import schedule
 
     def section(name: str, config: type) -> Options:
         return Options(name, "", config, docstrings.parse(inspect.getdoc(config) or "").summary)

@@ -17,7 +17,7 @@ from torch import nn
 
 from clearhead.layers import Block, Patches
 from clearhead.models import FAMILIES, Model
-from clearhead.weights import huggingface
+from clearhead.weights.huggingface import folder as huggingface
 from clearhead.weights.table import Conversion, Layout, Row, pairs
 
 
@@ -146,7 +146,7 @@ def patched_model(**options):
 @contextmanager
 def registered():
     """Register the families "pictured" and "patched", and the layout "vit" of the second, inside the block."""
-    layout = "clearhead.weights.patched"
+    layout = "clearhead.weights.huggingface.patched"
     modules = {name: ModuleType(name) for name in (Pictured.__module__, Patched.__module__, layout)}
     vars(modules[Pictured.__module__]).update(Pictured=Pictured, Config=Config)
     vars(modules[Patched.__module__]).update(Patched=Patched, Config=PatchedConfig)

@@ -71,8 +71,8 @@ def test_the_map_is_that_of_the_house():
     missing, room = [], ""
     for line in told.splitlines():
         room = found[1] if (found := re.match(r"  (\w+)/", line)) else room
-        named = re.findall(r"\b\w+\.py\b", line) if line.startswith("    ") else []
-        missing += [name for name in named if not (HOUSE / room / name).is_file()]
+        named = re.findall(r"[\w/]+\.py\b|(?<=^    )\w+/", line) if line.startswith("    ") else []
+        missing += [name for name in named if not (HOUSE / room / name).exists()]
     assert missing == []
 
 

@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import clearhead as ch
-from clearhead.data.labelled_images import LabelledImages
+from clearhead.data.images.files import LabelledImages
 from clearhead.look import cka, cka_of_features
 
 from .pictures import head_distances

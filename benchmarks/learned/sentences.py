@@ -13,8 +13,8 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.look import Sentence, read_sentences, word_attention
-from clearhead.look.text import text_inputs
-from clearhead.look.word_attention import word_tokens
+from clearhead.look.examples.word_attention import word_tokens
+from clearhead.look.maps.text_attention import text_inputs
 
 from .sources import checkpoint
 

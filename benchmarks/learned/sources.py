@@ -11,8 +11,8 @@ import torch
 
 import clearhead as ch
 from clearhead.data import make_data
-from clearhead.data.labelled_images import LabelledImages
-from clearhead.weights.zoo import in_zoo
+from clearhead.data.images.files import LabelledImages
+from clearhead.weights.folder import in_zoo
 
 EXAMPLES = Path(ch.__file__).parent / "explore" / "example_images"
 FILES = {"mobilenet-v2": "mobilenet_v2-b0353104.pth"}  # checkpoints that are a file of their folder

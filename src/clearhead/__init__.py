@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from .report.views import view
     from .tasks.caption import caption
     from .tasks.classify import classify
-    from .tasks.evaluate import evaluate
+    from .tasks.evaluation.evaluate import evaluate
     from .tasks.generate import chat, generate, stream
     from .tasks.score import score
     from .tasks.text import embed, fill, likelihood
     from .tasks.translate import translate
     from .training import train, verify_resume
-    from .training.finetune import finetune
+    from .training.own_data.finetune import finetune
     from .weights import Bundle, export, load, quantise, save
 
 # OpenMP reads this when torch is loaded. By default its idle threads spin, which beside one other busy process makes a

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from clearhead import __version__, training
 from clearhead.cli import app
 from clearhead.config import write
-from clearhead.training import progress
+from clearhead.training import logs as progress
 
 TINY = """\
 steps = 30

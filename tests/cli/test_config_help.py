@@ -12,11 +12,11 @@ from clearhead.cli import app
 from clearhead.cli.config_help import ConfigField, config_fields
 from clearhead.data import data_config, names
 from clearhead.models import families, family
-from clearhead.training.augmentation import AUGMENTATIONS
+from clearhead.training.augment.augmentation import AUGMENTATIONS
 from clearhead.training.objectives import objective_class, objectives
-from clearhead.training.optim import OptimConfig
+from clearhead.training.optim.optimisers import OptimConfig
+from clearhead.training.optim.schedule import ScheduleConfig
 from clearhead.training.recipe import PlayerConfig, Pretrained, RunConfig
-from clearhead.training.schedule import ScheduleConfig
 
 KINDS = [
     *map(data_config, names()), *(family(name)[1] for name in families()),

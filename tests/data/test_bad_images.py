@@ -13,9 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from clearhead.cli import app
-from clearhead.data import image_files, make_data
+from clearhead.data import make_data
 from clearhead.data.files import DataError
-from clearhead.data.image_files import open_image, read_image
+from clearhead.data.images import files as image_files
+from clearhead.data.images.files import open_image, read_image
 from clearhead.errors import Notice
 
 RED, SIZE = (200, 30, 60), (6, 4)  # width and height

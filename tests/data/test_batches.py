@@ -15,9 +15,9 @@ from PIL import Image
 
 from clearhead import data
 from clearhead.config import ConfigError
-from clearhead.data.bucketed import Buckets
-from clearhead.data.labelled import Labelled
-from clearhead.data.masked import Masked
+from clearhead.data.batching import Buckets
+from clearhead.data.text.labelled import Labelled
+from clearhead.data.text.masked import Masked
 from clearhead.tokens import Words, save
 
 

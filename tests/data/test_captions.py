@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from clearhead.data import IGNORE, Preprocessing, make_data
-from clearhead.data.captions import CaptionConfig, Captions
-from clearhead.data.flickr8k import plain_caption, read_flickr8k
-from clearhead.data.scenes import COLOURS, RELATIONS, SHAPES
+from clearhead.data.generated.scenes import COLOURS, RELATIONS, SHAPES
+from clearhead.data.images.captions import CaptionConfig, Captions, plain_caption, read_flickr8k
 
 TRAIN = [["a dog", "a brown dog runs"], ["two cats"], ["a man on a very long road"]]
 VALID = [["a cat"], ["a dog runs"]]

@@ -11,7 +11,7 @@ from chat_folder import CHATML, chat, chat_folder, spaced_folder, write_jsonl
 import clearhead as ch
 from clearhead.config import ConfigError
 from clearhead.data import IGNORE, DataError, make_data
-from clearhead.data.chats import pack
+from clearhead.data.text.chats import pack
 from clearhead.tasks.generate import conversation
 
 CHATS = [

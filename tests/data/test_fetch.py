@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.data import DataError, fetch, find, make_data
+from clearhead.data import DataError, find, make_data
+from clearhead.data import files as fetch
 from clearhead.errors import DownloadError
 
 CONTENT = b"To be, or not to be: " * 200

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clearhead.data import fetch, make_data
+from clearhead.data import files as fetch
+from clearhead.data import make_data
 from clearhead.data.files import DataError
-from clearhead.data.images import WORDNET
-from clearhead.data.mnist import CLOTHES, FILES, read_idx
+from clearhead.data.images.folders import WORDNET
+from clearhead.data.images.in_memory import CLOTHES, FILES, read_idx
 
 
 def idx(array):
@@ -36,7 +37,7 @@ def nowhere(tmp_path, monkeypatch):
     """No data folder but the one given, and no download."""
     monkeypatch.delenv("CLEARHEAD_DATA", raising=False)
     monkeypatch.setattr(fetch, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr("clearhead.data.mnist.DEBIAN", tmp_path / "none")
+    monkeypatch.setattr("clearhead.data.images.in_memory.DEBIAN", tmp_path / "none")
     return tmp_path
 
 

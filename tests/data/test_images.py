@@ -9,8 +9,10 @@ import pytest
 from PIL import Image
 
 from clearhead.config import ConfigError
-from clearhead.data import DataError, Preprocessing, image_files, make_data, token_cache
-from clearhead.data.image_files import open_image
+from clearhead.data import DataError, Preprocessing, make_data
+from clearhead.data import files as token_cache
+from clearhead.data.images import files as image_files
+from clearhead.data.images.files import open_image
 from clearhead.errors import Notice
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from clearhead.config import ConfigError
 from clearhead.data import DataError, make_data, understand
-from clearhead.data.pairs import split_pairs
-from clearhead.data.parallel import Line
+from clearhead.data.text.parallel import Line
+from clearhead.data.text.translations import split_pairs
 from clearhead.training import train
 
 TEXTS = [(f"text number {i}, and {'good' if i % 3 else 'bad'}", "very good" if i % 3 else "bad") for i in range(60)]

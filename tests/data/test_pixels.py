@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from clearhead.data import Preprocessing, make_data
-from clearhead.data.pixels import Pictures, PixelConfig, Pixels
+from clearhead.data.images.in_memory import Pictures, PixelConfig, Pixels
 
 GREY = Preprocessing(mean=(0.5,), deviation=(0.5,), channels="grey")
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from clearhead.data import DataError, Preprocessing
-from clearhead.data.image_files import open_image
+from clearhead.data.images.files import open_image
 
 SIZES = [(37, 53), (53, 37), (40, 40), (1, 9), (9, 1), (200, 31), (31, 200), (224, 300)]  # (width, height)
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}

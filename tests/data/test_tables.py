@@ -13,8 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from clearhead.data import DataError, delimited, json_rows, streams
-from clearhead.data.tables import is_table, open_bytes, open_table, read_lines
+from clearhead.data import DataError
+from clearhead.data.tables import formats as delimited
+from clearhead.data.tables import formats as json_rows
+from clearhead.data.tables import streams
+from clearhead.data.tables.reading import is_table, open_bytes, open_table, read_lines
 
 ROWS = [
     {"text": "A fine film, is it not?", "label": "1"},

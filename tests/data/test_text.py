@@ -7,7 +7,7 @@ import pytest
 
 from clearhead.config import ConfigError
 from clearhead.data import IGNORE, DataError, make_data
-from clearhead.data.documents import divided
+from clearhead.data.text.documents import divided
 
 TEXT = "".join(np.random.default_rng(0).choice(list("abcdefgh \n"), 600))
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from clearhead.data import IGNORE, DataError, make_data
-from clearhead.data.labelled import read_sst2
-from clearhead.data.text_rows import mask_of, with_special
+from clearhead.data.text.labelled import mask_of, read_sst2, with_special
 from clearhead.tokens import Subwords, Words, save
 
 TEXTS = [f"film {i} was {'good' if i % 3 else 'bad'} and {'long ' * (i % 7)}so it went on" for i in range(200)]

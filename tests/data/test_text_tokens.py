@@ -10,9 +10,10 @@ from chat_folder import spaced_folder
 
 import clearhead as ch
 from clearhead.config import ConfigError
-from clearhead.data import DataError, make_data, tokenized
-from clearhead.data import documents as streams
-from clearhead.data.documents import Documents, divided
+from clearhead.data import DataError, make_data
+from clearhead.data.text import documents as streams
+from clearhead.data.text import plain as tokenized
+from clearhead.data.text.documents import Documents, divided
 from clearhead.tokens import Subwords, Words
 
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat,", "and", "it's", "größer", "3.5", "\n", "\n\n  ", "runs.\n"]

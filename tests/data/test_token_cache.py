@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clearhead.data import make_data, tokenized
-from clearhead.data.token_cache import cached
+from clearhead.data import make_data
+from clearhead.data.files import cached
+from clearhead.data.text import plain as tokenized
 
 TEXT = "the cat sat on the mat, and the dog ran.\n" * 500
 

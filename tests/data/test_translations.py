@@ -10,7 +10,7 @@ import pytest
 
 from clearhead.config import ConfigError
 from clearhead.data import IGNORE, DataError, load_split, make_data
-from clearhead.data.parallel import place, read_tatoeba
+from clearhead.data.text.parallel import place, read_tatoeba
 from clearhead.tokens import split
 
 RNG = np.random.default_rng(2)

@@ -11,7 +11,7 @@ import pytest
 from chat_folder import chat_folder
 
 from clearhead.data import DataError, data_config, make_data, understand
-from clearhead.data.documents import Documents
+from clearhead.data.text.documents import Documents
 from clearhead.tokens import Pair, Words, save
 
 REVIEWS = [(f"film {i}, it was {'good ' * (i % 4)}in the end", i % 2) for i in range(40)]
@@ -230,11 +230,11 @@ def test_a_bad_row_is_told_by_its_line(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.txt"])
 def test_a_large_file_is_sampled(tmp_path, monkeypatch, name):
-    module = import_module("clearhead.data.understand")
+    module = import_module("clearhead.data.tables.understand")
     head = "text,label\n" if name == "a.csv" else ""
     (tmp_path / name).write_text(head + "the same text,1\n" * 200_000)
     monkeypatch.setattr(module, "ROWS", 1000)
-    monkeypatch.setattr(import_module("clearhead.data.streams"), "CHUNK", 1 << 12)
+    monkeypatch.setattr(import_module("clearhead.data.tables.streams"), "CHUNK", 1 << 12)
     found = understand(tmp_path / name)
     assert found.sampled
     assert found.read == 1000
@@ -244,7 +244,7 @@ def test_a_large_file_is_sampled(tmp_path, monkeypatch, name):
 
 
 def test_a_number_of_rows_that_is_not_known_is_said_to_be_an_estimate(tmp_path, monkeypatch):
-    monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 3000)
+    monkeypatch.setattr(import_module("clearhead.data.tables.understand"), "ROWS", 3000)
     content = "text,label\n" + "a,1\n" * 4000
     (tmp_path / "a.csv").write_text(content)  # less than is read at once
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content.encode()))
@@ -254,9 +254,9 @@ def test_a_number_of_rows_that_is_not_known_is_said_to_be_an_estimate(tmp_path, 
         assert found.to_dict()["sampled"]
         assert found.read == 3000
         assert found.rows == pytest.approx(4000, rel=0.01)
-    monkeypatch.setattr(import_module("clearhead.data.streams"), "CHUNK", 1 << 10)
+    monkeypatch.setattr(import_module("clearhead.data.tables.streams"), "CHUNK", 1 << 10)
     assert understand(tmp_path / "a.csv.gz").rows > 3000
-    monkeypatch.setattr(import_module("clearhead.data.understand"), "ROWS", 4000)
+    monkeypatch.setattr(import_module("clearhead.data.tables.understand"), "ROWS", 4000)
     assert not understand(tmp_path / "a.csv").sampled
 
 

@@ -8,10 +8,11 @@ import pytest
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import responses, routes, schemas
+from clearhead.explore import responses, schemas
+from clearhead.explore.build import WK, WQ, WV, X
 from clearhead.explore.inspections import inspect_text
+from clearhead.explore.routes import api as routes
 from clearhead.explore.server import make_app
-from clearhead.explore.worked import WK, WQ, WV, X
 
 
 @pytest.fixture(scope="module")

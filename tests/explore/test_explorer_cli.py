@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clearhead.cli import app
-from clearhead.explore import serving
+from clearhead.explore import app as serving
 from clearhead.report import doctor as doctors
 from clearhead.tasks import likelihood
 from clearhead.weights import shipped

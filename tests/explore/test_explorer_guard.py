@@ -13,9 +13,9 @@ from serving import Uvicorn
 from starlette.testclient import TestClient
 
 from clearhead.explore import guard, server
+from clearhead.explore.app import request_protocol
 from clearhead.explore.guard import BODY, Guard
 from clearhead.explore.server import make_app
-from clearhead.explore.serving import request_protocol
 
 HOME = "http://127.0.0.1:8000"
 PAGE = Path(server.__file__).parent / "page"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clearhead.explore.illustrations import memory_decay, position_vectors
+from clearhead.explore.build import memory_decay, position_vectors
 
 
 def test_similarity_of_rotary_and_alibi_positions_depends_on_distance_alone():

@@ -10,8 +10,8 @@ from clearhead.data import Preprocessing
 from clearhead.explore import comparison, schemas
 from clearhead.explore.comparison import CELLS, photograph_views, photographs, pooled
 from clearhead.explore.example_images import NAMES, example_file
-from clearhead.explore.prompt_patching import MOST_TOKENS, patch_prompts
 from clearhead.explore.server import make_app
+from clearhead.explore.writing import MOST_TOKENS, patch_prompts
 from clearhead.tokens import Subwords
 
 HOME = "http://127.0.0.1:8000"
@@ -96,7 +96,7 @@ def test_distances_and_fields_of_both_kinds(ask, small):
 
 def test_a_model_is_measured_once(ask, monkeypatch):
     compared(ask, "vit", "cnn")
-    monkeypatch.setattr("clearhead.explore.interpretation_routes.study", None)  # a call would fail
+    monkeypatch.setattr("clearhead.explore.routes.interpretation.study", None)  # a call would fail
     lines, studies, found = compared(ask, "cnn", "vit")
     assert [name for name, _ in studies] == ["cnn", "vit"]
     assert not any("progress" in line for line in lines)

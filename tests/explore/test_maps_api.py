@@ -6,11 +6,10 @@ import torch
 
 import clearhead as ch
 from clearhead.explore import attention_groups, schemas
-from clearhead.explore.attention_groups import Group
+from clearhead.explore.attention_groups import Group, special_ids, text_axis, token_names
 from clearhead.explore.inspections import inspect_text
-from clearhead.explore.token_axis import special_ids, text_axis, token_names
-from clearhead.look.call import DenseCall
-from clearhead.look.maps import AttentionMap
+from clearhead.look.maps.attention_map import AttentionMap
+from clearhead.look.maps.call import DenseCall
 from clearhead.tokens import Characters, Subwords, Symbols, Words
 
 TEXT = "The cat sat on the mat."

@@ -9,8 +9,7 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore import schemas, store
-from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, source_language
-from clearhead.explore.outlines import outline
+from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, outline, source_language
 from clearhead.explore.server import make_app
 from clearhead.explore.store import Training, views, why_no_view
 from clearhead.layers.lora import add_adapters

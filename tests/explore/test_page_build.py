@@ -12,7 +12,7 @@ import torch
 from marks import one_in
 from PIL import Image
 
-from clearhead.explore.worked import WK, WQ, WV, X, by_hand
+from clearhead.explore.build import WK, WQ, WV, X, by_hand
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"

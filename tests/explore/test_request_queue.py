@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 import clearhead as ch
 from clearhead.explore.attention_groups import OVERVIEWS
 from clearhead.explore.inspections import Inspection, inspect_text
-from clearhead.explore.request_queue import BusyError, Cancelled, Queue
+from clearhead.explore.queue import BusyError, Cancelled, Queue
 from clearhead.explore.server import make_app
 from clearhead.explore.store import InspectionStore, UnknownError
 

@@ -11,7 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import run_state, schemas
+from clearhead.explore import runs as run_state
+from clearhead.explore import schemas
 from clearhead.explore.runs import EXAMPLE, EXAMPLE_RECIPE, Runs
 from clearhead.explore.server import make_app
 from clearhead.tokens import Characters

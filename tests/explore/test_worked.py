@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.explore.worked import WK, WQ, WV, ByHand, X, by_hand, example, tell
+from clearhead.explore.build import WK, WQ, WV, ByHand, X, by_hand, example, tell
 
 EXAMPLE = {"x": X.tolist(), "wq": WQ.tolist(), "wk": WK.tolist(), "wv": WV.tolist()}
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from tower import HEAD, HEADS, WIDTH, Tower
 
 import clearhead
-import clearhead.look.bands
+import clearhead.look.maps.call
 from clearhead.layers import Additive, Alibi, Attention, Bias, Cache, Mask, Rotary
 from clearhead.look import AttentionMap
-from clearhead.look.call import DenseCall, LazyCall
+from clearhead.look.maps.call import DenseCall, LazyCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 MASS = {"rtol": 0.0, "atol": 1e-4}  # of entropies and masses
@@ -26,7 +26,7 @@ SIZE = {"rtol": 1e-4, "atol": 1e-5}  # of places, distances and received weights
 @pytest.fixture(autouse=True)
 def narrow_bands(monkeypatch):
     """As many bands as possible: sixteen queries each."""
-    monkeypatch.setattr(clearhead.look.bands, "TILE", 1)
+    monkeypatch.setattr(clearhead.look.maps.call, "TILE", 1)
 
 
 def close(result: Tensor, expected: Tensor, tolerance: dict) -> None:

@@ -48,7 +48,7 @@ from clearhead.layers.positions.vectors import JOINS, PAIRS
 from clearhead.layers.recurrent import CELLS
 from clearhead.layers.stack import CONNECTIONS
 from clearhead.look import MEANING, AttentionMap, patch, scale, silence
-from clearhead.look.call import DenseCall, LazyCall
+from clearhead.look.maps.call import DenseCall, LazyCall
 
 B, H, T, E = 2, 3, 7, 4
 WIDTH = H * E

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clearhead.layers import Block, Cache, Mask, attend
 from clearhead.layers import flex as flex_file
 from clearhead.layers import fused as fused_file
-from clearhead.layers.mask_cache import MaskCache
+from clearhead.layers.mask import MaskCache
 
 B, H, T, E = 2, 3, 6, 4
 

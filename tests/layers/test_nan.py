@@ -7,7 +7,7 @@ import torch
 
 from clearhead.layers import Mask, Tap, attend
 from clearhead.look import MEANING, AttentionMap
-from clearhead.look.call import DenseCall, LazyCall
+from clearhead.look.maps.call import DenseCall, LazyCall
 
 B, H, T, E = 2, 3, 7, 4
 

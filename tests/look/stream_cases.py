@@ -8,9 +8,9 @@ import sys
 import torch
 
 from clearhead.layers import Alibi, Bias, Mask, Relative
-from clearhead.look import stream
-from clearhead.look.call import LazyCall
-from clearhead.look.statistics import MEANING, statistics
+from clearhead.look.maps import stream
+from clearhead.look.maps.call import LazyCall
+from clearhead.look.maps.statistics import MEANING, statistics
 
 torch.manual_seed(0)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

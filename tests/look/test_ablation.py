@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.look import HeadEffects, ablation, head_effects, measured_input, silence
+from clearhead.look import HeadEffects, head_effects, measured_input, silence
+from clearhead.look.causes import head_effects as ablation
 from clearhead.tokens import Characters, Pair, Words
 
 TEXT = "abcaab"

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import clearhead as ch
 from clearhead.errors import Notice
 from clearhead.look import attention_effects, measured_input
-from clearhead.look.attention_effects import correlation, ranks
+from clearhead.look.causes.attention_effects import correlation, ranks
 
 IDS = torch.tensor([[1, 2, 3, 4, 0]])
 

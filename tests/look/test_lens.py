@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.look import lens, logit_lens
+from clearhead.look import logit_lens
+from clearhead.look.causes import logit_lens as lens
 from clearhead.tokens import Characters, Words
 
 TEXT = "abcaab"

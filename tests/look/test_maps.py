@@ -7,8 +7,8 @@ from torch import Tensor
 from clearhead import watch
 from clearhead.layers import Additive, Alibi, Attention, Bias, Cache, Mask
 from clearhead.look import AttentionMap
-from clearhead.look.call import DenseCall, LazyCall
-from clearhead.look.maps import settle
+from clearhead.look.maps.attention_map import settle
+from clearhead.look.maps.call import DenseCall, LazyCall
 
 B, H, E = 2, 3, 5
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from two_blocks import LEAVES, WIDTH, B, E, H, T, inputs
 
-import clearhead.look.tap as tap_file
+import clearhead.look.capture.tap as tap_file
 from clearhead import build, watch
 from clearhead.layers import Additive, Attention, Block, Cache, Mask
 from clearhead.look import AttentionMap
-from clearhead.look.call import LazyCall
+from clearhead.look.maps.call import LazyCall
 
 # What is computed and kept
 

@@ -190,7 +190,7 @@ def test_what_rollout_cannot_multiply_is_a_sentence(monkeypatch):
         model(pixels(8, 8))
     with pytest.raises(ValueError, match="1 x 5, 1 x 17 are not layers of one stack"):
         rollout([small["blocks.0.attn.weights"], tape["blocks.0.attn.weights"]])
-    monkeypatch.setattr(sys.modules["clearhead.look.rollout"], "DENSE_LIMIT", 100)
+    monkeypatch.setattr(sys.modules["clearhead.look.maps.rollout"], "DENSE_LIMIT", 100)
     with pytest.raises(ValueError, match=r"1 x 17 x 17 are over the limit of 100 weights: .* cls_maps"):
         rollout(tape)
 

@@ -19,7 +19,7 @@ from transformers import (
 import clearhead as ch
 from clearhead.errors import InputError, Notice
 from clearhead.look import SALIENCY_METHODS, saliency
-from clearhead.look.subject import subject
+from clearhead.look.saliency_methods.embedded import subject
 from clearhead.report.views.tables import table as table_of
 from clearhead.tokens import Characters, Pair, Words
 
@@ -230,7 +230,7 @@ def test_the_target_is_a_name_a_number_a_function_or_the_likeliest():
     assert abs(found.completeness) < 1e-3
 
 
-PREPROCESSING = ch.data.preprocessing.Preprocessing(resize=(16, 16))
+PREPROCESSING = ch.data.Preprocessing(resize=(16, 16))
 
 
 def test_an_image_becomes_what_the_model_saw():

@@ -8,7 +8,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.errors import InputError, InputKeyError, Notice
 from clearhead.look import cka, cka_of_features, features
-from clearhead.look.hsic import MOST_BYTES
+from clearhead.look.representation.cka import MOST_BYTES
 
 N = 37
 

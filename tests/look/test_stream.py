@@ -12,8 +12,8 @@ import torch
 import clearhead
 from clearhead import look, watch
 from clearhead.layers import Mask
-from clearhead.look import stream
-from clearhead.look.call import LazyCall
+from clearhead.look.maps import stream
+from clearhead.look.maps.call import LazyCall
 
 STATISTICS = ["**.entropy", "**.distance", "**.received"]
 CASES = Path(__file__).with_name("stream_cases.py")

@@ -8,7 +8,7 @@ import torch
 
 import clearhead
 from clearhead import Bundle, watch
-from clearhead.data.text_rows import masked_ids
+from clearhead.data.text.labelled import masked_ids
 from clearhead.look import AttentionMap, attention
 from clearhead.tokens import Characters, Pair, Words
 

@@ -15,7 +15,9 @@ from two_blocks import hooks_and_taps
 
 import clearhead as ch
 from clearhead.layers import Attention
-from clearhead.look import Notice, flex_call, twin
+from clearhead.look import Notice
+from clearhead.look.foreign import torch_attention as flex_call
+from clearhead.look.foreign import torch_attention as twin
 
 B, T, S, H, E = 2, 7, 5, 3, 4
 WIDTH = H * E

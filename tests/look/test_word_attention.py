@@ -5,7 +5,7 @@ import torch
 
 import clearhead as ch
 from clearhead.look import Sentence, read_sentences, word_attention
-from clearhead.look.word_attention import SETS, word_tokens
+from clearhead.look.examples.word_attention import SETS, word_tokens
 from clearhead.tokens import Words
 
 WORDS = Words(["the", "cat", "dog", "saw", "it", "slept", "then"])

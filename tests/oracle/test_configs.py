@@ -12,7 +12,8 @@ from language_models import CASES, ids, oracle
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.weights import WeightsError, huggingface
+from clearhead.weights import WeightsError
+from clearhead.weights.huggingface import folder as huggingface
 
 transformers = pytest.importorskip("transformers")
 

@@ -17,7 +17,7 @@ import clearhead as ch
 from clearhead.layers.lora import adapters, add_adapters
 from clearhead.tokens import Pieces, Subwords
 from clearhead.weights import Special, WeightsError, certificate
-from clearhead.weights.gguf_types import TYPES
+from clearhead.weights.gguf.file import TYPES
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gguf")

@@ -14,7 +14,7 @@ import torch
 from test_checkpoints import TOLERANCE, checkpoint
 
 import clearhead as ch
-from clearhead.data.image_files import find_images, read_image
+from clearhead.data.images.files import find_images, read_image
 from clearhead.weights import certificate
 
 # The classes of Imagenette, and their numbers among the 1,000 of ImageNet.

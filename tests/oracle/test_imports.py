@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.weights import WeightsError, certificate, huggingface
+from clearhead.weights import WeightsError, certificate
+from clearhead.weights.huggingface import folder as huggingface
 
 cases = pytest.mark.parametrize("case", CASES)
 

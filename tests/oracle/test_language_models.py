@@ -13,7 +13,8 @@ from language_models import CASES, CONTEXT, ENCODERS, ids, oracle
 import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.fast import CpuDecoder
-from clearhead.weights import WeightsError, huggingface
+from clearhead.weights import WeightsError
+from clearhead.weights.huggingface import folder as huggingface
 
 WRITERS = [case for case in CASES if not case.startswith(ENCODERS)]
 writers = pytest.mark.parametrize("case", WRITERS)
@@ -217,7 +218,7 @@ def test_a_phi3_with_other_angles_for_long_texts_opens_with_transformers(tmp_pat
 
 def test_without_transformers_such_a_phi3_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     longrope(tmp_path)
-    monkeypatch.setattr("clearhead.weights.transformers_folder.find_spec", lambda name: None)
+    monkeypatch.setattr("clearhead.weights.huggingface.unconverted.find_spec", lambda name: None)
     message = (
         r"rope_type='longrope' has other angles .*opens with transformers \(pip install clearhead\[transformers\]\)"
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.explore.worked import X, example, tell
+from clearhead.explore.build import X, example, tell
 from clearhead.layers import attend
 
 EXACT = torch.tensor([[1.9366, 6.6831, 1.5951], [2.0000, 7.9640, 0.0540], [1.9997, 7.7599, 0.3584]])

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.layers import Mask, Sinusoid
-from clearhead.weights import Bundle, Special, WeightsError, marian
+from clearhead.weights import Bundle, Special, WeightsError
+from clearhead.weights.huggingface import marian
 
 S, V, W, PAD, END = 6, 17, 19, 16, 0  # source length, vocabulary sizes of source and target, and two token ids
 LENGTHS = torch.tensor([S, 4])

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.fast import CpuDecoder
-from clearhead.weights import WeightsError, certificate, huggingface
+from clearhead.weights import WeightsError, certificate
+from clearhead.weights.huggingface import folder as huggingface
 
 V, CONTEXT, WIDTH, HEADS, S = 23, 11, 24, 4, 6
 BART = {

@@ -7,7 +7,7 @@ from image_models import patched_model, registered
 
 from clearhead import Bundle, build, save
 from clearhead.data import make_data
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.report import doctor as doctors
 from clearhead.tokens import Words
 

@@ -12,11 +12,13 @@ from rich.console import Console
 
 import clearhead
 from clearhead import Bundle, build, load
-from clearhead.data.example_images import example_images
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.files import example_images
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError, Notice
-from clearhead.look import gradient_methods, maps, measured_input
-from clearhead.look.subject import Subject
+from clearhead.look import measured_input
+from clearhead.look.maps import attention_map as maps
+from clearhead.look.saliency_methods import gradients as gradient_methods
+from clearhead.look.saliency_methods.embedded import Subject
 from clearhead.report import view
 from clearhead.report.example_inputs import example_crops, example_input
 from clearhead.report.result_files import WRITERS, write_result

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 import clearhead as ch
 from clearhead.cli import app
 from clearhead.data import make_data
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError, Notice
 from clearhead.tasks import Caption
-from clearhead.tasks.evaluate_captions import pointing
-from clearhead.tasks.translation import NoAttentionError
+from clearhead.tasks.evaluation.captions import pointing
+from clearhead.tasks.translate import NoAttentionError
 
 ENCODER = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}
 DATA = make_data("scenes", {"pixels": 24}, seed=0)
@@ -240,7 +240,7 @@ def test_the_command_writes_captions_maps_and_json(folder):
 
 
 def test_evaluating_scenes_reports_exact_captions_and_pointing(monkeypatch):
-    from clearhead.tasks import evaluate_captions
+    from clearhead.tasks.evaluation import captions as evaluate_captions
 
     monkeypatch.setattr(evaluate_captions, "SCENES", 12)
     scores = ch.evaluate(captioner(), "scenes", beams=1, limit=9)

@@ -9,7 +9,7 @@ from image_models import patched_model, picture, pixels_model
 from PIL import Image
 
 import clearhead as ch
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError
 from clearhead.tasks import classify
 from clearhead.tokens import Words
@@ -17,7 +17,7 @@ from clearhead.weights import Bundle
 
 TEXTS = ["the cat sat", "a dog", "on the mat the cat and the dog sat and sat"]
 WORDS = Words.of(TEXTS)
-SOURCE = "clearhead.tasks.image_batches"
+SOURCE = "clearhead.tasks.batching"
 SQUARE = Preprocessing(resize=(8, 8))
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from clearhead import Bundle, build, config, evaluate, load, save, translate
 from clearhead.cli import app
-from clearhead.data.parallel import load_split
+from clearhead.data.text.parallel import load_split
 from clearhead.metrics import bleu, bleu_by, chrf
 from clearhead.tokens import Pair, Words
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from clearhead import Bundle, classify, evaluate, save
 from clearhead.cli import app
-from clearhead.data.cifar10 import CLASSES
 from clearhead.data.files import DataError
-from clearhead.data.images import ImageConfig, Images
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.folders import ImageConfig, Images
+from clearhead.data.images.in_memory import CLASSES
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import Notice
 
 LABELS = ("cat", "dog", "owl")

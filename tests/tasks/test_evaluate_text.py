@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from clearhead import Bundle, build, config
 from clearhead.cli import app
-from clearhead.data.chats import split_chats
-from clearhead.data.conversations import Columns, read_chats
 from clearhead.data.files import DataError
+from clearhead.data.text.chats import split_chats
+from clearhead.data.text.conversations import Columns, read_chats
 from clearhead.errors import InputError, Notice
 from clearhead.tasks import classify, evaluate
-from clearhead.tasks.evaluate_classes import ClassScores
+from clearhead.tasks.evaluation.classes import ClassScores
 from clearhead.tasks.text import likelihood
 from clearhead.tokens import Characters, Words
 from clearhead.weights import save

@@ -7,11 +7,11 @@ import torch
 
 from clearhead import Bundle, build, config, evaluate, load, save
 from clearhead.data import DataError
-from clearhead.data.fingerprints import fingerprint
-from clearhead.data.labelled import LabelledConfig, divided
-from clearhead.data.pairs import PairConfig
+from clearhead.data.files import fingerprint
+from clearhead.data.text.labelled import LabelledConfig, divided
+from clearhead.data.text.translations import PairConfig
 from clearhead.errors import Notice
-from clearhead.tasks.evaluated_columns import labelled_columns, pair_columns
+from clearhead.tasks.evaluation.columns import labelled_columns, pair_columns
 from clearhead.tokens import Pair, Words
 from clearhead.training import train
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import clearhead as ch
 from clearhead.cli import app
 from clearhead.data.files import DataError
-from clearhead.data.preprocessing import Preprocessing
-from clearhead.tasks.frozen_features import linear_probe, nearest_neighbours
+from clearhead.data.images.preprocessing import Preprocessing
+from clearhead.tasks.evaluation.classes import linear_probe, nearest_neighbours
 
 SIZES = {"vit": {"size": 16, "patch": 8, "width": 12, "depth": 1, "heads": 3}, "resnet": {"width": 4, "depths": (1, 1)}}
 

@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import clearhead as ch
-from clearhead.data.parallel import Line
-from clearhead.data.translations import EncodedPairs
-from clearhead.data.vocabulary import TranslationConfig
+from clearhead.data.text.parallel import Line
+from clearhead.data.text.tokenizers import TranslationConfig
+from clearhead.data.text.translations import EncodedPairs
 from clearhead.errors import InputError
 from clearhead.look.model_inputs import Inputs
 from clearhead.tokens import Pair, Subwords

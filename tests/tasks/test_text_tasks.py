@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import clearhead as ch
-from clearhead.data.text_rows import mask_of, masked_ids
+from clearhead.data.text.labelled import mask_of, masked_ids
 from clearhead.errors import InputError
 from clearhead.look import Notice
 from clearhead.tasks import score

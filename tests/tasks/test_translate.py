@@ -14,8 +14,7 @@ from clearhead.decode import Plan, search
 from clearhead.look import watch
 from clearhead.tasks import score, translate
 from clearhead.tasks.batching import batches
-from clearhead.tasks.translate import given_translation
-from clearhead.tasks.translation import CROSS, Pass, source_inputs, word_pieces
+from clearhead.tasks.translate import CROSS, Pass, given_translation, source_inputs, word_pieces
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
 

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from clearhead.training.average import Average
-from clearhead.training.optim import OptimConfig, Optimiser
+from clearhead.training.optim.optimisers import OptimConfig, Optimiser
 
 # Rows that do not divide by two, and a vector of one number, whose shard on the second process is empty.
 SIZES = {"a.weight": (5, 7), "b.weight": (7, 5), "c.weight": (5, 7), "tokens.table": (9, 4), "d.bias": (1,)}

@@ -9,8 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from clearhead.training.checkpoint import Checkpoint, Writer, step_name
-from clearhead.weights.shards import place
+from clearhead.training.checkpoints.checkpoint import Checkpoint, Writer, step_name
+from clearhead.weights.checkpoints.checkpoint import place
 
 WHOLE = {
     "rows": torch.arange(7 * 3).reshape(7, 3).float(),

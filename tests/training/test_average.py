@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from clearhead.training.average import Average, AverageNetwork
-from clearhead.training.optim import OptimConfig, Optimiser
+from clearhead.training.optim.optimisers import OptimConfig, Optimiser
 
 
 def model(dtype=torch.float32):

@@ -10,9 +10,9 @@ import clearhead as ch
 from clearhead.data import IGNORE, make_data
 from clearhead.models.caption_decoders import Trace
 from clearhead.training import read_recipe, train
-from clearhead.training.layer_decay import part_scales
 from clearhead.training.objectives import Moment, objective_class
 from clearhead.training.objectives.captions import Captions, CaptionsConfig
+from clearhead.training.optim.layer_decay import part_scales
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ENCODER = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}

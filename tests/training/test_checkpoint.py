@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from clearhead.training import checkpoint as checkpoint_module
-from clearhead.training.checkpoint import Checkpoint, CheckpointError, Writer, latest
-from clearhead.weights import checkpoint as reading_module
-from clearhead.weights import shards
-from clearhead.weights.shards import share
+from clearhead.training.checkpoints import checkpoint as checkpoint_module
+from clearhead.training.checkpoints.checkpoint import Checkpoint, CheckpointError, Writer, latest
+from clearhead.weights.checkpoints import checkpoint as reading_module
+from clearhead.weights.checkpoints.checkpoint import place as plain_place
+from clearhead.weights.checkpoints.checkpoint import share
 
 HERE = Path(__file__).parent
 TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(tmp_path, monkeypatch, wh
 
 LIMITED = """
 import resource, sys, torch
-from clearhead.training.checkpoint import CheckpointError, Writer, latest
+from clearhead.training.checkpoints.checkpoint import CheckpointError, Writer, latest
 writer = Writer(sys.argv[1], attempt="a")
 writer.save(1, {"w": torch.ones(1000)}, {})
 writer.wait()
@@ -346,7 +346,7 @@ class Sharded:
         return alias
 
     def place(self, tensor: torch.Tensor, rank: int = 0) -> tuple[torch.Tensor, tuple[int, ...], bool]:
-        return self.placed.get(id(tensor)) or shards.place(tensor, rank)
+        return self.placed.get(id(tensor)) or plain_place(tensor, rank)
 
 
 @given(data=st.data())

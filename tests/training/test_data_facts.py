@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.data import fingerprints
-from clearhead.data.fingerprints import fingerprint
-from clearhead.training import optim, train
-from clearhead.training.checkpoint import Checkpoint
+from clearhead.data import files as fingerprints
+from clearhead.data.files import fingerprint
+from clearhead.training import train
+from clearhead.training.checkpoints.checkpoint import Checkpoint
+from clearhead.training.optim import optimisers as optim
 from clearhead.training.run_folder import FolderError
 
 LABELS = {

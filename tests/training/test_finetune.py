@@ -12,9 +12,10 @@ from clearhead import tokens
 from clearhead.config import ConfigError
 from clearhead.data import DataError
 from clearhead.errors import InputError, InputTypeError
-from clearhead.training import finetune, finetune_recipe, memory, read_recipe, train
-from clearhead.training.data_recipe import is_data, new_recipe
-from clearhead.training.finetune import _check_valid, choose_task
+from clearhead.training import finetune, finetune_recipe, read_recipe, train
+from clearhead.training.own_data import memory
+from clearhead.training.own_data.finetune import _check_valid, choose_task
+from clearhead.training.own_data.new_recipe import is_data, new_recipe
 from clearhead.training.run_folder import FolderError
 
 TEMPLATE = (

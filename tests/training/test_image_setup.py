@@ -9,7 +9,7 @@ from PIL import Image
 
 import clearhead as ch
 from clearhead.config import ConfigError
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 
 VIT = {"name": "vit", "patch": 4, "width": 16, "depth": 1, "heads": 2}
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from clearhead.layers import Additive, Bilinear, Block, Learned, Patches, Recurrent, Relative, Tokens
-from clearhead.training.initialisation import initialise
+from clearhead.training.start.initialisation import initialise
 
 
 class Model(nn.Module):

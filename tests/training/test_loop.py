@@ -14,7 +14,8 @@ from marks import one_in
 from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state, weights
 
 from clearhead import config, load
-from clearhead.training import loop, optim
+from clearhead.training import loop
+from clearhead.training.optim import optimisers as optim
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import train
 

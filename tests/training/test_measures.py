@@ -13,9 +13,10 @@ import clearhead as ch
 from clearhead.config import ConfigError
 from clearhead.data import make_data
 from clearhead.errors import InputError
-from clearhead.training import decoding, train
+from clearhead.training import train
+from clearhead.training import trainer as decoding
 from clearhead.training.objectives import objective_class
-from clearhead.training.objectives.token_loss import perplexity
+from clearhead.training.objectives.tokens import perplexity
 from clearhead.training.run_folder import Folder
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 import clearhead as ch
 from clearhead.data import make_data
+from clearhead.training.augment.mixing import beta_quantiles, mix
 from clearhead.training.device_rng import DeviceRng
-from clearhead.training.mixing import beta_quantiles, mix
 from clearhead.training.objectives import Moment, objective_class
 
 ROWS = 64

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clearhead.training.muon import QUINTIC, Muon, orthogonalise
+from clearhead.training.optim.muon import QUINTIC, Muon, orthogonalise
 
 SHAPES = [(7, 5), (5, 7), (7, 5), (6, 6), (1, 9)]
 

@@ -26,7 +26,7 @@ from clearhead.training.objectives import (
     objective_class,
     register,
     weighted_sum,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.usefixtures("unchecked", "registry")
 

@@ -23,7 +23,7 @@ from clearhead.training.objectives import (
     objectives,
     register,
 )
-from clearhead.training.schedule import Scheduled
+from clearhead.training.optim.schedule import Scheduled
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from clearhead.layers import Block, Learned, Patches, Stack, Tokens
-from clearhead.training import schedule
 from clearhead.training.average import Average
-from clearhead.training.muon import Muon
-from clearhead.training.optim import NAMES, OptimConfig, Optimiser, is_inside, is_matrix
-from clearhead.training.schedule import Scheduled
+from clearhead.training.optim import schedule
+from clearhead.training.optim.muon import Muon
+from clearhead.training.optim.optimisers import NAMES, OptimConfig, Optimiser, is_inside, is_matrix
+from clearhead.training.optim.schedule import Scheduled
 
 DEVICES = ["cpu", pytest.param("cuda", marks=[
     pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),

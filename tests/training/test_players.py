@@ -16,9 +16,10 @@ from marks import one_in
 from trainings import GAN, SMALL, STUDENT, metrics, same_bits, state
 
 from clearhead import load, train
-from clearhead.training import loop, objectives, optim
+from clearhead.training import loop, objectives
 from clearhead.training.objectives import Measurement, Objective, Role, Scalar, Scheduled, Update, weighted_sum
-from clearhead.training.schedule import value
+from clearhead.training.optim import optimisers as optim
+from clearhead.training.optim.schedule import value
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -10,8 +10,8 @@ from clearhead import build
 from clearhead.data import make_data
 from clearhead.training import probes
 from clearhead.training.distributed import blocks, recompute
+from clearhead.training.logs import training_flops
 from clearhead.training.objectives import objective_class
-from clearhead.training.progress import training_flops
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -6,10 +6,10 @@ from trainings import GAN, STUDENT, recipe
 from clearhead import config
 from clearhead.config import ConfigError
 from clearhead.data import make_data
-from clearhead.training.optim import OptimConfig
+from clearhead.training.optim.optimisers import OptimConfig
+from clearhead.training.optim.schedule import ScheduleConfig
 from clearhead.training.recipe import MAY_CHANGE, Recipe, RunConfig, named_options, read_recipe
 from clearhead.training.run import train
-from clearhead.training.schedule import ScheduleConfig
 from clearhead.training.setup import resolve
 
 pytestmark = pytest.mark.usefixtures("own_models")

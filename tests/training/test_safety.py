@@ -14,9 +14,10 @@ from trainings import VECTORS, metrics, recipe, same_bits, state, weights
 
 from clearhead import config
 from clearhead.data import DataError
-from clearhead.training import TrainingError, loop, optim, train
-from clearhead.training.checkpoint import Checkpoint, CheckpointError
-from clearhead.training.objectives.next_token import NextToken
+from clearhead.training import TrainingError, loop, train
+from clearhead.training.checkpoints.checkpoint import Checkpoint, CheckpointError
+from clearhead.training.objectives.tokens import NextToken
+from clearhead.training.optim import optimisers as optim
 from clearhead.training.run_folder import Folder, FolderError
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -424,7 +425,7 @@ def test_an_unknown_device_is_refused(tmp_path, table):
 
 
 def test_an_error_in_the_prefetch_thread_ends_the_run(tmp_path, monkeypatch, table, whole):
-    from clearhead.data.synthetic import Reverse
+    from clearhead.data.generated.sequences import Reverse
 
     real = Reverse._train
 

@@ -4,8 +4,10 @@ import pytest
 from trainings import metrics, same_bits, state
 
 import clearhead as ch
-from clearhead.training import TrainingError, optim, progress, train
-from clearhead.training.objectives.next_token import NextToken
+from clearhead.training import TrainingError, train
+from clearhead.training import logs as progress
+from clearhead.training.objectives.tokens import NextToken
+from clearhead.training.optim import optimisers as optim
 
 LINES = "".join(f"line {i} says {'abcdefg'[i % 7]}\n" for i in range(120))
 PAIRS = {f"{a} {b}": f"{x} {y}" for a, x in (("one", "eins"), ("two", "zwei"), ("six", "sechs"))

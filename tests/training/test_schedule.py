@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clearhead.training.schedule import SHAPES, ScheduleConfig, scale
+from clearhead.training.optim.schedule import SHAPES, ScheduleConfig, scale
 
 
 def torch_rates(make, steps):

@@ -20,7 +20,7 @@ from clearhead.training.loop import Trainer
 from clearhead.training.objectives import Measurement, Objective, Role, Update
 from clearhead.training.recipe import Pretrained
 from clearhead.weights import Bundle, WeightsError, load, save
-from clearhead.weights.pretrained import fill_pretrained
+from clearhead.weights.checkpoints.pretrained import fill_pretrained
 
 pytestmark = pytest.mark.usefixtures("own_models")
 TEXT = "the cat sat on the mat and the dog lay on the log. " * 40

@@ -6,7 +6,7 @@ import pytest
 
 from clearhead import sweep
 from clearhead.config import ConfigError
-from clearhead.training import progress
+from clearhead.training import logs as progress
 from clearhead.training.sweep import Sweep, Trial, alternatives, folder_names
 
 RECIPE = {

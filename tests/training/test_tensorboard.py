@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from clearhead.training.tensorboard import Events, masked_crc32c
+from clearhead.training.logs import Events, masked_crc32c
 
 
 def read(folder):

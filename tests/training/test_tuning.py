@@ -12,7 +12,7 @@ from clearhead.data import IGNORE, make_data
 from clearhead.training import train
 from clearhead.training.objectives import objective_class
 from clearhead.weights import load
-from clearhead.weights.pretrained import in_head
+from clearhead.weights.checkpoints.pretrained import in_head
 
 GOOD, BAD = ["fine", "grand", "warm"], ["dull", "cold", "flat"]
 THINGS = ["film", "play", "song", "tale", "book"]

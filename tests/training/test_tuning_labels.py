@@ -13,8 +13,7 @@ from clearhead import tokens
 from clearhead.data import understand
 from clearhead.errors import Notice
 from clearhead.training import finetune, finetune_recipe
-from clearhead.training.data_recipe import new_recipe
-from clearhead.training.given_rows import as_file
+from clearhead.training.own_data.new_recipe import as_file, new_recipe
 
 TEXTS = [f"the {a} was {b}" for a in ("film", "play", "song", "tale") for b in ("fine", "grand", "dull", "flat")]
 FEW = ("steps=2", "optim.lr=1e-9", "run.save_every=1")

@@ -8,12 +8,13 @@ from trainings import GAN, STUDENT, VECTORS, recipe, same_bits, weights
 
 from clearhead import Bundle, build, load, save
 from clearhead.errors import Notice
-from clearhead.tasks.training_data import trained_columns
+from clearhead.tasks.evaluation.columns import trained_columns
 from clearhead.tokens import Subwords
 from clearhead.training import finetune_recipe, loop
-from clearhead.training.checkpoint import CheckpointError
+from clearhead.training.checkpoints.checkpoint import CheckpointError
 from clearhead.training.run import train
-from clearhead.weights import WeightsError, read_config, unfinished
+from clearhead.weights import WeightsError, read_config
+from clearhead.weights.checkpoints import unfinished
 from clearhead.weights.folder import find
 
 pytestmark = [pytest.mark.usefixtures("own_models"), pytest.mark.filterwarnings("ignore::clearhead.errors.Notice")]

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from clearhead.cli import app
 from clearhead.config import write
-from clearhead.training import Verdict, progress, read_recipe, train, verify_resume
-from clearhead.training.checkpoint import Writer, latest, step_name
-from clearhead.training.comparison import Part, compare, compare_to_rounding
+from clearhead.training import Verdict, read_recipe, train, verify_resume
+from clearhead.training import logs as progress
+from clearhead.training.checkpoints.checkpoint import Writer, latest, step_name
 from clearhead.training.run_folder import FolderError
-from clearhead.training.verify import Kill, _Runs, draw_kills
+from clearhead.training.verify import Kill, Part, _Runs, compare, compare_to_rounding, draw_kills
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPE = {

@@ -16,7 +16,8 @@ warnings.simplefilter("error")
 import torch.distributed as dist  # noqa: E402
 import trainings  # noqa: E402
 
-from clearhead.training import optim, train  # noqa: E402
+from clearhead.training import train  # noqa: E402
+from clearhead.training.optim import optimisers as optim  # noqa: E402
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 

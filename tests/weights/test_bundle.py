@@ -6,7 +6,7 @@ import torch
 from image_models import pixels_model
 
 import clearhead as ch
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tokens import Characters, Pair, Words
 from clearhead.weights import Bundle, Special
 

@@ -9,9 +9,8 @@ from safetensors.torch import load_file, save_file
 import clearhead as ch
 from clearhead.tokens import Words
 from clearhead.weights import Bundle, WeightsError
-from clearhead.weights.compact import compress
 from clearhead.weights.fill import state
-from clearhead.weights.native import save_compact
+from clearhead.weights.native import compress, save_compact
 
 TOKENS = Words(["a", "red", "dog"])
 ENCODER = {"name": "resnet", "width": 6, "depths": [1], "stem": "small"}

@@ -8,11 +8,10 @@ import torch
 from image_models import picture, pixels_model, registered
 
 import clearhead as ch
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, read_config, shipped
-from clearhead.weights.describe import describe
-from clearhead.weights.folder import find
+from clearhead.weights.folder import describe, find
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)

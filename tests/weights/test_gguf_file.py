@@ -12,8 +12,7 @@ import pytest
 
 import clearhead as ch
 from clearhead.weights import WeightsError
-from clearhead.weights.gguf_file import NUMBERS, read_file
-from clearhead.weights.gguf_types import TYPES
+from clearhead.weights.gguf.file import NUMBERS, TYPES, read_file
 
 Tensor = tuple[tuple[int, ...], int, bytes]  # sizes (the fastest first), number of the type, content
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

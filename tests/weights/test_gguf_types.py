@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from clearhead.weights.gguf_types import CHUNK, TYPES, dequantise
+from clearhead.weights.gguf.file import CHUNK, TYPES, dequantise
 
 # float16 scales and minima: zeros, the largest, the smallest subnormal, usual ones, and all of them negative too.
 EXTREMES = [s * x for x in (0.0, 65504.0, 2.0**-24, 2.0**-14, 1.0, 0.0123, 3.3e-4) for s in (1.0, -1.0)]

@@ -7,7 +7,7 @@ import pytest
 
 import clearhead as ch
 from clearhead.weights import WeightsError
-from clearhead.weights.hub import needed_files
+from clearhead.weights.folder import needed_files
 
 FILES = ["config.json", "model.safetensors", "pytorch_model.bin", "onnx/model.onnx", "README.md", "vocab.txt"]
 MODEL = ch.build("gpt", vocab=7, width=6, depth=1, heads=3, context=20)

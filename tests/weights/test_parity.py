@@ -10,10 +10,11 @@ from image_models import patched_model, picture, processor_class, registered
 from safetensors.torch import load_file, save_file
 
 import clearhead as ch
-from clearhead.data.preprocessing import Preprocessing
+from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.models.transformer import Config
 from clearhead.tokens import Characters
-from clearhead.weights import WeightsError, certificate, huggingface, write_probe
+from clearhead.weights import WeightsError, certificate, write_probe
+from clearhead.weights.huggingface import folder as huggingface
 from clearhead.weights.table import Layout, causal_lm_logits
 
 TOKENS = Characters.of("to be or not to be")

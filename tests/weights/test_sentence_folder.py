@@ -8,7 +8,7 @@ import torch
 
 import clearhead as ch
 from clearhead import tokens
-from clearhead.data.text_rows import with_special
+from clearhead.data.text.labelled import with_special
 from clearhead.errors import CutNotice
 from clearhead.weights import WeightsError
 

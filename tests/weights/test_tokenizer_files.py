@@ -11,7 +11,7 @@ from clearhead.errors import InputError
 from clearhead.tokens import Pieces, Subwords
 from clearhead.tokens.chat_template import read_template
 from clearhead.weights import WeightsError
-from clearhead.weights.tokenizer_files import read_subwords
+from clearhead.weights.huggingface.tokenizers import read_subwords
 
 TEXTS = [
     "A dog runs, it's naïve.", "", " ", "Über Straße 漢字 x", "\tTabs\n\nand  spaces ", "e\u0301 İstanbul ﬁne ½",

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import clearhead as ch
 from clearhead.errors import Notice, UserError
 from clearhead.weights import WeightsError
-from clearhead.weights.describe import describe
+from clearhead.weights.folder import describe
 
 pytest.importorskip("transformers")
 pytestmark = [
@@ -100,7 +100,7 @@ def test_the_maps_of_a_text_are_those_of_eager_attention(bundle, kind):
 
 def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypatch):
     from clearhead.explore.inspections import inspect_text
-    from clearhead.look import intercept
+    from clearhead.look.foreign import intercept
 
     monkeypatch.delitem(intercept.HANDLERS, torch.bmm)  # so that the product of DeBERTa is one that is not seen
     deberta = bundle("deberta")
@@ -253,8 +253,8 @@ def test_without_transformers_the_error_says_what_to_install(folder, monkeypatch
     path = folder("neox")
     plain = importlib.util.find_spec
     none = lambda name, *more: None if name == "transformers" else plain(name, *more)  # noqa: E731
-    for module in ("huggingface", "transformers_folder"):
-        monkeypatch.setattr(sys.modules[f"clearhead.weights.{module}"], "find_spec", none)
+    for module in ("folder", "unconverted"):
+        monkeypatch.setattr(sys.modules[f"clearhead.weights.huggingface.{module}"], "find_spec", none)
     with pytest.raises(WeightsError, match=r"model_type is 'gpt_neox'.*pip install clearhead\[transformers\]"):
         ch.load(path, device="cpu")
 

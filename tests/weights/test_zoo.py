@@ -17,7 +17,7 @@ import clearhead as ch
 from clearhead.cli import app
 from clearhead.training import read_recipe
 from clearhead.weights import WeightsError, shipped
-from clearhead.weights.zoo import ZOO, in_zoo
+from clearhead.weights.folder import ZOO, in_zoo
 
 NAMES = sorted(shipped())
 UNSEEN = """

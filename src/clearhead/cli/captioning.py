@@ -81,7 +81,7 @@ def _save_strip(result: Any, image: Any, path: Path, evidence: bool) -> None:
     """Draw what the captioner saw of an image, with the map of each word, into a file."""
     import numpy as np
 
-    from ..data.image_files import open_image
+    from ..data.images.files import open_image
     from ..draw import save, strip
 
     seen = result.forced.bundle.preprocessing.seen(open_image(image))

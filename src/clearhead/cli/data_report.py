@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..data import Understood
-from ..data.delimited import DELIMITERS
-from ..data.images import SKIPS
-from ..data.splits import counted, left_out_told, unreadable_told
-from ..data.understand_images import UnderstoodImages
+from ..data.data import counted, left_out_told, unreadable_told
+from ..data.images.folders import SKIPS
+from ..data.tables.formats import DELIMITERS
+from ..data.tables.understand import UnderstoodImages
 from .output import rows, show
 
 WIDTH = 100  # characters of a value that are shown

@@ -150,7 +150,7 @@ class _Answers:
 
 def _follow(steps: Iterable[Any], *, pieces: bool, text: bool) -> Any:
     """Print the pieces of an answer as they come, as objects or as text if so asked; returns the whole answer."""
-    from ..tasks.generation import Generation
+    from ..tasks.generate import Generation
 
     for step in steps:
         if isinstance(step, Generation):
@@ -217,7 +217,7 @@ def _has_messages(line: str) -> bool:
 
 def _listed(value: Any) -> Any:
     """The list of messages of an object; None if it has none."""
-    from ..data.conversations import LISTS
+    from ..data.text.conversations import LISTS
 
     return next((value[key] for key in LISTS if key in value), None) if isinstance(value, dict) else None
 
@@ -252,7 +252,7 @@ def _parsed(line: str) -> Any:
 
 def _checked(messages: list[Any]) -> list[Message]:
     """The messages, if all have a role and a content, in our words or in ShareGPT's."""
-    from ..data.conversations import ROLES, message_keys
+    from ..data.text.conversations import ROLES, message_keys
     from ..errors import TextError
 
     checked = []

@@ -14,9 +14,9 @@ def images_of(inputs: Sequence[str]) -> list[str]:
     it is read.
     """
     from ..data.files import DataError
-    from ..data.image_files import unreadable
+    from ..data.images.files import unreadable
     from ..errors import Notice
-    from ..tasks.image_batches import image_inputs
+    from ..tasks.batching import image_inputs
 
     images: list[str] = []
     for item in inputs:

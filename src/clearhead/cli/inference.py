@@ -46,8 +46,8 @@ def translate(
     as_json: JsonLines = False,
 ) -> None:
     """Translate sentences, or each line of a file as it comes; --json adds scores, tokens and the alignment."""
-    from ..data.column_names import SOURCES, TEXTS
     from ..data.files import as_line
+    from ..data.tables.column_names import SOURCES, TEXTS
     from ..tasks.translate import translate
     from ..weights import load
 
@@ -72,7 +72,7 @@ def translate(
     "clearhead evaluate runs/en-de news.en news.de source=en target=de --out news.hyp",
     "clearhead evaluate runs/pets photos/",
     "clearhead evaluate vit-cifar10 cifar10",
-    options=("tasks/evaluate.py", "evaluate"),
+    options=("tasks/evaluation/evaluate.py", "evaluate"),
 )
 def evaluate(
     model: Model,
@@ -96,7 +96,7 @@ def evaluate(
     """Measure a model on held-out data: BLEU and chrF, scores of captions, perplexity, or accuracy."""
     from ..atomic_files import atomic_write
     from ..errors import InputError
-    from ..tasks.evaluate import evaluate
+    from ..tasks.evaluation.evaluate import evaluate
     from ..weights import load
 
     files = [word for i, word in enumerate(data) if not i or "=" not in word]
@@ -255,7 +255,7 @@ def _shares(classes: list[tuple[str, float]]) -> str:
 
 def _text_column(name: str | None) -> Column:
     """The column of a table that has the texts."""
-    from ..data.column_names import TEXTS
+    from ..data.tables.column_names import TEXTS
 
     return Column(name=name, usual=TEXTS)
 

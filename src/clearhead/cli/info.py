@@ -62,7 +62,7 @@ def _describe_model(name: str, as_json: bool) -> None:
     """Show what is stored in a model folder, and the card of a shipped model."""
     from ..config import dump
     from ..weights import shipped
-    from ..weights.describe import describe
+    from ..weights.folder import describe
 
     about: dict[str, Any] = describe(name)
     if as_json:
@@ -139,7 +139,7 @@ def data(
         _show_fields(data_config(name), as_json)
     else:
         from ..config import Table, override
-        from ..data.understand_images import is_images, understand_images
+        from ..data.tables.understand import is_images, understand_images
         from .data_report import show_data, show_images
 
         given = override(Table({"data": {}}), *overrides or ())["data"]
@@ -175,12 +175,12 @@ def recipe(
 ) -> None:
     """List the keys of a recipe, or of one of its sections, with their defaults and meanings."""
     from ..errors import InputError
-    from ..training.augmentation import AUGMENTATIONS
+    from ..training.augment.augmentation import AUGMENTATIONS
     from ..training.objectives import objective_class, objectives
-    from ..training.optim import OptimConfig
+    from ..training.optim.optimisers import OptimConfig
+    from ..training.optim.schedule import ScheduleConfig
     from ..training.recipe import PlayerConfig, Recipe, RunConfig
-    from ..training.schedule import ScheduleConfig
-    from ..weights.pretrained import Pretrained
+    from ..weights.checkpoints.pretrained import Pretrained
 
     sections: dict[str | None, type] = {
         None: Recipe, "optim": OptimConfig, "schedule": ScheduleConfig, "run": RunConfig, "players": PlayerConfig,

@@ -118,7 +118,7 @@ def text_or_stdin(text: str) -> str:
 
 
 def _has_columns(name: str) -> bool:
-    from ..data.tables import is_table
+    from ..data.tables.reading import is_table
 
     return name != "-" and is_table(Path(name))
 
@@ -126,7 +126,7 @@ def _has_columns(name: str) -> bool:
 def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
     """Yield the texts of a column of a table; a row without one has a problem."""
     from ..data.files import DataError
-    from ..data.tables import Row, open_table
+    from ..data.tables.reading import Row, open_table
 
     def item(row: Row) -> Item:
         try:

@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Train a recipe, or a new model on a file of data, in a run folder, or resume the run there."""
     from ..training import train
-    from ..training.data_recipe import is_data, new_recipe
+    from ..training.own_data.new_recipe import is_data, new_recipe
 
     check_once(overrides)
     if only_recipe:
@@ -92,7 +92,7 @@ def finetune(
     """Fine-tune a model on your own data, or resume the run: a checkpoint, a file, and one command."""
     from ..errors import InputError
     from ..training import finetune, finetune_recipe
-    from ..training.finetune import RANK
+    from ..training.own_data.finetune import RANK
 
     check_once(overrides)
     if lora and head:

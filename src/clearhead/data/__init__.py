@@ -8,24 +8,11 @@ from typing import Any
 
 from .. import config
 from ..errors import nearest
-from . import labelled, translations
-from .batches import IGNORE, Batch, Data, share_rows
-from .chats import ChatRows, ChatsConfig
-from .cifar10 import Cifar10Config, open_cifar10
-from .fetch import find
-from .files import DataError, check_root
-from .flickr8k import Flickr8kConfig, open_flickr8k
-from .images import ImageConfig, ImagenetteConfig, Images, open_imagenette
-from .iris import read_iris
-from .labelled import LabelledConfig, Sst2Config
-from .masked import Masked, MaskedConfig
-from .mnist import open_fashion, open_mnist
-from .pairs import PairConfig
-from .parallel import load_split
-from .pixels import PixelConfig
-from .preprocessing import Preprocessing
-from .scenes import SceneConfig, Scenes
-from .synthetic import (
+from .batching import WindowConfig
+from .data import IGNORE, Batch, Data, share_rows
+from .files import DataError, check_root, find
+from .generated.scenes import SceneConfig, Scenes
+from .generated.sequences import (
     Copy,
     GaussianConfig,
     Gaussians,
@@ -37,11 +24,20 @@ from .synthetic import (
     SequenceConfig,
     VectorConfig,
 )
-from .text import Everyday, EverydayConfig, Shakespeare, Text, TextConfig
-from .token_files import TokenFileConfig, Tokens, write_tokens
-from .translations import Multi30kConfig, TatoebaConfig, TranslationMixtureConfig
-from .understand import Understood, understand
-from .windows import WindowConfig
+from .images.captions import Flickr8kConfig, open_flickr8k
+from .images.folders import ImageConfig, ImagenetteConfig, Images, open_imagenette
+from .images.in_memory import Cifar10Config, PixelConfig, open_cifar10, open_fashion, open_mnist
+from .images.preprocessing import Preprocessing
+from .tables.iris import read_iris
+from .tables.understand import Understood, understand
+from .text import labelled, translations
+from .text.chats import ChatRows, ChatsConfig
+from .text.labelled import LabelledConfig, Sst2Config
+from .text.masked import Masked, MaskedConfig
+from .text.parallel import load_split
+from .text.plain import Everyday, EverydayConfig, Shakespeare, Text, TextConfig
+from .text.token_files import TokenFileConfig, Tokens, write_tokens
+from .text.translations import Multi30kConfig, PairConfig, TatoebaConfig, TranslationMixtureConfig
 
 __all__ = [
     "IGNORE",

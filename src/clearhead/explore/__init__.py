@@ -17,6 +17,6 @@ runs              runs under a folder, read while they are being written
 page/             the page: one HTML file and its modules, sent as they are
 """
 
-from .serving import serve
+from .app import serve
 
 __all__ = ["serve"]

@@ -1,5 +1,5 @@
 """`python -m clearhead.explore` prints the worked example; `clearhead explore` opens the page."""
 
-from .worked import tell
+from .build import tell
 
 print(tell())

@@ -12,12 +12,11 @@ import numpy as np
 from ..errors import InputError
 from ..tasks import Caption
 from ..tasks.caption import given_caption, read_caption
-from ..tasks.translation import CROSS, NoAttentionError
+from ..tasks.translate import CROSS, NoAttentionError
 from ..weights import Bundle
-from .attention_groups import Group
+from .attention_groups import Group, text_axis
+from .examples import Outline
 from .image_inspection import ImageInspection, grid_axis, model_input
-from .outlines import Outline
-from .token_axis import text_axis
 
 ABOUT = "each word attends to the places of the image"
 MOST_CHARACTERS = 2000  # of a caption of the user's own

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..data.image_files import open_image
+from ..data.images.files import open_image
 from ..errors import InputError
 from ..look import Fields, cka_of_features, receptive_fields
-from ..look.layer_features import LayerReader
+from ..look.representation.features import LayerReader
 from ..weights import Bundle
 from .attention_groups import rounded
 from .candidates import significant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..data.example_images import FOLDER, SCENES
+from ..data.images.files import FOLDER, SCENES
 from ..tasks.classify import class_names
 from ..weights import Bundle
 

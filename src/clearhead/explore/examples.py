@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
-from ..data.text_rows import MASKS
+from .. import config
+from .. import tokens as text
+from ..data.images.preprocessing import Preprocessing
+from ..data.text.labelled import MASKS
 from ..errors import UserError
+from ..models import family
 from ..tokens import Pair, Symbols, Tokenizer, Words
 from ..tokens.special import tokenizer_settings
-from ..weights import Bundle
+from ..weights import Bundle, native
+from ..weights.fill import on_meta_device
+from ..weights.huggingface.preprocessor import read_preprocessing
+from ..weights.peft import load as peft
 
 TEXTS = {  # by what the model can do ("chat": with a chat template); the first that fits is used
     "chat": ("What is the capital of France?", "Write a sentence about the sea.", "Who are you?"),
@@ -118,3 +127,33 @@ def _of_vocabulary(tokens: Tokenizer, mask: str | None) -> list[str]:
     special = {tokens.pad, tokens.start, tokens.end, tokens.unknown, *tokens.special_names.values()}
     text = tokens.decode([i for i in range(len(tokens)) if i not in special][:LENGTH]).strip()
     return [text if mask is None else f"{text} {mask}"] if text and _fits(tokens, text) else []
+
+
+# Outline: what a folder that a training saved says about its model, without loading the weights.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outline:
+    """The traits of a model that decide which views can use it; named as those of a Bundle."""
+
+    name: str  # class of the model
+    parameters: int
+    can: frozenset[str]  # capabilities
+    reads: str  # its input
+    tokens: Path | None  # file of its tokenizer
+    preprocessing: Preprocessing | None
+
+
+def outline(folder: Path) -> Outline:
+    """The outline of a model folder in our own layout, or of adapters that we saved; raises for other folders."""
+    apart = peft.is_peft(folder)
+    table = config.load(folder / (peft.OURS if apart else "config.json"))
+    saved = config.read(peft.Saved if apart else native.Saved, table)
+    kind, options = family(saved.model)
+    chosen = config.read(options, config.Table(saved.options))
+    with on_meta_device():
+        model = kind(chosen)
+    return Outline(
+        name=model.name, parameters=sum(p.numel() for p in model.parameters()), can=model.can, reads=model.reads,
+        tokens=text.saved(folder), preprocessing=read_preprocessing(folder),
+    )  # fmt: skip

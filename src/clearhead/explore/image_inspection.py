@@ -14,17 +14,18 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..data.image_files import open_image
-from ..errors import InputError
+from ..checks import one_of
+from ..data.images.files import open_image
+from ..errors import InputError, nearest
 from ..layers import Attention
-from ..look import AttentionMap, Tape, watch
+from ..look import SALIENCY_METHODS, AttentionMap, Tape, saliency, watch
 from ..tasks.classify import class_names
 from ..weights import Bundle
-from .attention_groups import Group, in_range
+from .attention_groups import Axis, Group, in_range
 from .candidates import significant
+from .examples import Outline
 from .inspections import Inspection
-from .outlines import Outline
-from .token_axis import Axis
+from .queue import added_up
 
 MOST_PIXELS = 1 << 20  # of a model's input
 MOST_CHANNELS = 64  # feature maps that are sent at once
@@ -193,3 +194,46 @@ def grid_axis(grid: tuple[int, int], special: Sequence[str] = ()) -> Axis:
     """The tokens of a grid of this height and width, row by row, after special tokens."""
     places = [f"row {y}, column {x}" for y in range(grid[0]) for x in range(grid[1])]
     return Axis(names=[*special, *places], special=list(range(len(special))), grid=grid)
+
+
+# Saliency of an image for the view Classify: which pixels the score of a class depends on.
+
+
+WINDOWS = 8  # of occlusion, per side
+# Options by method, for an image of a width in pixels: they make it quick enough for the page.
+OPTIONS: dict[str, Callable[[int], dict[str, int]]] = {
+    "integrated": lambda _: {"steps": 64},
+    "smoothgrad": lambda _: {"samples": 16},
+    "occlusion": lambda width: dict.fromkeys(("patch", "stride"), max(1, width // WINDOWS)),
+}
+
+
+def explain_image(
+    bundle: Bundle, file: bytes, method: str, target: str | None, done: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """How much each pixel counts for the score of a class, as plain values for JSON.
+
+    Args:
+        bundle: A model with classes that reads images.
+        file: The bytes of an image file.
+        method: A key of SALIENCY_METHODS.
+        target: The name of a class; None: the likeliest.
+        done: Called with (steps done, all steps); may raise to stop.
+    """
+    if not reads_images(bundle) or "classify" not in bundle.can:
+        raise InputError(f"this {bundle.name} has no classes of images: expected a model that classifies them")
+    one_of("method", method, SALIENCY_METHODS)
+    names = class_names(bundle)
+    if target is not None and target not in names:
+        raise InputError(f"no class {target!r}: expected one of {', '.join(names[:20])}{nearest(target, names)}")
+    width = model_input(bundle, file)[1].shape[1]  # raises if the model would read too many pixels
+    wanted = None if target is None else names.index(target)
+    options: dict[str, Any] = OPTIONS[method](width) if method in OPTIONS else {}
+    found = saliency(bundle, file, method=method, target=wanted, done=added_up(done), **options)
+    change = None if found.completeness is None else float(found.values.double().sum()) - found.completeness
+    return {
+        "method": method, "target": names[found.index or 0], "score": found.score, "probability": found.probability,
+        "signed": found.signed, "layer": found.layer, "completeness": found.completeness, "change": change,
+        "options": options,
+        "values": [[significant(x) for x in row] for row in found.values.tolist()],
+    }  # fmt: skip

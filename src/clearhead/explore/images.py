@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from ..data.image_files import open_image
+from ..data.images.files import open_image
 from ..errors import InputError
 from .example_images import NAMES, example_file
 from .store import UnknownError

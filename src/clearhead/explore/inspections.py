@@ -11,21 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.text_rows import mask_of
+from ..data.text.labelled import mask_of
 from ..decode import Choice
 from ..errors import InputError
 from ..look import AttentionMap, edit, silence, watch
-from ..look.ablation import Ablation
-from ..look.addresses import Tree, matching
 from ..look.attention_layers import KINDS, attention_layers
-from ..look.lens import has_lens, lens_logits
+from ..look.capture.addresses import Tree, matching
+from ..look.causes.head_effects import Ablation
+from ..look.causes.logit_lens import has_lens, lens_logits
 from ..tasks import Translation
-from ..tasks.translation import Pass, translator_tokens
+from ..tasks.translate import Pass, translator_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
-from .attention_groups import ABOUT, CELLS, Group, in_range, rounded
+from .attention_groups import ABOUT, CELLS, Axis, Group, in_range, rounded, spaces_before, text_axis
 from .candidates import TOP, candidates, entropies, likeliest, significant
-from .token_axis import Axis, spaces_before, text_axis
 
 EFFECT_TOKENS = 512  # longest text whose effects of heads are measured: it takes a forward pass per head
 BOTH_WAYS = "each token attends to every token"  # the self-attention of an encoder

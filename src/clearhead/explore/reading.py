@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.text_rows import masked_ids, with_special
+from ..data.text.labelled import masked_ids, with_special
 from ..errors import InputError
 from ..tasks import embed
 from ..tasks.classify import class_names
 from ..weights import Bundle
 from .attention_groups import rounded
 from .candidates import TOP, likeliest, significant
+from .examples import Outline
 from .inspections import Inspection, Off, inspect_output
-from .outlines import Outline
 
 ENCODERS = frozenset({"fill", "classify", "embed"})  # a model that can do one of these reads a whole text at once
 

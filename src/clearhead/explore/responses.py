@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as HttpError
 from ..errors import UserError
 from ..training.run_folder import FolderError
 from . import schemas
-from .request_queue import BusyError, Queue
+from .queue import BusyError, Queue
 from .store import UnknownError
 
 BUG = "the explorer has a bug: the terminal where it was started shows the details"

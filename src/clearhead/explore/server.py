@@ -15,10 +15,10 @@ from fastapi.responses import Response
 from .. import __version__
 from .guard import BODY, Guard
 from .images import ImageStore
-from .interpretation_routes import interpretation
-from .request_queue import Queue
+from .queue import Queue
 from .responses import add_error_handlers, describe_streams
-from .routes import ROUTERS, Explorer
+from .routes.api import ROUTERS, Explorer
+from .routes.interpretation import interpretation
 from .runs import Runs
 from .store import MEMORY, InspectionStore, ModelStore, UnknownError
 

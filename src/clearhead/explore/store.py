@@ -23,10 +23,9 @@ from ..weights.folder import find
 from .captions import captions_images
 from .comparison import Study
 from .example_images import examples_for
-from .examples import answer_length, examples_of, mask_name
+from .examples import Outline, answer_length, examples_of, mask_name, outline
 from .image_inspection import reads_images
 from .inspections import Inspection
-from .outlines import Outline, outline
 from .reading import is_encoder
 
 MEMORY = 512 << 20  # bytes of inspections to keep

@@ -7,11 +7,10 @@ from typing import Any
 
 from ..errors import InputError
 from ..tasks import Translation
-from ..tasks.translate import given_translation
-from ..tasks.translation import translator_tokens
+from ..tasks.translate import given_translation, translator_tokens
 from ..tokens import sentences
 from ..weights import Bundle
-from .token_axis import token_names
+from .attention_groups import token_names
 
 MOST_SENTENCES = 64
 MOST_CHARACTERS = 20_000

@@ -1,18 +1,16 @@
 """The parts that all models are built from, tensor -> tensor: no files, no text, no models."""
 
-from .attention import Attention, Tap, attend
-from .attention_sizes import PROJECTIONS
+from .attention import PROJECTIONS, Attention, Tap, attend
 from .bias import Bias
 from .block import Block, skip_rows
 from .cache import Cache
 from .conv import ConvNorm, ConvStem, Residual, ResidualStem
 from .embed import Patches, Tokens, resize
-from .linear import Linear, Readout
+from .linear import Linear, Readout, mean_of_tokens
 from .mask import Mask
 from .memory import Memory
 from .mlp import MLP
 from .norm import NORMS, make_norm
-from .pooling import mean_of_tokens
 from .positions import (
     POSITIONS,
     Alibi,

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .bias import Bias
-from .mask import Mask
-from .mask_cache import MaskCache
+from .mask import Mask, MaskCache
 from .sdpa import traced
 
 

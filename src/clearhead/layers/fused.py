@@ -17,8 +17,7 @@ from torch import Tensor
 
 from .bias import Bias
 from .flex import flex
-from .mask import Mask
-from .mask_cache import MaskCache
+from .mask import Mask, MaskCache
 from .sdpa import sdpa, sdpa_with_lse, traced
 
 FREE = Mask()

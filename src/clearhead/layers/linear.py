@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -60,3 +60,50 @@ class Readout(Linear):
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         logits = super().forward(x if self.scale == 1.0 else x * self.scale)
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+
+# Constants that keep their dtype in a model of any dtype.
+
+
+class Exact(nn.Module):
+    """A module whose constants follow its device but keep their dtype, such as the angles of a bfloat16 model.
+
+    They are computed on the CPU when the module is built, whatever device it is built for (a meta device too),
+    and are not part of its state dict.
+    """
+
+    def constant(self, name: str, value: Tensor) -> None:
+        """Register `value` as a constant attribute."""
+        self.__dict__.setdefault("_exact", {})[name] = value
+        self.register_buffer(name, value, persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Exact:
+        super()._apply(fn, recurse)
+        for name, value in self.__dict__.get("_exact", {}).items():
+            device = self.get_buffer(name).device
+            narrow = device.type == "mps" and value.dtype == torch.float64  # Apple GPUs have no float64
+            self.register_buffer(name, value.to(device, torch.float32 if narrow else value.dtype), persistent=False)
+        return self
+
+
+# The mean of a row's tokens, without its padding.
+
+
+def mean_of_tokens(x: Float[Tensor, "b t d"], lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b d"]:
+    """Return the mean over the tokens of each row that are not padding.
+
+    Args:
+        x: A vector per token.
+        lengths: Tokens of each row; those after them are padding. None: there is none.
+
+    Examples:
+        >>> x = torch.tensor([[[1.0], [3.0]], [[5.0], [9.0]]])
+        >>> mean_of_tokens(x, torch.tensor([2, 1]))
+        tensor([[2.],
+                [5.]])
+    """
+    if lengths is None:
+        return x.mean(1)
+    lengths = lengths.to(x.device)
+    inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    return (x * inside[..., None]).sum(1) / lengths.clamp(min=1)[:, None]

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .exact_buffers import Exact
+from .linear import Exact
 
 
 class Memory(Exact):

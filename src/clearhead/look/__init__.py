@@ -32,42 +32,42 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError, Notice
-from .ablation import HeadEffects, head_effects
-from .capture import edit, watch
-from .edits import patch, scale, silence
-from .fields import Fields, receptive_fields
-from .layer_features import features
-from .maps import AttentionMap
-from .neighbours import neighbours, word_neighbours
-from .picture_grids import (
+from .capture.edits import patch, scale, silence
+from .capture.tape import Tape
+from .capture.text_counter import new_text
+from .capture.watch import edit, watch
+from .causes.head_effects import HeadEffects, head_effects
+from .maps.attention_map import AttentionMap
+from .maps.statistics import MEANING, statistics
+from .maps.text_attention import TextAttention, attention
+from .representation.cka import Similarity, cka, cka_of_features
+from .representation.features import features
+from .representation.fields import Fields, receptive_fields
+from .representation.pictures import (
     PatchColours,
     PictureGrid,
+    PositionSimilarity,
     feature_maps,
     filters,
     patch_colours,
+    position_similarity,
 )
-from .position_similarity import PositionSimilarity, position_similarity
-from .projection import Projection, project
-from .similarity import Similarity, cka, cka_of_features
-from .statistics import MEANING, statistics
-from .tape import Tape
-from .text import TextAttention, attention
-from .text_counter import new_text
+from .representation.projection import Projection, neighbours, project, word_neighbours
 
 # isort: split
-from .cls_maps import ClsMaps, cls_maps
-from .perturbation import PerturbationCurves, perturbation_curves
-from .rollout import gradient_rollout, rollout
-from .saliency import SALIENCY_METHODS, Saliency, saliency
-from .sinks import AttentionView, attention_view
+from .maps.cls_maps import ClsMaps, cls_maps
+from .maps.rollout import gradient_rollout, rollout
+from .maps.sinks import AttentionView, attention_view
+from .saliency_methods.perturbation import PerturbationCurves, perturbation_curves
+from .saliency_methods.saliency import SALIENCY_METHODS, Saliency, saliency
 
 # Causes, and the linear baseline.
-from .attention_effects import AttentionEffects, attention_effects  # isort: skip
-from .lens import LogitLens, logit_lens  # isort: skip
-from .linear_models import LinearModel, fit_pixels, fit_words, linear_baseline  # isort: skip
-from .logit_attribution import LogitAttribution, LogitPart, logit_attribution  # isort: skip
-from .patching import Patching, patching  # isort: skip
-from .word_attention import Sentence, WordAttention, read_sentences, word_attention  # isort: skip
+from .causes.attention_effects import AttentionEffects, attention_effects  # isort: skip
+from .causes.logit_lens import LogitLens, logit_lens  # isort: skip
+from .examples.linear_models import LinearModel, fit_pixels, fit_words, linear_baseline  # isort: skip
+from .causes.logit_attribution import LogitAttribution, LogitPart, logit_attribution  # isort: skip
+from .causes.patching import Patching, patching  # isort: skip
+from .examples.word_attention import Sentence, WordAttention, read_sentences, word_attention  # isort: skip
 
 __all__ = [
     "MEANING",

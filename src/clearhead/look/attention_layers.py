@@ -9,8 +9,8 @@ from torch import nn
 
 from ..layers import Attention
 from ..models import Model
-from .addresses import Tree, matching
-from .capture import watch
+from .capture.addresses import Tree, matching
+from .capture.watch import watch
 
 KINDS = {  # the kinds of attention, and the addresses of their weights in the models of this library
     "self": "blocks.**.weights",  # in a model that transformers has opened, whatever its attention is called

@@ -11,8 +11,8 @@ from torch import nn
 from ..errors import InputError, nearest
 from ..fast.int8 import Int8
 from ..layers import Attention
-from .addresses import Tree
-from .capture import watch
+from .capture.addresses import Tree
+from .capture.watch import watch
 from .measured_input import ModelInput
 
 

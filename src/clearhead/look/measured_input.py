@@ -12,17 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..data.image_files import ImageLike
-from ..data.text_rows import MASKS
+from ..data.images.files import ImageLike
+from ..data.text.labelled import MASKS
 from ..errors import InputError
 from ..weights import Bundle
-from .addresses import module_of
-from .capture import edit
-from .edits import Edit
-from .embedded_text import output_of
-from .foreign_text import check_tokenizer, read_foreign_text
-from .output_names import ClassNames, OutputNames, names_of, tokenizer_names, tokenizer_pieces
-from .text import pieces_of, read_ids
+from .capture.addresses import module_of
+from .capture.edits import Edit
+from .capture.watch import edit
+from .foreign.foreign_text import check_tokenizer, read_foreign_text
+from .maps.text_attention import pieces_of, read_ids
+from .saliency_methods.embedded import output_of
+from .targets import ClassNames, OutputNames, names_of, tokenizer_names, tokenizer_pieces
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
 ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU

@@ -14,11 +14,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..data.image_files import images_in
-from ..data.labelled_images import LabelledImages
+from ..data.images.files import LabelledImages, images_in
 from ..errors import InputError, Notice
 from ..weights import Bundle
-from .text import read_ids
+from .maps.text_attention import read_ids
 
 Done = Callable[[int, int], None]  # called with the number of inputs just finished, and of all
 Data = Any  # images, texts, pairs of texts, a folder, LabelledImages, a tensor, or tensors by the names of arguments

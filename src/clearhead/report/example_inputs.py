@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..data.example_images import SCENES, example_images
-from ..data.image_files import open_image
-from ..data.text_rows import MASKS
+from ..data.images.files import SCENES, example_images, open_image
+from ..data.text.labelled import MASKS
 from ..errors import InputError
 from ..tasks.translate import translate
 from ..weights import Bundle, shipped

@@ -10,16 +10,13 @@ classify                               classes of a text or an image
 evaluate                               BLEU, perplexity or accuracy on data
 """
 
-from .caption import caption
-from .captioned import Caption
+from .caption import Caption, caption
 from .classify import classify
-from .evaluate import TranslationScores, evaluate
-from .generate import chat, conversation, generate, stream
-from .generation import Generation
+from .evaluation.evaluate import TranslationScores, evaluate
+from .generate import Generation, chat, conversation, generate, stream
 from .score import score
 from .text import Likelihood, embed, fill, likelihood
-from .translate import translate
-from .translation import Translation
+from .translate import Translation, translate
 
 __all__ = [
     "Caption", "Generation", "Likelihood", "Translation", "TranslationScores",

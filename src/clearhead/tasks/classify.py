@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.image_files import ImageLike
+from ..data.images.files import ImageLike
 from ..errors import InputError
 from ..weights import Bundle
-from .image_batches import image_batches, image_inputs
+from .batching import image_batches, image_inputs
 from .text import encode_texts, text_batches
 
 CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision model with classes"

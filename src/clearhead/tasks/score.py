@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import torch
+
+from ..data.data import IGNORE
+from ..data.files import DataError
+from ..data.text.chats import Answered, ChatsConfig, Rendering, columns_of, split_chats
+from ..data.text.conversations import Columns, read_chats
+from ..data.text.documents import Documents
 from ..errors import InputError, TextError
+from ..tokens.chat_template import token_names
 from ..weights import Bundle
-from .text import Likelihood, likelihood, likelihoods
-from .translate import given_translation
-from .translation import Translation
+from .text import Likelihood, likelihood, likelihoods, target_logprobs, text_batches
+from .translate import Translation, given_translation
 
 
 def score(
@@ -55,3 +65,81 @@ def _checked(text: str, result: Likelihood) -> Likelihood:
     if not result.counted:
         raise TextError(f"{text!r} is one token, with nothing before it to predict it from: expected two or more")
     return result
+
+
+# The log-probability of many texts, or of the answers of many conversations, under a language model.
+
+
+SOME = 64  # texts between two reports of progress
+LONGEST = 4096  # tokens of a conversation, where the model has no limit
+
+Done = Callable[[int, int], None]  # called with the number of texts just finished, and of all
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The log-probability of the tokens that count, their number, and their text."""
+
+    logprob: float
+    tokens: int
+    text: str
+    left_out: int = 0  # rows without text, or conversations without an answer
+
+
+def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Counted:
+    """Score the text files of a folder, or the rows of a table, each by itself; nothing predicts their first tokens."""
+    documents = Documents([path], joined=False)
+    texts = [text for text in documents.whole() if text.strip()]
+    if not texts:
+        raise DataError(f"{path} has no texts")
+    logprob, tokens = 0.0, 0
+    for first in range(0, len(texts), SOME):
+        some = texts[first : first + SOME]
+        for one in likelihoods(bundle, some):
+            logprob, tokens = logprob + one.logprob, tokens + one.counted
+        if done is not None:
+            done(len(some), len(texts))
+    return Counted(logprob, tokens, "".join(texts), documents.empty)
+
+
+@torch.no_grad()
+def answer_likelihoods(
+    bundle: Bundle, path: Path, done: Done | None, *, part: str = "all", options: ChatsConfig | None = None
+) -> Counted:
+    """Score the answers of conversations, each with the token that ends it; questions are read and do not count.
+
+    Args:
+        bundle: The model.
+        path: A table of conversations.
+        done: Called with the number of conversations just finished, and of all.
+        part: all, or, of the table that the model was trained on, valid or train.
+        options: Those of the training.
+    """
+    tokens = bundle.tokenizer()
+    if bundle.chat is None:
+        raise InputError(
+            f"{path} has chats, and this {bundle.name} has no chat template: expected a chat model, or texts"
+        )
+    names = token_names(bundle.special, tokens)
+    rendering = Rendering(bundle.chat, names, tokens, bundle.max_tokens or LONGEST)
+    found = read_chats(path, Columns() if options is None else columns_of(options))
+    chats = found.chats
+    if options is not None and part != "all":
+        chats = split_chats(chats, options.share)[part == "valid"]
+    rows: list[Answered] = [row for chat in chats if (row := rendering.answered(chat))]
+    if not rows:
+        raise DataError(f"{path} has no conversation with an answer that this {bundle.name} can read")
+    logprob, count, model = 0.0, 0, bundle.model
+    for batch, ids, _ in text_batches(bundle, tokens.pad, [row.ids.tolist() for row in rows]):
+        wanted = torch.full_like(ids, IGNORE)
+        for i, number in enumerate(batch):
+            wanted[i, : len(rows[number].targets)] = torch.from_numpy(rows[number].targets)
+        counts = wanted != IGNORE
+        x = model.states(ids)[counts]  # type: ignore[operator]
+        logprob += float(target_logprobs(model.head, x, wanted[counts]).double().sum())
+        count += int(counts.sum())
+        if done is not None:
+            done(len(batch), len(rows))
+    answers = [row.targets[row.targets != IGNORE] for row in rows]
+    text = "".join(tokens.decode(np.asarray(one)) for one in answers)
+    return Counted(logprob, count, text, found.unanswered + found.empty)

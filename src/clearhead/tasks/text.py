@@ -14,14 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import one_of
-from ..data.image_files import ImageLike
-from ..data.text_rows import MASKS, masked_ids, with_special
+from ..data.images.files import ImageLike
+from ..data.text.labelled import MASKS, masked_ids, with_special
 from ..errors import InputError, TextError
 from ..layers import mean_of_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
-from .batching import BATCH_TOKENS, batches, padded, warn_cut
-from .image_batches import image_batches, image_inputs
+from .batching import BATCH_TOKENS, batches, image_batches, image_inputs, padded, warn_cut
 
 LOGITS = 1 << 24  # numbers of logits that are in memory at a time
 POOLS = ("mean", "first", "last")

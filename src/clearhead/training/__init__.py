@@ -5,9 +5,9 @@ finetune("everyday", "diary.txt")                       a checkpoint and a file 
 verify_resume("reverse", out="runs/v")     check that a killed and resumed training gives the same bits
 """
 
-from .finetune import finetune, finetune_recipe
 from .loop import TIMES, TrainingError
 from .objectives import Objective
+from .own_data.finetune import finetune, finetune_recipe
 from .recipe import Recipe, read_recipe
 from .run import Run, train
 from .sweep import Sweep

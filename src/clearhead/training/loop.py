@@ -7,38 +7,126 @@ and the step.
 
 from __future__ import annotations
 
+import math
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from .. import config
 from ..data import Data, make_data
-from ..data.splits import columns_told
+from ..data.data import columns_told
 from ..errors import UserError
 from ..weights import Bundle, load, save
-from ..weights.pretrained import describe
-from . import progress
+from ..weights.checkpoints.pretrained import describe
+from . import logs as progress
 from .best import Best
-from .checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
-from .data_facts import changes, check_same_meaning, data_facts
+from .checkpoints.checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
 from .distributed import World
-from .memory import is_exhausted
+from .logs import Events
+from .own_data.memory import is_exhausted
 from .pace import HOUR, Pace
-from .pending import Pending
 from .prefetch import Feed, Part
 from .recipe import MAY_CHANGE, Recipe, named_options
-from .run_folder import Folder, FolderError
+from .run_folder import Folder, FolderError, changes, check_same_meaning, data_facts
 from .setup import resolve
-from .signals import on_stop
-from .tensorboard import Events
-from .trainer import Trainer
+from .trainer import Trainer, Updated
+
+# Losses and gradient norms that stay on the device until they are logged, so that a step does not wait for them.
+
+
+class Pending:
+    """The reports of the steps since the last log."""
+
+    def __init__(self, world: World, *, several: bool) -> None:
+        """`several` players: names of norms and learning rates end with the player's name."""
+        self.world, self.several = world, several
+        self._steps: list[tuple[int, Sequence[Updated]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def add(self, step: int, reports: Sequence[Updated]) -> None:
+        """Add the reports of a step."""
+        self._steps.append((step, reports))
+
+    def read(self) -> tuple[dict[str, float], tuple[int, str] | None]:
+        """Read all reports from the device, in one transfer.
+
+        Returns the losses (means over all workers), norms and learning rates of the last step, and the first step and
+        loss or norm that is not finite, if there is one.
+        """
+        numbers = [x for _, reports in self._steps for r in reports for x in (*r.losses.values(), r.norm)]
+        values = iter(torch.stack([x.float() for x in numbers]).tolist() if numbers else [])
+        rows: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = []
+        for step, reports in self._steps:
+            losses: dict[str, float] = {}
+            norms: dict[str, float] = {}
+            rates: dict[str, float] = {}
+            for r in reports:
+                suffix = f"_{r.update.player}" if self.several else ""
+                losses |= {name: next(values) for name in r.losses}
+                norms[f"norm{suffix}"], rates[f"lr{suffix}"] = next(values), r.lr
+            rows.append((step, losses, norms, rates))
+        sums = iter(self.world.sum(*(x / self.world.size for _, losses, _, _ in rows for x in losses.values())))
+        self._steps, last = [], dict[str, float]()
+        for step, losses, norms, rates in rows:
+            losses = {name: next(sums) for name in losses}
+            for name, number in (losses | norms).items():
+                if not math.isfinite(number):
+                    what = "gradient norm" if name in norms else name.replace("_", " ")
+                    return last, (step, f"the {what} became {number}")
+            last = losses | norms | rates
+        return last, None
+
+
+# Signals that end a training.
+
+
+@contextmanager
+def on_stop(ask: Callable[[], bool]) -> Iterator[None]:
+    """Context in which SIGTERM and Ctrl-C call `ask`; if `ask` returns True, Ctrl-C raises KeyboardInterrupt."""
+
+    def handle(number: int, _: object) -> None:
+        if ask() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    with _handlers({signal.SIGTERM: handle, signal.SIGINT: handle}):
+        yield
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Context in which SIGTERM raises SystemExit, so that child processes are ended before their parent."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    with _handlers({signal.SIGTERM: leave}):
+        yield
+
+
+@contextmanager
+def _handlers(wanted: dict[int, Callable[[int, object], None]]) -> Iterator[None]:
+    try:
+        old = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    except ValueError:  # only the main thread may set signal handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
 
 TIMES = ("seconds", "rate", "share")  # the timing metrics, which differ between two runs of the same recipe
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..weights.checkpoint import Checkpoint
-from ..weights.unfinished import Fingerprint
+from ..weights.checkpoints.checkpoint import Checkpoint
+from ..weights.checkpoints.unfinished import Fingerprint
 from .average import Average, AverageNetwork
 from .distributed import SyncedBatchNorm, World, narrow, recompute, shard
-from .optim import OptimConfig, Optimiser
+from .optim.optimisers import OptimConfig, Optimiser
+from .optim.schedule import ScheduleConfig, ends, value
 from .recipe import Recipe
-from .schedule import ScheduleConfig, ends, value
 from .setup import PlayerSetup
 from .tensors import local, whole
 

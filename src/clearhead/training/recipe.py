@@ -9,17 +9,38 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from .. import config
-from ..checks import at_least, one_of
+from ..checks import at_least, fraction, one_of
 from ..data import data_config, names
 from ..errors import InputError, nearest
+from ..layers.lora import as_words
 from ..models import FAMILIES, family
-from ..weights.pretrained import Pretrained
-from .augmentation import AUGMENTATIONS
-from .initialisation import WORDS
-from .lora import LoraConfig
+from ..weights.checkpoints.pretrained import Pretrained
+from .augment.augmentation import AUGMENTATIONS
 from .objectives import OBJECTIVES, Role, objective_class
-from .optim import OptimConfig
-from .schedule import ScheduleConfig
+from .optim.optimisers import OptimConfig
+from .optim.schedule import ScheduleConfig
+from .start.initialisation import WORDS
+
+# The options of LoRA in a recipe (see layers/lora.py).
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraConfig:
+    """Low-rank updates of pretrained weights, which are trained instead of them (Hu et al. 2021)."""
+
+    rank: int = 16  # rank of each update
+    alpha: float | None = None  # updates are scaled by alpha / rank; None: 2 x rank
+    maps: str | tuple[str, ...] = "all"  # maps of blocks: q, k, v, o, gate, up, down; or attention, mlp, all
+    dropout: float = 0.0  # share of the updates' input that is dropped in training
+    merge: bool = True  # add the updates to the weights of the result; false: a small folder in PEFT's layout
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "rank")
+        fraction(self, "dropout")
+        as_words(self.maps)
+        if self.alpha is not None and not 0.0 < self.alpha < float("inf"):
+            raise InputError(f"alpha={self.alpha}: expected a number above 0")
+
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 SPREADS = ("ddp", "fsdp")

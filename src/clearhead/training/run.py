@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from ..weights import Bundle, load
-from .checkpoint import latest
-from .data_facts import changed_files
-from .data_recipe import is_data, new_recipe, propose_shorter
+from .checkpoints.checkpoint import latest
 from .distributed import World
+from .logs import Talk
 from .loop import Loop, Propose
-from .progress import Talk
+from .own_data.new_recipe import is_data, new_recipe, propose_shorter
 from .recipe import Recipe, read_recipe
-from .run_folder import Folder
+from .run_folder import Folder, changed_files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -12,17 +12,15 @@ from typing import Any
 
 from .. import config, tokens
 from ..data import Data, data_config
-from ..data.preprocessing import Preprocessing
+from ..data.images.preprocessing import Preprocessing
 from ..errors import InputError, UserError
 from ..models import INPUT_KEYS, Model, family
 from ..weights import Special
+from ..weights.checkpoints.pretrained import Pretrained
 from ..weights.fill import on_meta_device
 from ..weights.folder import find as find_folder
 from ..weights.folder import read_settings
-from ..weights.preprocessor import read_preprocessing
-from ..weights.pretrained import Pretrained
-from .adapters import check_apart
-from .checkpoint_options import check_start, check_whole, pretrained_key, written
+from ..weights.huggingface.preprocessor import read_preprocessing
 from .objectives import Objective, check_data, check_players, checked_sizes, choose, objective_class
 from .recipe import (
     Recipe,
@@ -33,6 +31,8 @@ from .recipe import (
     section_key,
     section_name,
 )
+from .start.adapters import check_apart
+from .start.pretrained import check_start, check_whole, pretrained_key, written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

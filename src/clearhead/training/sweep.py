@@ -21,13 +21,13 @@ from rich.table import Table
 from .. import config
 from ..atomic_files import atomic_write
 from ..errors import InputError
-from .checkpoint import latest
-from .data_recipe import is_data, new_recipe
+from .checkpoints.checkpoint import latest
+from .loop import exit_on_sigterm
+from .own_data.new_recipe import is_data, new_recipe
 from .recipe import Recipe, read_recipe
 from .run import train
 from .run_folder import Folder, FolderError, to_json
-from .signals import exit_on_sigterm
-from .subprocesses import Child, command
+from .verify import Child, command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

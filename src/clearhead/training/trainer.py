@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,26 +19,95 @@ from ..data import Data
 from ..errors import InputError
 from ..layers.lora import merge_adapters
 from ..models import Model
-from ..weights import Bundle, WeightsError, unfinished
+from ..weights import Bundle, WeightsError
+from ..weights.checkpoints import unfinished
+from ..weights.checkpoints.pretrained import fill_pretrained, in_head, submodule
 from ..weights.exported import check_exportable
-from ..weights.pretrained import fill_pretrained, in_head, submodule
 from . import probes
-from .adapters import adapt, base_folder
-from .augmentation import augment, make_augmentations, normalise
-from .checkpoint import Checkpoint, CheckpointError
-from .decoding import decoded_rows, evenly
+from .augment.augmentation import augment, make_augmentations, normalise
+from .checkpoints.checkpoint import Checkpoint, CheckpointError
+from .checkpoints.mean import MeanCheckpoint
 from .distributed import World, reshard
-from .initialisation import initialise
-from .mean_checkpoint import MeanCheckpoint
 from .objectives import Moment, Objective, Update
 from .objectives.check import add_log_name, check_depends, check_losses, check_reported, check_sums, log_names
 from .objectives.objective import compute_dtype
+from .optim.schedule import scale
 from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import Part
-from .recipe import Recipe, named_options, player_optim, pretrained_of
-from .resident import Resident
-from .schedule import scale
+from .recipe import Recipe, RunConfig, named_options, player_optim, pretrained_of
 from .setup import Setup
+from .start.adapters import adapt, base_folder
+from .start.initialisation import initialise
+
+# Tables of data that stay on the device, so that a step only sends row numbers.
+
+
+SHARE = 0.25  # largest share of the free memory of a device that the tables of a dataset may take
+
+
+class Resident:
+    """The tables of datasets on the device of the model, for the datasets whose tables fit there.
+
+    Args:
+        datasets: The datasets by name; "" is the main one.
+        device: The device of the model.
+
+    Examples:
+        >>> data = clearhead.data.make_data("identity", {"width": 3}, seed=0)
+        >>> Resident({"": data}, torch.device("cpu")).names  # it has no tables
+        frozenset()
+    """
+
+    def __init__(self, datasets: Mapping[str, Data], device: torch.device) -> None:
+        fitting = {name: data for name, data in datasets.items() if data.tables and _fits(data, device)}
+        self.names = frozenset(fitting)
+        self.tables = {
+            f"{name}.{key}" if name else key: torch.from_numpy(np.ascontiguousarray(table)).to(device)
+            for name, data in fitting.items()
+            for key, table in data.tables.items()
+        }
+
+    def looked_up(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with the rows of the tables in place of their numbers."""
+        return {key: self.tables[key][x] if key in self.tables else x for key, x in batch.items()}
+
+
+def _fits(data: Data, device: torch.device) -> bool:
+    size = sum(table.nbytes for table in data.tables.values())
+    return device.type != "cuda" or size <= SHARE * torch.cuda.mem_get_info(device)[0]
+
+
+# Which validation rows are decoded for measurements of text, such as BLEU.
+
+
+ROWS = 1000  # validation rows that are decoded, unless run.decode says otherwise
+T = TypeVar("T")
+
+
+def decoded_rows(run: RunConfig, measurements: Mapping[str, Any], texts: int) -> int:
+    """The number of validation rows to decode: run.decode, or ROWS if run.best is a measurement of decoded text.
+
+    Args:
+        run: The options of the run.
+        measurements: The objective's measurements of decoded text, by name.
+        texts: The number of validation rows whose text is known.
+    """
+    best = bool(run.best) and str(run.best).removeprefix("valid_") in measurements
+    if run.decode == 0 and best:
+        raise InputError(f"run.best = {run.best!r} is measured on decoded rows: expected run.decode of 1 or more")
+    wanted = run.decode if run.decode is not None else ROWS if best else 0
+    if wanted and not measurements:
+        raise InputError(f"run.decode = {wanted}: this objective has no measurements of decoded text: leave it out")
+    if wanted and not texts:
+        word = f"best = {run.best!r}" if best else f"decode = {wanted}"
+        raise InputError(f"run.{word} needs the text of validation rows, and this dataset has none: leave it out")
+    return min(wanted, texts)
+
+
+def evenly(rows: Sequence[T], most: int) -> list[T]:
+    """At most so many rows, at equal distances: files are often sorted by length."""
+    return [rows[i * len(rows) // most] for i in range(most)]
+
 
 VALIDATION_SEED = -1  # of random numbers in validation, which is the same whatever the seed of the training
 

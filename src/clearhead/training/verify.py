@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import re
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +24,193 @@ from typing import Any
 import torch
 from rich.console import Console, Group
 from rich.table import Table
+from torch import Tensor
 
 from .. import config
 from ..errors import InputError
-from .comparison import FIRST, Part, compare, compare_to_rounding, is_log
+from .checkpoints.checkpoint import Checkpoint, latest
+from .loop import TIMES, TrainingError, exit_on_sigterm
 from .recipe import Recipe, read_recipe, section_name
 from .run_folder import Folder, FolderError
-from .signals import exit_on_sigterm
-from .subprocesses import Child, command
+
+# Comparison of two runs: their last checkpoints and metrics to the bit, or their first losses to rounding.
+
+
+FIRST = 50  # steps in which workers are compared: rounding errors grow too large in later ones
+PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}  # second part of names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """The comparison of one part of two runs, such as the weights."""
+
+    name: str  # weights, buffers, optimiser, averages, lines of metrics, ...
+    count: int  # number of tensors, lines or steps compared
+    equal: int  # number of them that are equal
+    largest: float  # largest difference; relative if `within` is given
+    first: str = ""  # name of the first that differs
+    within: float | None = None  # relative difference up to which numbers are equal; None: equal to the bit
+
+
+def compare(one: Path, other: Path) -> list[Part]:
+    """Compare the last checkpoints of two runs tensor by tensor, and their metrics line by line, to the bit."""
+    a, b = _last(one), _last(other)
+    if a.step != b.step:
+        raise TrainingError(f"{a.path} and {b.path} are of different steps: they cannot be compared")
+    parts = []
+    for what, kind in PARTS.items():
+        names = [name for name in dict.fromkeys((*a.names, *b.names)) if name.split("/")[1] == kind]
+        bad, largest = [], 0.0
+        for name in names:
+            if name not in a.names or name not in b.names:
+                bad.append(name)
+            elif not _same_bits(x := a.read(name), y := b.read(name)):
+                bad.append(name)
+                largest = max(largest, _distance(x, y))
+        if names:
+            parts.append(
+                Part(name=what, count=len(names), equal=len(names) - len(bad), largest=largest, first=(bad or [""])[0])
+            )
+    parts.append(_compare_lines(_lines(one), _lines(other)))
+    facts = Part(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
+    return [*parts, facts]
+
+
+def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: float) -> list[Part]:
+    """Compare the losses and gradient norms of the first steps of two runs; differences are relative.
+
+    A loss depends on all earlier updates, so that equal losses mean equal gradients and optimiser steps.
+    """
+    mine, theirs = ({x["step"]: x for x in _lines(run) if is_log(x) and x["step"] <= steps} for run in (one, other))
+    keys = list(dict.fromkeys(key for x in mine.values() for key in x if key != "step" and not key.startswith("lr")))
+    parts = []
+    for key in keys:
+        apart = {step: _relative(x[key], theirs.get(step, {}).get(key)) for step, x in mine.items() if key in x}
+        bad = [step for step, size in apart.items() if not size <= within]
+        parts.append(
+            Part(
+                name=f"{key}, first {len(apart)} steps", count=len(apart), equal=len(apart) - len(bad),
+                largest=max(apart.values(), default=0.0), first=f"step {bad[0]}" if bad else "", within=within,
+            )
+        )  # fmt: skip
+    return parts
+
+
+def is_log(record: Mapping[str, Any]) -> bool:
+    """True for a metrics record with losses, not one of validation, samples or probes."""
+    return any(key.startswith("lr") for key in record)
+
+
+def _last(folder: Path) -> Checkpoint:
+    checkpoint = latest(folder / "checkpoints")
+    if checkpoint is None:
+        raise TrainingError(f"{folder} has no checkpoint to compare")
+    return checkpoint
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without its timings."""
+    metrics = Folder(folder, create=False, lock=False).metrics()
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
+
+
+def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Part:
+    count = max(len(mine), len(theirs))
+    bad, largest = [], 0.0
+    for i in range(count):
+        x, y = (lines[i] if i < len(lines) else {} for lines in (mine, theirs))
+        if x != y:
+            bad.append(f"line {i + 1}")
+            numbers = [(x[key], y[key]) for key in x.keys() & y.keys() if isinstance(x[key], float)]
+            largest = max([largest, *(abs(a - b) for a, b in numbers if isinstance(b, float))])
+    return Part(
+        name="lines of metrics", count=count, equal=count - len(bad), largest=largest, first=(bad or [""])[0]
+    )  # fmt: skip
+
+
+def _same_bits(x: Tensor, y: Tensor) -> bool:
+    def bits(tensor: Tensor) -> Tensor:
+        return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+    return (x.dtype, x.shape) == (y.dtype, y.shape) and torch.equal(bits(x), bits(y))
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    if x.shape != y.shape:
+        return float("inf")
+    return float((x.double() - y.double()).abs().max())
+
+
+def _relative(x: float, y: float | None) -> float:
+    if y is None:
+        return float("inf")
+    return abs(x - y) / max(abs(x), abs(y)) if x != y else 0.0
+
+
+# Trainings in child processes: several in parallel, or one that is to be killed.
+
+
+PATIENCE = 60.0  # seconds that a child gets to save a checkpoint and exit
+
+
+def command(
+    recipe: str | Path,
+    *overrides: str,
+    out: Path,
+    data: str | Path | None = None,
+    device: str = "auto",
+    world: int | None = None,  # workers, under torchrun
+) -> list[str]:
+    """The command line that trains a recipe in a folder."""
+    workers = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world else []
+    options = ["--out", str(out), "--device", device, "--quiet", *(["--data", str(data)] if data else [])]
+    return [sys.executable, *workers, "-m", "clearhead", "train", str(recipe), *overrides, *options]
+
+
+class Child:
+    """A training in a child process, a context manager that ends it; its stderr goes to the file `log`."""
+
+    def __init__(self, words: list[str], *, threads: int, log: Path) -> None:
+        self.words, self.log = words, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            )  # fmt: skip
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it at once with SIGKILL, without saving anything."""
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self) -> None:
+        """Wait for its end; raises with the last line of its log if it failed."""
+        if code := self.process.wait():
+            raise TrainingError(self.error(code))
+
+    def error(self, code: int) -> str:
+        """Why it failed: the last line of its log, and the signal that ended it."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        if code < 0:
+            return f"the training was ended by signal {-code}" + (f"; its last message: {lines[-1]}" if lines else "")
+        return lines[-1] if lines else f"the training ended with exit code {code} and no message"
+
 
 ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}  # relative difference allowed over the first steps
 TRIES = 3  # attempts to kill a training before it ends, each with earlier kills

@@ -10,13 +10,11 @@ certificate   which tensors of a checkpoint were used, and how far its outputs a
 """
 
 from ..tokens.special import Special
-from .bundle import Bundle
+from .bundle import Bundle, quantise
 from .exported import export
 from .fill import WeightsError
-from .folder import load, read_config, save
+from .folder import Card, load, read_config, save, shipped
 from .parity import Certificate, certificate, write_probe
-from .quantised import quantise
-from .zoo import Card, shipped
 
 __all__ = [
     "Bundle",

@@ -9,11 +9,12 @@ from .. import __version__, config
 from ..atomic_files import new_folder
 from ..errors import InputError
 from ..layers.lora import adapters
-from . import huggingface, sentence_folder
 from .bundle import Bundle
 from .fill import WeightsError
 from .folder import find, load, save
-from .peft import foreign_layout
+from .huggingface import folder as huggingface
+from .huggingface import sentence_transformers as sentence_folder
+from .peft.load import foreign_layout
 from .table import dtype_name
 
 CARD = "README.md"

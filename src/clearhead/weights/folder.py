@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,115 @@ from ..devices import find_device, find_dtype
 from ..errors import InputError, nearest
 from ..layers.lora import adapters, merge_adapters
 from ..tokens import Pair, Tokenizer
-from . import gguf, huggingface, keras_resnet, native, peft, peft_save, state_files, timm, transformers_folder
-from .bundle import Bundle
+from . import native
+from .bundle import Bundle, quantise
 from .fill import WeightsError
-from .hub import fetch, is_hub_name
+from .gguf import model as gguf
+from .huggingface import folder as huggingface
+from .huggingface import unconverted as transformers_folder
+from .image_libraries import keras_resnet, state_files, timm
 from .native import Saved
-from .quantised import quantise
+from .peft import load as peft
+from .peft import save as peft_save
 from .table import Used
-from .zoo import ZOO, in_zoo, shipped
+
+# The models that ship with the package: small, each with the recipe that trained it.
+#
+# zoo/en-de/config.json, model.safetensors, tokens   a folder as `save` writes it, in half precision
+# zoo/en-de/recipe.toml                              the recipe that trained it
+# zoo/en-de/card.toml                                data, licence, command, minutes and scores
+
+
+ZOO = Path(__file__).parent.parent / "zoo"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """The model card of a shipped model: what it does, how it was trained, its scores and its limits.
+
+    Examples:
+        >>> card = shipped()["en-de"]
+        >>> card.example, card.parameters
+        ('clearhead translate en-de "A dog runs." beams=5', 2756608)
+    """
+
+    does: str  # what it does, in one line
+    example: str  # command that shows it
+    examples: tuple[str, ...]  # texts to try it with
+    data: str  # training data
+    licence: str  # licence of the weights, and of the data behind them
+    command: str  # command that trained it
+    machine: str  # machine that trained it
+    minutes: float  # training time
+    parameters: int  # number of parameters
+    scores: dict[str, float]  # score by data set and metric
+    measured: str  # how the scores were measured: command and signature
+    half: str  # what storing it in half precision costs
+    limits: str  # what it cannot do
+
+
+def shipped() -> dict[str, Card]:
+    """Return the models that ship with the package: the names that `load` takes, each with its card.
+
+    Examples:
+        >>> "en-de" in shipped()
+        True
+    """
+    folders = sorted(path.parent for path in ZOO.glob("*/card.toml"))
+    return {folder.name: config.read(Card, config.load(folder / "card.toml")) for folder in folders}
+
+
+def in_zoo(name: str) -> Path | None:
+    """The folder of a shipped model; None if there is none of that name."""
+    if not name or Path(name).name != name:  # a name, never a path
+        return None
+    folder = ZOO / name
+    return folder if (folder / "card.toml").is_file() else None
+
+
+# Models of Hugging Face's hub, by name: load("org/name") downloads them with huggingface_hub into its cache.
+
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+SMALL = (".json", ".txt", ".model", ".spm", ".jinja")
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text could name a model of the hub, and not a local folder: "runs/a" is local if runs/ exists."""
+    if NAME.fullmatch(text) is None or text.endswith(".gguf"):
+        return False
+    return not Path(text).exists() and not Path(text.split("/")[0]).is_dir()
+
+
+def fetch(name: str) -> Path:
+    """Download a model of the hub, unless the cache has it; returns its folder. Without a network the cache is used."""
+    try:
+        import huggingface_hub as hub
+    except ImportError as cause:
+        raise WeightsError(
+            f"{name}: there is no such folder; to download a model of that name from the hub, "
+            "pip install clearhead[hub]"
+        ) from cause
+    try:
+        files = needed_files(file.rfilename for file in hub.HfApi().model_info(name).siblings or ())
+        return Path(hub.snapshot_download(name, allow_patterns=files))
+    except Exception as cause:  # the network, the server and the library can raise anything
+        with suppress(Exception):
+            return Path(hub.snapshot_download(name, local_files_only=True))
+        reason = " ".join(str(cause).split())[:300]
+        raise WeightsError(f"{name}: there is no such folder, and the hub has no such model ({reason})") from cause
+
+
+def needed_files(files: Iterable[str]) -> list[str]:
+    """The files of a model that we read: its small files, and its weights, as safetensors if it has them."""
+    top = [file for file in files if "/" not in file]
+    small = [file for file in top if file.endswith(SMALL)]
+    safe = [file for file in top if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", file)]
+    return small + (safe or [file for file in top if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file)])
 
 
 def _load_unfinished(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
-    from .unfinished import load  # which imports this file
+    from .checkpoints.unfinished import load
 
     return load(path, device, dtype)
 
@@ -239,3 +338,39 @@ def _layout(folder: Path) -> str:
     if transformers_folder.knows(table):
         return "transformers"
     return f"huggingface {huggingface.model_type(table)}"
+
+
+# describe: what a model is and can do, as plain values.
+
+
+def describe(folder: str | Path) -> dict[str, Any]:
+    """Return the family, size, capabilities and inputs of a model as plain values, for printing and for JSON.
+
+    Args:
+        folder: What `load` takes: a folder, a GGUF file, or the name of a model.
+
+    Returns:
+        family, parameters, can (its capabilities) and options (of its Config), and those of note, tokens,
+        preprocessing, labels and chat that it has.
+
+    Examples:
+        >>> folder = clearhead.save(clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2), tmp)
+        >>> describe(folder)["parameters"]
+        976
+    """
+    bundle = load(folder, device="cpu")
+    about: dict[str, Any] = {
+        "family": bundle.name, "parameters": sum(p.numel() for p in bundle.model.parameters()),
+        "can": sorted(bundle.can), "options": config.dump(bundle.config),
+    }  # fmt: skip
+    if bundle.note is not None:
+        about["note"] = bundle.note
+    if bundle.tokens is not None:
+        about["tokens"] = repr(bundle.tokens)
+    if bundle.preprocessing is not None:
+        about["preprocessing"] = config.dump(bundle.preprocessing)
+    if bundle.labels is not None:
+        about["labels"] = list(bundle.labels)
+    if bundle.chat is not None:
+        about["chat"] = "it has a chat template"
+    return about

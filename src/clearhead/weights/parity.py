@@ -17,12 +17,11 @@ from torch import Tensor
 
 from ..models import family_of
 from . import folder as folders
-from . import huggingface
 from .bundle import Bundle
 from .fill import WeightsError
-from .tensor_files import open_safetensors
-from .tensors import replace_tensors
-from .transformers_folder import quiet
+from .huggingface import folder as huggingface
+from .huggingface.unconverted import quiet
+from .tensor_files import open_safetensors, replace_tensors
 
 PROBE = "probe.safetensors"  # the inputs of forward by name, and its output as `logits`
 ROWS, SIZE = 2, 48  # number of random rows to compare, and their tokens (or pixels)

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bias import Bias
-from ..exact_buffers import Exact
+from ..linear import Exact
 
 
 class Positions(Exact):

@@ -12,11 +12,11 @@ from jaxtyping import Float
 from ... import draw
 from ...errors import Notice
 from ...look import Fields, Similarity, cka, logit_lens, receptive_fields, watch
-from ...look.addresses import Tree, matching
+from ...look.axes import record_layout
+from ...look.capture.addresses import Tree, matching
 from ...look.layer_stacks import layer_lists
-from ...look.layout import record_layout
 from ...look.model_inputs import Inputs as Batches
-from ...look.subject import subject
+from ...look.saliency_methods.embedded import subject
 from ...weights import Bundle
 from ..views.registry import answers, attends, layered
 from .pair import Pair, Section, UnfitError

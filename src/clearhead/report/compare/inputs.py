@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...data.example_images import example_images
 from ...data.files import as_lines, locate, read_text
-from ...data.image_files import loose_images, read_image
+from ...data.images.files import example_images, loose_images, read_image
 from ...errors import InputError
-from ...tasks.evaluate_classes import IMAGE_SETS, ClassOptions, held_out_images
-from ...tasks.training_data import trained_languages
+from ...tasks.evaluation.classes import IMAGE_SETS, ClassOptions, held_out_images
+from ...tasks.evaluation.columns import trained_languages
 from ...tasks.translate import translate
 from ...weights import Bundle, shipped
 from ..example_inputs import CROPS, TEXTS, example_crops

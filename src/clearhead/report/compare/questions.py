@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...data.text_rows import MASKS
+from ...data.text.labelled import MASKS
 from ...weights import Bundle
 
 ONE_WORD = "no text has a word before the one to predict: expected texts of two words or more"

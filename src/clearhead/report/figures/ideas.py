@@ -11,7 +11,7 @@ from ... import draw
 from ...data import read_iris
 from ...layers import Sinusoid
 from ...look import cka_of_features, features, position_similarity, project
-from ...training.schedule import SHAPES, ScheduleConfig, scale
+from ...training.optim.schedule import SHAPES, ScheduleConfig, scale
 from ..example_inputs import TEXTS
 from .registry import figure_of, model
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import InputError, nearest
-from ...look.maps import MapSizeError
+from ...look.maps.attention_map import MapSizeError
 from ...weights import Bundle
 from ..example_inputs import example_input
 from . import appearance, attention, causes, salience, sinks  # noqa: F401  (each registers its views)

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 
 from ... import draw
-from ...data.image_files import open_image
+from ...data.images.files import open_image
 from ...errors import InputError, InputIndexError
 from ...look import AttentionMap, watch
-from ...look.layout import record_layout
-from ...look.saliency import seen
-from ...look.subject import subject
+from ...look.axes import record_layout
+from ...look.saliency_methods.embedded import subject
+from ...look.saliency_methods.saliency import seen
 from ...tasks.caption import caption
 from ...weights import Bundle
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from ...errors import InputError, UserError
 from ...look import filters, position_similarity
-from ...look.addresses import Tree, matching
+from ...look.capture.addresses import Tree, matching
 from ...look.layer_stacks import layer_lists
 from ...weights import Bundle
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...draw import Drawn
 from ...errors import InputError, Notice
 from ...look import SALIENCY_METHODS, PerturbationCurves, Saliency, perturbation_curves, saliency
-from ...look.gradient_methods import IncompleteError
+from ...look.saliency_methods.gradients import IncompleteError
 from ...weights import Bundle
 from .registry import answers, reads, view_of
 

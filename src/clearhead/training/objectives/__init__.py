@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ...errors import InputError, nearest
 from ..average import Average
 from ..device_rng import DeviceRng
-from ..optim import Optimiser
-from ..schedule import Scalar, Scheduled
+from ..optim.optimisers import Optimiser
+from ..optim.schedule import Scalar, Scheduled
 from .check import check_objective, checked_sizes
 from .objective import Measurement, Moment, Objective, Role, Sample, Update, weighted_sum
 
@@ -24,13 +24,13 @@ __all__ = [
 ]  # fmt: skip
 
 # The objectives by name: (module, class, summary). `choose` takes the first that fits a model and its data.
-OBJECTIVES = {
-    "next-token": ("next_token", "NextToken", "the cross-entropy of each token given those before it"),
-    "translation": ("translation", "Translation", "the cross-entropy of each target token given the source"),
+OBJECTIVES: dict[str, tuple[str, str, str]] = {
+    "next-token": ("tokens", "NextToken", "the cross-entropy of each token given those before it"),
+    "translation": ("tokens", "Translation", "the cross-entropy of each target token given the source"),
     "captions": ("captions", "Captions", "the cross-entropy of each word of a caption given the image"),
-    "masked-tokens": ("masked_tokens", "MaskedTokens", "the cross-entropy of masked tokens given all others"),
+    "masked-tokens": ("tokens", "MaskedTokens", "the cross-entropy of masked tokens given all others"),
     "classification": ("classification", "Classification", "the cross-entropy of each row's class"),
-    "regression": ("regression", "Regression", "the mean square error of vectors"),
+    "regression": ("objective", "Regression", "the mean square error of vectors"),
     "gan": ("gan", "GAN", "a generator against a discriminator"),
     "self-distillation": ("self_distillation", "SelfDistillation", "a student that predicts its own moving average"),
 }

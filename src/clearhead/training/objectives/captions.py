@@ -31,7 +31,7 @@ from ...tasks.caption import caption
 from ...weights import Bundle
 from ..loss import linear_cross_entropy
 from .objective import Losses, Measurement, Moment, Role, Sample, Tensors
-from .token_loss import SmoothingConfig, TokenObjective
+from .tokens import SmoothingConfig, TokenObjective
 
 if TYPE_CHECKING:
     from ...data import Data

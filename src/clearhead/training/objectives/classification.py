@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...checks import fraction
 from ...errors import InputError
-from ..mixing import beta_quantiles, mix
+from ..augment.mixing import beta_quantiles, mix
 from .objective import Measurement, Moment, Objective, Role, Tensors, weighted_sum
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...checks import at_least
 from ...errors import InputError
-from ..schedule import Scalar, ends
+from ..optim.schedule import Scalar, ends
 from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:

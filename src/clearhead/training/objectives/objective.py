@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from ...checks import one_of
 from ...errors import InputError, nearest
 from ..device_rng import DeviceRng
-from ..schedule import Scalar, value
+from ..optim.schedule import Scalar, value
 
 if TYPE_CHECKING:
     from ...data import Data
     from ...weights import Bundle
     from ..average import Average
-    from ..optim import Optimiser
+    from ..optim.optimisers import Optimiser
 
 Tensors = dict[str, Tensor]
 Losses = Tensor | Mapping[str, Tensor]  # one summed loss, or several by name, whose sum is minimised
@@ -260,3 +260,24 @@ def weighted_sum(each: Tensor, batch: Tensors) -> Tensor:
 def compute_dtype(model: nn.Module) -> torch.dtype:
     """The dtype that a model computes in: that of its matrices, since norms may be kept in float32."""
     return next((p.dtype for p in model.parameters() if p.ndim > 1), torch.float32)
+
+
+# Regression: the mean square error of vectors.
+#
+# x (b, d) and y (b, d).
+
+
+class Regression(Objective):
+    """The mean square error of vectors."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="map")}
+    reads: ClassVar[tuple[str, ...]] = ("x", "y")
+    measurements: ClassVar[Mapping[str, Measurement]] = {"loss": Measurement("mean square/row")}
+
+    def loss(self, batch: Tensors) -> Tensor:
+        """The mean square error over the width, summed over rows."""
+        return weighted_sum((self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1), batch)
+
+    @torch.no_grad()
+    def measure(self, batch: Tensors) -> Tensors:
+        return {"loss": self.loss(batch)}

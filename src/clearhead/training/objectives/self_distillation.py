@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...checks import fraction
 from ...errors import InputError
-from ..schedule import Scalar, Scheduled, ends, value
+from ..optim.schedule import Scalar, Scheduled, ends, value
 from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:

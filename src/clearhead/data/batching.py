@@ -1,0 +1,245 @@
+"""Data in batches of rows of similar length: every row once per epoch, in an order that depends on (seed, epoch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import counter_rng
+from ..checks import at_least, fraction
+from ..errors import InputError
+from .data import IGNORE, Batch, Data, Rows
+from .files import DataError
+
+ROWS, BATCHES = 0, 1  # streams of random numbers
+CHOICE = 9  # stream of the choice of validation batches, beside those of all data in buckets
+
+
+class Buckets:
+    """The division of rows into batches of similar length, of at most `batch_tokens` padded tokens each.
+
+    A row's length is rounded up to a multiple of `rounding`, but not above `longest`, and the batches are cut from the
+    sorted lengths. Each epoch shuffles the rows of equal rounded length among themselves, which moves no cut, and then
+    the batches: so every epoch has the same number of batches, and contains every row once.
+    """
+
+    def __init__(
+        self, lengths: NDArray[np.int64], batch_tokens: int, rounding: int = 1, longest: int | None = None
+    ) -> None:
+        self.lengths = lengths
+        most = batch_tokens if longest is None else min(batch_tokens, longest)
+        # A length up to batch_tokens itself still fits, as the only row of its batch.
+        self.widths = np.where(lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most))
+        ordered = np.sort(self.widths)
+        self.starts: list[int] = []
+        for i, width in enumerate(ordered.tolist()):
+            if width > batch_tokens:
+                raise InputError(f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}")
+            if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
+                self.starts.append(i)
+        self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]
+        self.batch_widths = [int(ordered[end - 1]) for end in self.ends]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, bucket: int) -> int:
+        """Return the number of rows of a batch."""
+        return self.ends[bucket] - self.starts[bucket]
+
+    def order(self, shuffle: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return the rows sorted by length; those of equal length in the order of `shuffle`, or of their numbers."""
+        if shuffle is None:
+            return np.argsort(self.widths, kind="stable")
+        return shuffle[np.argsort(self.widths[shuffle], kind="stable")]
+
+
+@runtime_checkable
+class Examples(Protocol):
+    """Encoded rows and their buckets."""
+
+    buckets: Buckets
+
+    def __len__(self) -> int: ...
+
+    def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
+        """Return rows of a bucket; `order` is the order of all examples, of which each bucket takes a slice."""
+
+
+def spread(batches: int, most: int | None) -> NDArray[np.int64]:
+    """Return the numbers of `most` of some batches: always the same ones, a random one of each part of equal size.
+
+    Args:
+        batches: The number of batches, which are sorted by length.
+        most: The number of batches to choose; None: all.
+
+    Examples:
+        >>> spread(3, None), spread(100, 5)
+        (array([0, 1, 2]), array([14, 34, 43, 67, 88]))
+    """
+    if most is None or most >= batches:
+        return np.arange(batches)
+    edges = np.arange(most + 1) * batches // max(most, 1)
+    draws = counter_rng.uniform(0, 0, np.arange(most), 1, CHOICE)[:, 0]
+    return edges[:-1] + (draws * np.diff(edges)).astype(np.int64)
+
+
+class Bucketed(Data):
+    """Data with one batch per bucket and epoch, so that step -> (epoch, bucket) is arithmetic."""
+
+    def _open(self, training: Examples, validation: Examples, *, seed: int, valid_most: int | None) -> None:
+        """Take the examples; the end of the description says how many of validation are measured, if not all are."""
+        self.training, self.validation, self.seed = training, validation, seed
+        self.longest = max([*training.buckets.batch_widths, *validation.buckets.batch_widths])
+        self.steps_per_epoch = len(training.buckets)
+        self._chosen = spread(len(validation.buckets), valid_most)  # validation batches that are measured
+        self.valid_batches = len(self._chosen)
+        if self.valid_batches < len(validation.buckets):
+            rows = sum(validation.buckets.rows(i) for i in self._chosen.tolist())
+            measured = f"validation measures {rows:,} of its {len(validation):,} rows (valid_most = {valid_most})"
+            self.description = "; ".join(part for part in (self.description, measured) if part)
+        self._valid_order = validation.buckets.order()
+        self._orders: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None  # epoch, rows, batches
+
+    def _place(self, step: int) -> tuple[int, NDArray[np.int64]]:
+        """Return the bucket of a step, and the order of rows in its epoch."""
+        epoch, index = divmod(step, len(self.training.buckets))
+        orders = self._orders
+        if orders is None or orders[0] != epoch:
+            rows = self.training.buckets.order(counter_rng.permutation(self.seed, epoch, len(self.training), ROWS))
+            batches = counter_rng.permutation(self.seed, epoch, len(self.training.buckets), BATCHES)
+            self._orders = orders = (epoch, rows, batches)
+        return int(orders[2][index]), orders[1]
+
+    def _rows(self, step: int) -> int:
+        return self.training.buckets.rows(self._place(step)[0])
+
+    def _train(self, step: int, rows: Rows) -> Batch:
+        bucket, order = self._place(step)
+        return self.training.batch(bucket, order, rows)
+
+    def _valid_rows(self, index: int) -> int:
+        return self.validation.buckets.rows(int(self._chosen[index]))
+
+    def _valid(self, index: int, rows: Rows) -> Batch:
+        return self.validation.batch(int(self._chosen[index]), self._valid_order, rows)
+
+
+# Rows of token ids of different lengths, kept in one flat array.
+
+
+class Ragged:
+    """Rows of different lengths, concatenated; `padded` returns some of them as a rectangle."""
+
+    def __init__(self, rows: Sequence[np.ndarray]) -> None:
+        self.lengths = np.array([len(row) for row in rows], np.int64)
+        self.starts = np.cumsum(self.lengths) - self.lengths
+        self.ids = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
+
+    def padded(self, chosen: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
+        """Return the rows of these numbers, padded to a width with `fill`."""
+        at = np.arange(width)
+        places = np.minimum(self.starts[chosen][:, None] + at, len(self.ids) - 1)
+        rows = self.ids[places].astype(np.int64)
+        rows[at >= self.lengths[chosen][:, None]] = fill
+        return rows
+
+
+# Windows on one long row of ids: at random places in training, side by side in validation; documents packed or not.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowConfig:
+    """Options of all data that is cut into windows."""
+
+    context: int = 256  # tokens per window
+    rows: int = 64  # windows per step
+    share: float = 0.1  # share of the ids, at the end, kept for validation
+    valid_rows: int = 64  # windows per validation batch
+    valid_most: int | None = None  # largest number of validation batches; None: all
+    documents: bool = False  # separate documents: no attention and no target crosses from one into the next
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "context", "rows", "valid_rows")
+        at_least(self, 0, "valid_most")
+        fraction(self, "share")
+
+
+class Windows(Data):
+    """Windows of `context` ids, with the next ids as targets.
+
+    Validation is the end of the ids, from `cut` on, or has ids of its own. It covers its part from the first id to the
+    last: each id is predicted once, except the very first. With `documents`, a batch also has `documents`, counted from
+    0 in each row, and `at`, the position in the document, or in the part of it that is in the window; the last id of a
+    document has no target.
+    """
+
+    def __init__(
+        self, config: WindowConfig, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str,
+        cut: int | None = None, valid: tuple[np.ndarray, NDArray[np.int64]] | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.seed, self.name = config, seed, name
+        self.ids = ids  # in memory or on disk: only windows of it are read
+        self.ends = ends  # for each document the place after its last id, rising
+        self.sizes = {"vocab": vocab}
+        self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
+        self.longest = config.context
+        share = config.share if valid is None else 0.0
+        self.cut = int(len(ids) * (1 - share)) if cut is None else cut  # the number of ids of training
+        if self.cut < config.context + 1:
+            kept = f" (share={share} is kept for validation)" if share else ""
+            raise DataError(
+                f"{name} has {self.cut} tokens to train on{kept}: context={config.context} needs {config.context + 1} "
+                "or more"
+            )
+        # The ids of validation with the ends of its documents, and the first of them.
+        self.validation, self.begin = ((ids, ends), self.cut) if valid is None else (valid, 0)
+        self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)  # which read as many ids as there are
+        self.windows = -(-max(len(self.validation[0]) - self.begin - 1, 0) // config.context)
+        batches = -(-self.windows // config.valid_rows)
+        self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
+
+    def _rows(self, step: int) -> int:
+        return self.config.rows
+
+    def _train(self, step: int, rows: Rows) -> Batch:
+        starts = counter_rng.integers(self.seed, step, rows, 1, 0, self.cut - self.config.context)
+        return self._cut((self.ids, self.ends), starts, self.cut)
+
+    def _valid_rows(self, index: int) -> int:
+        return min(self.config.valid_rows, self.windows - index * self.config.valid_rows)
+
+    def _valid(self, index: int, rows: Rows) -> Batch:
+        window = index * self.config.valid_rows + rows[:, None]
+        return self._cut(self.validation, self.begin + window * self.config.context, len(self.validation[0]))
+
+    def _cut(self, source: tuple[np.ndarray, NDArray[np.int64]], starts: NDArray[np.int64], limit: int) -> Batch:
+        """Return the windows of ids, with the ends of their documents, from starts (b, 1); up to a limit."""
+        ids, ends = source
+        places = starts + np.arange(self.config.context + 1)
+        inside = places < limit
+        whole = ids[np.minimum(places, limit - 1)].astype(np.int64)
+        if whole.max() >= self.sizes["vocab"]:
+            raise DataError(f"{self.name} has the id {whole.max()}: expected ids below vocab={self.sizes['vocab']}")
+        batch = {"ids": whole[:, :-1].copy(), "targets": np.where(inside, whole, IGNORE)[:, 1:].copy()}
+        if self.config.documents:
+            begins = self._begins(ends, starts)
+            batch["targets"][begins[:, 1:]] = IGNORE
+            batch["documents"] = np.cumsum(begins[:, :-1], axis=1, dtype=np.int64)
+            at = np.broadcast_to(np.arange(self.config.context), batch["ids"].shape)
+            batch["at"] = at - np.maximum.accumulate(np.where(begins[:, :-1], at, 0), axis=1)
+        return batch
+
+    def _begins(self, ends: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether a document begins at each place of a window (b, context + 1), except at the first place."""
+        first = np.searchsorted(ends, starts[:, 0], side="right")
+        last = np.searchsorted(ends, starts[:, 0] + self.config.context, side="right")
+        row = np.repeat(np.arange(len(starts)), last - first)
+        end = np.arange(len(row)) + np.repeat(first - (np.cumsum(last - first) - (last - first)), last - first)
+        begins = np.zeros((len(starts), self.config.context + 1), bool)
+        begins[row, ends[end] - starts[row, 0]] = True
+        return begins

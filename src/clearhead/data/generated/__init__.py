@@ -1,0 +1,1 @@
+"""Data that a seed makes up: sequences, vectors, scenes."""

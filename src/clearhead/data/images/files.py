@@ -1,0 +1,438 @@
+"""Image files in a folder or a zip file, one folder per class: find them, and decode them to arrays."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError, MissingFileError, nearest
+from ...progress import progress_bar
+from ..files import DataError, cached, file_facts, read_text
+from .preprocessing import Preprocessing, check_depth, to_rgb, with_alpha
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# The example images that ship, by name: small photographs, free of copyright restrictions.
+
+
+SCENES = ("photographer", "parachute", "church")  # with people or buildings, as in the photographs of caption data
+FOLDER = Path(__file__).parents[2] / "explore" / "example_images"  # with their sources: LICENCE.txt
+
+
+def example_images() -> dict[str, Path]:
+    """The files of the images that ship, by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.webp"))}
+
+
+def image_path(given: str | Path) -> Path:
+    """The path as it is if there is a file, otherwise the file of the image that ships under this name, if one does.
+
+    Args:
+        given: A path, or the name of an image that ships.
+    """
+    if os.path.exists(given):  # not Path.exists, which raises for long texts
+        return Path(given)
+    return example_images().get(str(given), Path(given))
+
+
+def shipped_names(given: str | Path) -> str:
+    """The end of a message about a missing file: the names of the images that ship, the nearest last."""
+    names = example_images()
+    return f"the name of an image that ships ({', '.join(names)}){nearest(str(given)[:60], names)}"
+
+
+# A path or the name of an image that ships, an open file or its bytes, a PIL image, or a uint8 array
+# (height, width[, channels]).
+ImageLike = Any
+_CHECKED: dict[str, dict[str, str]] = {}  # by a hash of files: what `unreadable` found in this process
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
+LONGEST_EDGE = 1_000_000  # pixels; filters over a longer edge need more memory than its pixels
+UNPACKED = 1 << 28  # largest number of bytes of a file in a zip file
+ENCRYPTED = 1  # the flag of an encrypted file in a zip file
+FEW = 1000  # images that are checked within seconds, so that the result is not kept on disk
+THREADS = 8  # that check images
+DRAWS = 5  # random numbers per image: area, aspect ratio, left, top, mirror
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageFile:
+    """An image file and its class."""
+
+    name: str  # its path in the folder or the zip file
+    label: str  # the name of its class's folder
+
+
+def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
+    """Return the training and validation images of a folder or zip file, sorted by name.
+
+    They are those of "train/class/..." and "val/class/...", or those of "class/..." and none. A single folder around
+    everything, as zip files often have, is skipped, and so are hidden files and files that are not images. A CSV file
+    has the columns path, label and perhaps split (train, or a name of a validation folder), in this order or with a
+    heading; paths are relative to its folder.
+    """
+    if root.suffix.lower() == ".csv":
+        return _read_csv(root)
+    images = _visible_images(root)
+    if not images:
+        raise DataError(f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class")
+    nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
+    depth = 1 if nested and images[0][0] != "train" else 0
+    tops = {file[depth] for file in images}
+    if "train" not in tops:
+        return _labelled(root, images, depth), []
+    valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
+    train, valid = ([file for file in images if file[depth] in folders] for folders in (["train"], valid_folders[:1]))
+    return _labelled(root, train, depth + 1), _labelled(root, valid, depth + 1)
+
+
+def _visible_images(root: Path) -> list[tuple[str, ...]]:
+    """The parts of the names of all images in a folder or zip file, sorted."""
+    if root.is_dir():
+        files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
+    else:
+        files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
+    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
+    return sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return all image files of a folder and of those inside it, sorted; raises if there are none."""
+    files = [folder.joinpath(*file) for file in _visible_images(folder)]
+    if not files:
+        raise DataError(f"{folder} has no images: expected files {', '.join(SUFFIXES)}")
+    return files
+
+
+def has_images(folder: Path) -> bool:
+    """Return whether there is an image in a folder, or in those inside it."""
+    return any(_visible_images(folder))
+
+
+def loose_images(root: Path) -> list[str]:
+    """Return the names of all images of a folder or zip file without classes: some lie in no folder of a class.
+
+    The list is empty if every image has a class, or if the file is a CSV file, whose rows have labels.
+    """
+    if root.suffix.lower() == ".csv":
+        return []
+    images = _visible_images(root)
+    return ["/".join(file) for file in images] if any(len(file) == 1 for file in images) else []
+
+
+def image_root(path: Path) -> Path:
+    """Return the folder or zip file that the names of `find_images` are relative to."""
+    return path.parent if path.suffix.lower() == ".csv" else path
+
+
+def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
+    rows = list(csv.reader(io.StringIO(read_text(path))))
+    columns = [word.strip().lower() for word in rows[0]] if rows else []
+    heading = {"path", "label"} <= set(columns)
+    names = columns if heading else ["path", "label", "split"]
+    train, valid = list[ImageFile](), list[ImageFile]()
+    for number, row in enumerate(rows[heading:], 1 + heading):
+        if not row:
+            continue
+        cells = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
+        if not cells.get("path") or not cells.get("label"):
+            raise DataError(f"{path}:{number}: expected path,label[,split], got {','.join(row)[:60]!r}")
+        if not (path.parent / cells["path"]).is_file():
+            raise DataError(f"{path}:{number}: there is no file {path.parent / cells['path']}")
+        part = cells.get("split") or "train"
+        if part not in ("train", *VALID_FOLDERS):
+            expected = ", ".join(("train", *VALID_FOLDERS))
+            raise DataError(f"{path}:{number}: the split is {part!r}: expected one of {expected}")
+        (train if part == "train" else valid).append(ImageFile(name=cells["path"], label=cells["label"]))
+    if not train:
+        raise DataError(f"{path} has no training image: expected lines path,label[,split]")
+    return train, valid
+
+
+def decode(
+    root: str, names: Sequence[str], size: int, least: float | None, draws: NDArray[np.float64] | None
+) -> NDArray[np.uint8]:
+    """Return images (b, 3, size, size), cropped and resized.
+
+    Args:
+        root: The folder or zip file.
+        names: The files in it.
+        size: The height and width of the result.
+        least: The smallest share of the area that a random crop keeps; its aspect ratio is between 3:4 and 4:3
+            (Szegedy et al. 2015, section 6). None: the centre, as `Preprocessing` crops it.
+        draws: Uniform random numbers (b, 5) for the crop and the mirror; a negative last one forbids the mirror.
+            None: the centre, not mirrored.
+    """
+    rows = [None] * len(names) if draws is None else draws.tolist()
+    images = np.empty((len(names), 3, size, size), np.uint8)
+    for i, (name, row) in enumerate(zip(names, rows, strict=True)):
+        images[i] = _decode_one(root, name, size, least, row)
+    return images
+
+
+def _decode_one(root: str, name: str, size: int, least: float | None, row: list[float] | None) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    image = read_image(root, name)
+    if row is None or least is None:
+        pixels = Preprocessing(resize=size, crop=(size, size)).pixels(image)
+    else:
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row))
+        pixels = np.asarray(image).transpose(2, 0, 1)
+    return pixels[:, :, ::-1] if row is not None and 0 <= row[4] < 0.5 else pixels
+
+
+def read_image(root: str, name: str) -> Image.Image:
+    """Decode an image of a folder or zip file, upright and in RGB; errors name the file."""
+    from PIL import Image
+
+    with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
+        return _upright(file)
+
+
+def unreadable(root: str, names: Sequence[str]) -> dict[str, str]:
+    """Return why files cannot be read, by name: every file is decoded once, and again only when one has changed.
+
+    Args:
+        root: The folder or zip file.
+        names: The files in it.
+    """
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+    places = [Path(root, name) for name in names] if Path(root).is_dir() else [Path(root)]
+    for fact in file_facts(places):
+        digest.update(repr(fact).encode("utf-8", "surrogateescape"))
+    key = digest.hexdigest()
+    if key not in _CHECKED and len(names) < FEW:
+        _CHECKED[key] = _decoded_once(root, names)
+    elif key not in _CHECKED:
+
+        def keep(folder: Path) -> None:
+            (folder / "unreadable.json").write_text(json.dumps(_decoded_once(root, names)), encoding="utf-8")
+
+        place = cached({"images": key}, keep, kind="images")
+        _CHECKED[key] = json.loads((place / "unreadable.json").read_text(encoding="utf-8"))
+    return _CHECKED[key]
+
+
+def _decoded_once(root: str, names: Sequence[str]) -> dict[str, str]:
+    """Decode files, several at a time; returns why some cannot be read."""
+
+    def problem(name: str) -> str | None:
+        try:
+            _check(root, name)
+        except DataError as error:
+            return str(error)
+        return None
+
+    bad: dict[str, str] = {}
+    with ThreadPoolExecutor(THREADS) as pool, progress_bar() as stage:
+        for number, (name, error) in enumerate(zip(names, pool.map(problem, names), strict=True)):
+            stage("checking the images", number / len(names))
+            if error is not None:
+                bad[name] = error
+    return bad
+
+
+def _check(root: str, name: str) -> None:
+    """Raise unless an image can be decoded; a JPEG is decoded at an eighth of its size, which is enough to know."""
+    from PIL import Image
+
+    with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
+        _check_edges(*file.size)
+        check_depth(file)
+        file.getexif()
+        file.draft(None, (1, 1))
+        file.load()
+
+
+def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
+    """Return a box (left, top, right, bottom) of at least a share of the area.
+
+    Its aspect ratio is between 3:4 and 4:3, or that of a wider or taller image if it would not fit into it otherwise.
+    """
+    area = width * height * (least + (1 - least) * row[0])
+    ratio = math.exp((2 * row[1] - 1) * math.log(4 / 3))
+    ratio = min(max(ratio, area / height**2), width**2 / area)
+    w, h = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
+    left, top = (width - w) * row[2], (height - h) * row[3]
+    return left, top, min(left + w, width), min(top + h, height)
+
+
+def open_image(image: ImageLike) -> Image.Image:
+    """Return an RGB image, rotated upright as its EXIF data says, and on white where it is transparent.
+
+    Args:
+        image: A path, the name of an image that ships ("golf-ball", "cat"), an open file or its bytes, a PIL image, or
+            a uint8 array (height, width[, channels]).
+    """
+    from PIL import Image
+
+    if isinstance(image, str | Path):
+        path = image_path(image)
+        if not os.path.exists(path):  # not Path.exists, which raises for long texts
+            raise MissingFileError(
+                f"{str(path)[-200:]!r}: there is no such file: expected a path of an image, a PIL image, an array, or "
+                f"{shipped_names(path)}"
+            )
+        if path.is_dir():
+            raise DataError(f"{path} is a folder: expected an image file")
+        with _naming_bad_images(str(path)), Image.open(path) as file:
+            return _upright(file)
+    if isinstance(image, io.IOBase):
+        image = image.read()
+    if isinstance(image, bytes):
+        with _naming_bad_images(f"an image of {len(image)} bytes"), Image.open(io.BytesIO(image)) as file:
+            return _upright(file)
+    if isinstance(image, np.ndarray):
+        return _from_array(image)
+    if not isinstance(image, Image.Image):
+        raise InputError(
+            f"a {type(image).__name__} is not an image: expected a path, an open file or its bytes, a PIL image or "
+            "an array"
+        )
+    with _naming_bad_images(str(getattr(image, "filename", "")) or "a PIL image"):
+        return _upright(image)
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    from PIL import Image
+
+    known = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,), (4,))
+    if not known or array.dtype != np.uint8 or not array.size:
+        raise InputError(
+            f"an array of shape {array.shape} and dtype {array.dtype} is not an image: expected uint8 "
+            "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
+        )
+    _check_edges(array.shape[1], array.shape[0])
+    array = array[:, :, 0] if array.shape[2:] == (1,) else array
+    return to_rgb(Image.fromarray(array))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    _check_edges(*image.size)
+    return to_rgb(ImageOps.exif_transpose(with_alpha(image)))
+
+
+def _check_edges(width: int, height: int) -> None:
+    """Raise for an image with an edge so long that nothing can be seen in it."""
+    if max(width, height) > LONGEST_EDGE:
+        raise InputError(f"its size is {width} x {height} pixels: expected edges of at most {LONGEST_EDGE:,} pixels")
+
+
+@contextmanager
+def _naming_bad_images(name: str) -> Iterator[None]:
+    """Turn the many errors of a broken image file into a DataError that names the file."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # from half the size on that PIL refuses
+            yield
+    except UnidentifiedImageError as error:  # its message repeats the name, or shows an address in memory
+        raise DataError(f"{name} cannot be read as an image: its format is unknown") from error
+    except (
+        OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
+        NotImplementedError,  # an unusual compression in a zip file
+        Image.DecompressionBombError, Image.DecompressionBombWarning,
+    ) as error:  # fmt: skip
+        raise DataError(f"{name} cannot be read as an image: {error}") from error
+
+
+def _labelled(root: Path, files: list[tuple[str, ...]], depth: int) -> list[ImageFile]:
+    for file in files:
+        if len(file) < depth + 2:
+            raise DataError(f"{root}: {'/'.join(file)} has no class: expected one folder per class")
+    return [ImageFile(name="/".join(file), label=file[depth]) for file in files]
+
+
+def _file(root: str, name: str) -> io.BytesIO | Path:
+    return Path(root, name) if Path(root).is_dir() else _unpacked(Path(root), name)
+
+
+def _unpacked(path: Path, name: str) -> io.BytesIO:
+    """A file of a zip file; what a small file can be inflated to is limited, as is what its header promises."""
+    opened = _open_zip(path)
+    entry = opened.getinfo(name)
+    if entry.flag_bits & ENCRYPTED:
+        raise DataError("it is encrypted: expected a zip file without a password")
+    if entry.file_size > UNPACKED:
+        raise DataError(f"it has {entry.file_size:,} bytes when unpacked: expected at most {UNPACKED:,}")
+    with opened.open(entry) as file:
+        return io.BytesIO(file.read(entry.file_size))
+
+
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    stat = path.stat()
+    return _opened(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)  # the directory of a zip file is read once per process, until the file changes
+def _opened(path: Path, changed: int, size: int) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} is neither a folder nor a complete zip file: {error}") from error
+
+
+# Images with a class each, opened when they are needed: what classifiers are evaluated on.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledImages:
+    """Images as they are before a model's preprocessing, with the name of the class of each.
+
+    Examples:
+        >>> images = LabelledImages(labels=["cat", "dog", "cat"], opened=lambda i: np.zeros((4, 4, 3), np.uint8))
+        >>> [len(some) for some in images.batches(2)]
+        [2, 1]
+    """
+
+    labels: Sequence[str]  # the class of each image
+    opened: Callable[[int], ImageLike]  # returns the image of a number
+    names: Sequence[str] = ()  # the file of each, if they are files
+
+    def batches(self, rows: int) -> Iterator[list[ImageLike]]:
+        """Yield the images in order, some at a time.
+
+        Args:
+            rows: The number of images at a time; the last batch may have fewer.
+        """
+        for first in range(0, len(self.labels), rows):
+            yield [self.opened(i) for i in range(first, min(first + rows, len(self.labels)))]
+
+
+def labelled_files(root: Path, files: Sequence[ImageFile], labels: Sequence[str] | None = None) -> LabelledImages:
+    """Return image files of a folder or zip file as labelled images.
+
+    Args:
+        root: The folder or zip file that the names of the files are relative to.
+        files: The files.
+        labels: The class of each; the name of its folder if not given.
+    """
+    named = [file.label for file in files] if labels is None else labels
+    names = [file.name for file in files]
+    return LabelledImages(labels=named, opened=lambda i: read_image(str(root), names[i]), names=names)

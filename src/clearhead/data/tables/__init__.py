@@ -1,0 +1,1 @@
+"""Tables and text files as people have them: formats, columns, and what a file holds."""

@@ -1,0 +1,319 @@
+"""Tables as people have them: CSV, TSV, JSON and Parquet files, compressed or not, as a stream of rows with places.
+
+.csv                a delimiter , ; TAB or |, quoted fields, with or without a header (delimited.py)
+.tsv, and others    columns separated by TABs, without quotes, with or without a header
+.jsonl, .ndjson     an object per line              .json   a list of objects
+                    of a value {"translation": {"en": ..., "de": ...}} the two texts are columns
+.parquet            with the optional package pyarrow
+a folder            of folders of text files: the name of each is the label of its texts
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ...errors import nearest
+from ..files import DataError
+from .formats import (
+    DELIMITERS,
+    SAMPLE,
+    find_delimiter,
+    has_header,
+    named_columns,
+    parquet_file,
+    parquet_rows,
+    read_fields,
+    read_json_lines,
+    read_json_list,
+    read_plain,
+    read_quoted,
+)
+from .streams import Source, bare_suffix, open_bytes, read_lines
+
+# Texts in a folder per class: pos/1.txt, pos/2.txt, neg/1.txt ..., as a table of texts and labels.
+
+
+SUFFIXES = (".txt", ".text", ".md")
+
+
+def class_folders(path: Path) -> dict[str, list[Path]]:
+    """Return the text files of each folder in a folder, by its name; {} unless two or more have some with text."""
+    found: dict[str, list[Path]] = {}
+    for folder in sorted(path.iterdir()):
+        if folder.is_dir() and not folder.name.startswith("."):
+            files = sorted(file for file in folder.iterdir() if file.is_file() and bare_suffix(file) in SUFFIXES)
+            files = [file for file in files if file.stat().st_size]
+            found |= {folder.name: files} if files else {}
+    return found if len(found) > 1 else {}
+
+
+def labelled_texts(path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield the text of each file and the name of its folder as its label; raises if there are no such folders."""
+    found = class_folders(path)
+    if not found:
+        raise DataError(f"{path} is a folder: expected a file, or folders inside with the texts of one class each")
+    for label, files in found.items():
+        for file in files:
+            yield file, {"text": "".join(text for text, _ in Source(file).text()), "label": label}
+
+
+__all__ = ["Row", "Table", "is_table", "open_bytes", "open_table", "read_lines"]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+FOLDED = "translation"  # a column of objects with a text per language
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table.
+
+    Examples:
+        >>> row = Row({"text": "Good.", "label": 1}, "reviews.jsonl:7")
+        >>> row.text("text"), row.label("label")
+        ('Good.', '1')
+    """
+
+    values: Mapping[str, Any]  # by column: a str, or what JSON or Parquet gives
+    where: str  # "file.csv:12", the line on which the row begins; "file.parquet: row 12"
+
+    def text(self, column: str) -> str:
+        """Return a value that must be text."""
+        value = self.values[column]
+        if not isinstance(value, str):
+            raise DataError(f"{self.where}: the column {column!r} is {_described(value)}: expected text")
+        return whole_characters(value, f"{self.where}: the column {column!r}")
+
+    def has(self, column: str) -> bool:
+        """Return whether there is a value in a column; a text of spaces alone is none."""
+        value = self.values.get(column)
+        return not (value is None or value == [] or (isinstance(value, str) and not value.strip()))
+
+    def label(self, column: str) -> str:
+        """Return a value as the name of a class; a whole number, and true or false, become text."""
+        value = self.values[column]
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+            return str(int(value))
+        if not isinstance(value, str):
+            raise DataError(
+                f"{self.where}: the column {column!r} is {_described(value)}: expected a label, a text or a whole "
+                "number"
+            )
+        return whole_characters(value, f"{self.where}: the column {column!r}").strip()
+
+
+@dataclass
+class Table:
+    """An opened file of rows; each call of `rows` reads it from its beginning, a part at a time.
+
+    Examples:
+        >>> path = tmp / "reviews.csv"
+        >>> _ = path.write_text("Review;Stars\\nA fine film;5\\n")
+        >>> table = open_table(path)
+        >>> table.columns, table.delimiter, table.header, table.column(None, "text", "review")
+        (('Review', 'Stars'), ';', True, 'Review')
+        >>> [row.values for row in table.rows("Review")]
+        [{'Review': 'A fine film', 'Stars': '5'}]
+    """
+
+    path: Path
+    format: str  # csv, tsv, jsonl, json or parquet
+    columns: tuple[str, ...]  # "1", "2" and so on without a header
+    read: Callable[[], Iterator[Row]]  # reads all rows
+    encoding: str | None = None  # None for Parquet
+    delimiter: str | None = None  # None where there is none
+    header: bool = True  # whether the columns have names of their own
+    share_read: Callable[[], float] = lambda: 1.0  # the share of the file that has been read
+    known_rows: int | None = None  # the number of rows, where the file says it
+
+    def rows(self, *needed: str) -> Iterator[Row]:
+        """Yield the rows; raises, with the place, for one that has no value in a needed column.
+
+        Args:
+            needed: Columns that must have a value; a text of spaces alone is none.
+        """
+        for row in self.read():
+            for column in needed:
+                if column not in row.values:
+                    raise DataError(
+                        f"{row.where}: there is no {column!r} in this row: it has {', '.join(map(str, row.values))}"
+                        f"{nearest(column, map(str, row.values))}"
+                    )
+                if not row.has(column):
+                    raise DataError(f"{row.where}: the column {column!r} is empty: expected a value")
+            yield row
+
+    def usual(self, *names: str, taken: str | None = None) -> str | None:
+        """Return the first column with one of these names, in lower case or not; None if there is none.
+
+        Args:
+            names: Usual names, in lower case, the most usual first.
+            taken: A column that is not meant.
+        """
+        by_name = {name.lower(): name for name in reversed(self.columns) if name != taken}
+        return next((by_name[name] for name in names if name in by_name), None)
+
+    def column(self, wanted: str | None, *usual: str) -> str:
+        """Return the name of a column.
+
+        Args:
+            wanted: Its name, or its number without a header; None: the first of the usual names that is there.
+            usual: Usual names of such a column, in lower case; the first is also what the column is for.
+
+        Raises:
+            DataError: There is no such column; the message has the nearest one and all of them.
+        """
+        listed = ", ".join(self.columns)
+        if wanted is not None:
+            if wanted in self.columns:
+                return wanted
+            hint = "" if self.header else "; the first row was not taken for a header: header = true says that it is"
+            raise DataError(
+                f"{self.path}: there is no column {wanted!r}: expected one of {listed}{nearest(wanted, self.columns)}"
+                f"{hint}"
+            )
+        if (found := self.usual(*usual)) is not None:
+            return found
+        raise DataError(
+            f"{self.path}: none of the columns {listed} is called {' or '.join(usual[:4])}: expected "
+            f'{usual[0]} = "NAME" with one of them'
+        )
+
+
+def open_table(path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> Table:
+    """Open a file of rows by its suffix; a file that has no suffix of a table has columns separated by TABs.
+
+    Args:
+        path: The file.
+        header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
+        named: Names of columns that the caller expects, which a header is recognised by.
+    """
+    if path.is_dir():
+        return _class_folders(path)
+    return _FORMATS.get(bare_suffix(path), _tsv)(path, header, named)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file has the suffix of a table: .csv .tsv .jsonl .ndjson .json .parquet, compressed or not."""
+    return bare_suffix(path) in _FORMATS
+
+
+def _csv(path: Path, header: bool | None, named: Collection[str]) -> Table:
+    source = Source(path)
+    return _delimited("csv", source, read_quoted, find_delimiter(source), header, named)
+
+
+def _tsv(path: Path, header: bool | None, named: Collection[str]) -> Table:
+    return _delimited("tsv", Source(path), read_plain, "\t", header, named)
+
+
+def _delimited(
+    name: str, source: Source, read: Callable[..., Any], delimiter: str, header: bool | None, named: Collection[str]
+) -> Table:
+    sample = list(islice(read(source, delimiter), SAMPLE + 1))
+    if not sample:
+        raise DataError(f"{source.path} is empty: expected rows")
+    line, first = sample[0]
+    headed = has_header([fields for _, fields in sample], named) if header is None else header
+    columns = named_columns(source, line, first) if headed else tuple(str(i) for i in range(1, len(first) + 1))
+    if headed and len(sample) == 1:
+        raise DataError(f"{source.path} has only a header, {DELIMITERS[delimiter]}-separated: expected rows below it")
+
+    def rows() -> Iterator[Row]:
+        for number, values in read_fields(source, read, delimiter, columns, int(headed)):
+            yield Row(values, f"{source.path}:{number}")
+
+    return Table(
+        source.path, name, columns, rows, source.encoding, delimiter, headed,
+        share_read=lambda: source.position / source.size,
+    )  # fmt: skip
+
+
+def _json_lines(path: Path, header: bool | None, named: Collection[str]) -> Table:
+    return _json("jsonl", path, read_json_lines)
+
+
+def _json_list(path: Path, header: bool | None, named: Collection[str]) -> Table:
+    return _json("json", path, read_json_list)
+
+
+def _json(name: str, path: Path, read: Callable[[Source], Iterator[tuple[int, dict[str, Any]]]]) -> Table:
+    source = Source(path)
+    columns = dict.fromkeys(key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values))
+    if not columns:
+        raise DataError(f"{path} has no rows: expected objects with values")
+    return Table(
+        path, name, tuple(columns), lambda: (Row(_unfolded(values), f"{path}:{line}") for line, values in read(source)),
+        source.encoding, share_read=lambda: source.position / source.size,
+    )  # fmt: skip
+
+
+def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
+    read = 0
+    with parquet_file(path) as file:
+        total = file.metadata.num_rows
+    if not total:
+        raise DataError(f"{path} has no rows")
+    columns = tuple(_unfolded(next(parquet_rows(path))[1]))
+
+    def rows() -> Iterator[Row]:
+        nonlocal read
+        for number, values in parquet_rows(path):
+            read = number
+            yield Row(_unfolded(values), f"{path}: row {number}")
+
+    return Table(path, "parquet", columns, rows, share_read=lambda: read / total, known_rows=total)
+
+
+def _class_folders(path: Path) -> Table:
+    next(labelled_texts(path))  # raises if there are none
+    return Table(
+        path, "text", ("text", "label"), lambda: (Row(values, str(file)) for file, values in labelled_texts(path))
+    )  # fmt: skip
+
+
+def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a row in which the texts of {"translation": {"en": ..., "de": ...}} are columns of their own.
+
+    NaN becomes None: it is how data frames write a missing value.
+    """
+    inside = values.get(FOLDED)
+    if isinstance(inside, dict):
+        values = {key: value for key, value in values.items() if key != FOLDED} | inside
+    return {key: None if value != value else value for key, value in values.items()}  # NaN alone is not equal to itself
+
+
+def whole_characters(text: str, where: str) -> str:
+    """Return a text; raises for half a character, a surrogate alone, which JSON can write, but no tokenizer reads."""
+    if not text.isascii() and (half := _SURROGATE.search(text)):
+        raise DataError(
+            f"{where}: {half[0]!r} is half a character, at {half.start()}: expected text; a text that was cut between "
+            "the two halves of an emoji may end in one"
+        )
+    return text
+
+
+def _described(value: Any) -> str:
+    """Return what kind of value this is, with it if it is short."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    kind = kinds.get(type(value), f"a value of the type {type(value).__name__}")
+    return f"{kind}, {value!r}" if len(repr(value)) < 30 else kind
+
+
+_FORMATS: dict[str, Callable[[Path, bool | None, Collection[str]], Table]] = {  # by suffix
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".tab": _tsv,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json_list,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,388 @@
+"""Understand a file as a person has it: its format, its columns, what kind of data it is, and its [data] section.
+
+A file is read up to a number of rows and characters, so that one of any size needs little memory and time; the number
+of rows beyond is estimated from the share of the file that was read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...progress import Stage, progress_bar
+from ...tokens import Tokenizer
+from ..batching import WindowConfig
+from ..data import columns_told, counted
+from ..files import DataError, locate
+from ..images.files import find_images, has_images, image_root, loose_images, read_image, unreadable
+from ..images.folders import CropConfig, none_readable
+from ..text.chats import ChatsConfig
+from ..text.documents import Documents
+from ..text.labelled import LabelledConfig
+from ..text.tokenizers import find_tokenizer, open_pair, open_tokenizer
+from ..text.translations import PairConfig
+from .kinds import COLUMNS, Guess, Kind, candidates, guess, named_kind
+from .lengths import Cut, Lengths, Measured, what_is_cut
+from .reading import Row, Table, class_folders, is_table, open_table
+from .streams import Source
+
+ROWS = 200_000  # rows that are read
+CHARACTERS = 1 << 28  # characters that are read
+SAMPLE = 100  # rows by which the kind is recognised
+FIRST = 3  # rows that are shown
+EVERY = 5000  # rows between two moves of the progress bar
+VALIDATION = ("valid", "validation", "val", "dev")  # names of a file for validation beside train
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Understood:
+    """What is in a file or folder of data.
+
+    Examples:
+        >>> path = tmp / "reviews.csv"
+        >>> _ = path.write_text("sentence,label\\nA fine film,1\\nDull,0\\nA good one,1\\n")
+        >>> found = understand(path)
+        >>> found.kind, found.rows, found.labels
+        ('labelled', 3, {'1': 2, '0': 1})
+        >>> {**found.options, "path": "reviews.csv"}
+        {'name': 'labelled', 'path': 'reviews.csv', 'text': 'sentence', 'label': 'label'}
+    """
+
+    path: str  # what was given
+    files: tuple[str, ...]  # the files that are read
+    format: str  # text, csv, tsv, jsonl, json or parquet
+    encoding: str | None  # None for Parquet
+    delimiter: str | None  # of CSV and TSV
+    header: bool | None  # of CSV and TSV
+    columns: tuple[str, ...]  # none for text
+    kind: Kind  # text, labelled, pairs or chats
+    why: str  # why it is taken for this kind
+    options: dict[str, Any]  # a [data] section
+    rows: int  # the number of rows, or of lines of text
+    read: int  # of which this many were read
+    sampled: bool  # whether only a part was read, so that `rows` is an estimate
+    first: tuple[dict[str, Any], ...]  # the first rows
+    lengths: dict[str, dict[str, Lengths]]  # by column, and by unit: characters, words, and tokens if they are given
+    labels: dict[str, int]  # the number of rows of each label, most frequent first
+    empty: int  # rows of which a needed value is empty
+    duplicates: int  # rows whose texts are those of an earlier row
+    split: str  # how training and validation are divided
+    cut: str  # what a context would cut, if one is given
+    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other columns, by the option to name them
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+    @property
+    def chosen(self) -> str:
+        """The columns that are read, in words, by what they are for: text = review, label = stars."""
+        return columns_told({name: value for name, value in self.options.items() if name in COLUMNS[self.kind]})
+
+    @property
+    def other_columns(self) -> str:
+        """The columns that could be read instead, in words, or "" if there is none."""
+        words = [f"{option} = {' or '.join(names)}" for option, names in self.candidates.items()]
+        first = next(((option, names[0]) for option, names in self.candidates.items()), ("", ""))
+        return f"{', '.join(words)}: data.{first[0]}={first[1]} chooses it" if words else ""
+
+
+def understand(
+    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Understood:  # fmt: skip
+    """Read a file or folder of data, as far as needed, and say what it is.
+
+    Args:
+        path: A text file, a table (.csv, .tsv, .jsonl, .ndjson, .json, .parquet), compressed (.gz, .bz2, .xz) or not,
+            or a folder: of text files, of one table, or of train and valid.
+        root: A data folder in which the path is searched too.
+        tokens: A folder with a tokenizer, for lengths in tokens.
+        context: A number of tokens, for what would be cut; without `tokens` words are counted instead.
+        given: Options of the [data] section that say how to read it: text, label, source, target, messages, prompt,
+            answer and column name columns, and so the kind of data; header says whether the first row has names.
+
+    Raises:
+        DataError: The file cannot be read, or its columns tell nothing; the message names the place.
+
+    Examples:
+        >>> _ = (tmp / "pairs.tsv").write_text("A dog.\\tEin Hund.\\nTwo dogs run.\\tZwei Hunde rennen.\\n")
+        >>> found = understand("pairs.tsv", tmp)
+        >>> found.kind, found.header, found.lengths["1"]["words"].largest
+        ('pairs', False, 3)
+        >>> found.options
+        {'name': 'pairs', 'path': 'pairs.tsv', 'source': '1', 'target': '2', 'join': False}
+    """
+    if context is not None and context < 1:
+        raise InputError(f"context={context}: expected 1 or more")
+    place, valid = _files(locate(path, root))
+    paths = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
+    paths |= {} if valid is None else {"valid_path": str(valid)}
+    words = dict(given or {})
+    by_class = place.is_dir() and named_kind(words) == "labelled"
+    found = _text(place) if place.is_dir() and not by_class else _table(place, words) or _text(place)
+    guessed = found.guessed
+    tokenizers = _tokenizers(tokens, root, guessed)
+    measured = Measured(guessed.columns or ("line",), tokenizers)
+    cut = what_is_cut(guessed, found.table, context, tokens, root)
+    first: list[dict[str, Any]] = []
+    with progress_bar() as stage:
+        _measure(found, measured, cut, first, stage)
+    rows = _number_of_rows(found, measured.rows)
+    more = {} if tokens is None else {"tokens": tokens}
+    header = {"header": words["header"]} if "header" in words else {}
+    table = found.table
+    return Understood(
+        path=str(path), files=(str(place), *([str(valid)] if valid else [])), format=table.format if table else "text",
+        encoding=found.encoding, delimiter=table.delimiter if table else None,
+        header=table.header if table and table.delimiter else None, columns=table.columns if table else (),
+        kind=guessed.kind, why=guessed.why,
+        options={"name": guessed.kind, **paths, **guessed.options, **header, **more},
+        rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
+        labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
+        split=_split(guessed.kind, rows, measured, valid), cut=cut.told(measured),
+        candidates=found.candidates,
+    )  # fmt: skip
+
+
+@dataclass
+class Found:
+    """A file that was opened: its rows, and what kind of data it is."""
+
+    guessed: Guess
+    rows: Iterator[Row]
+    encoding: str | None
+    share_read: Any  # () -> float
+    table: Table | None = None
+    ended: bool = False  # whether all of it has been read
+    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other columns, by the option to name them
+
+
+def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
+    """Open a table, or a text file whose lines all have TABs; None for other text files."""
+    kind = named_kind(given)
+    if not is_table(path) and (kind in (None, "text") and not _has_tabs(path)):
+        return None
+    named = [str(given[option]) for option in COLUMNS.get(kind or "text", ()) if option in given]
+    table = open_table(path, header=given.get("header"), named=named)
+    reading = table.rows()
+    sample = list(islice(reading, SAMPLE))
+    if not sample:
+        raise DataError(f"{path} has no rows")
+    guessed = guess(table, sample, given)
+    return Found(
+        guessed, chain(sample, reading), table.encoding, table.share_read, table,
+        candidates=candidates(table, sample, guessed, given),
+    )  # fmt: skip
+
+
+def _text(path: Path) -> Found:
+    """Open a text file, or a folder of text files, as lines."""
+    files = Documents([path]).files
+    sources = [Source(file) for file in files]
+    size = sum(source.size for source in sources)
+    why = "it is a text file without columns"
+    if path.is_dir():
+        why = f"the folder has {counted(len(files), 'text file')}"
+        why += "; data.name=labelled takes the folders inside for labels" if class_folders(path) else ""
+    lines = (
+        Row({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
+        for source in sources
+        for number, line in enumerate(source.lines(), 1)
+    )
+
+    def share() -> float:
+        return sum(source.position for source in sources) / size
+
+    for source in sources:
+        source.position = 0
+    return Found(Guess("text", {}, why), lines, sources[0].encoding, share)
+
+
+def _has_tabs(path: Path) -> bool:
+    """Whether the first lines of a file have the same number of TABs, one or two each."""
+    numbers = {line.count("\t") for line in islice(Source(path).lines(), SAMPLE)}
+    return numbers in ({1}, {2})
+
+
+def _files(path: Path) -> tuple[Path, Path | None]:
+    """Return the file or the folder of text files to read, and a file for validation."""
+    if not path.is_dir():
+        return path, None
+    tables = sorted(file for file in path.iterdir() if file.is_file() and is_table(file))
+    by_name: dict[str, list[Path]] = {}
+    for file in tables:
+        by_name.setdefault(file.name.split(".")[0].lower(), []).append(file)
+    if "train" in by_name:
+        valid = next((name for name in VALIDATION if name in by_name), None)
+        return _only(by_name["train"]), None if valid is None else _only(by_name[valid])
+    if len(tables) == 1 and Documents([path]).files == tuple(tables):
+        return tables[0], None
+    if tables and all(is_table(file) for file in Documents([path]).files):
+        listed = ", ".join(file.name for file in tables[:10])
+        raise DataError(
+            f"{path} has {counted(len(tables), 'table')}, and none is called train: expected one of {listed}"
+        )
+    return path, None
+
+
+def _only(files: list[Path]) -> Path:
+    """The only one of files with the same name; raises if there are more."""
+    if len(files) > 1:
+        raise DataError(
+            f"{files[0].parent} has {' and '.join(file.name for file in files)}: expected one of them, or the path of "
+            "one file"
+        )
+    return files[0]
+
+
+def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[str, Tokenizer]:
+    """Return the tokenizer of each column of texts."""
+    if tokens is None:
+        return {}
+    if guessed.kind == "pairs":
+        pair, _ = open_pair(tokens, root)
+        return {guessed.options["source"]: pair.source, guessed.options["target"]: pair.target}
+    tokenizer = open_tokenizer(tokens, find_tokenizer(tokens, root))
+    return {name: tokenizer for name in guessed.columns or ("line",) if name != guessed.options.get("label")}
+
+
+def _measure(found: Found, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage) -> None:
+    """Read the rows, up to the limits."""
+    label = found.guessed.options.get("label")
+    columns = [name for name in found.guessed.columns if name != label] or ["line"]
+    for row in found.rows:
+        values = dict(row.values)
+        if len(first) < FIRST and (found.table or values["line"].strip()):
+            first.append(values)
+        told = None if label is None else "" if values.get(label) is None else row.label(label)
+        texts = {name: _as_text(row, name) for name in columns}
+        more = [text for name in found.guessed.more if (text := _as_text(row, name))]
+        measured.add(texts | {columns[0]: "\n".join([texts[columns[0]], *more])} if more else texts, told)
+        cut.add(row)
+        if measured.rows % EVERY == 0:
+            stage("reading", max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS))
+        if measured.rows >= ROWS or measured.characters >= CHARACTERS:
+            found.ended = next(found.rows, None) is None
+            return
+    found.ended = True
+
+
+def _number_of_rows(found: Found, read: int) -> int:
+    """Return the number of rows of a file: as it says, as they were read, or estimated by the share that was read."""
+    if found.table is not None and found.table.known_rows:
+        return found.table.known_rows
+    share = found.share_read()
+    return read if found.ended or not share else max(round(read / share), read + 1)
+
+
+def _as_text(row: Row, column: str) -> str:
+    """Return a value as text; of a conversation, what its messages say."""
+    value = row.values.get(column)
+    if isinstance(value, list):
+        said: Iterable[Any] = (one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value)
+        return "\n".join(str(one) for one in said if one)
+    return "" if value is None else row.text(column) if isinstance(value, str) else str(value)
+
+
+def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str:
+    if valid is not None:
+        return f"{valid.name} is for validation"
+    options, part = _SHARES[kind]
+    share = options.__dataclass_fields__["share"].default
+    if kind == "text":
+        return f"{part}, share = {share}, is kept for validation"
+    good = rows - round(rows * measured.empty / max(measured.rows, 1))
+    return f"share = {share} of {part} is kept for validation: about {round(share * good):,} of {good:,} rows"
+
+
+# By kind: the options that have the share of validation, and what it is a share of.
+_SHARES: dict[Kind, tuple[type[Any], str]] = {
+    "text": (WindowConfig, "the end of the text"),
+    "labelled": (LabelledConfig, "the different texts"),
+    "pairs": (PairConfig, "the different sources"),
+    "chats": (ChatsConfig, "the questions"),
+}
+
+
+# Understand a folder, zip file or CSV file of images: its classes, how it is divided, and its [data] section.
+
+
+IMAGE_SAMPLE = 20  # images that are opened
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnderstoodImages:
+    """What is in a folder, zip file or CSV file of images.
+
+    Examples:
+        >>> from PIL import Image
+        >>> for name in ("cat/1.png", "dog/1.png", "dog/2.png"):
+        ...     (tmp / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
+        ...     Image.new("RGB", (8, 6)).save(tmp / "pets" / name)
+        >>> found = understand_images("pets", tmp)
+        >>> found.images, found.labels, found.sizes
+        (3, {'dog': 2, 'cat': 1}, {'8 x 6': 3})
+    """
+
+    path: str  # what was given
+    images: int  # the number of images
+    labels: dict[str, int]  # the number of images of each class, most frequent first; none if some have no class
+    sizes: dict[str, int]  # width x height of the first images, most frequent first
+    split: str  # how training and validation are divided
+    options: dict[str, Any]  # a [data] section
+    bad: tuple[str, ...] = ()  # the files that cannot be read
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+
+def is_images(path: str | Path, root: Path | None = None) -> bool:
+    """Return whether a path is that of a zip file, or of a folder with images in it."""
+    place = locate(path, root)
+    return place.suffix.lower() == ".zip" or (place.is_dir() and has_images(place))
+
+
+def understand_images(
+    path: str | Path, root: Path | None = None, *, given: Mapping[str, Any] | None = None
+) -> UnderstoodImages:
+    """Check all images, read the sizes of the first, and say what they are.
+
+    Args:
+        path: A folder or zip file with a folder per class, or with train/ and val/; or a CSV file of path and label.
+        root: A data folder in which the path is searched too.
+        given: Options for the [data] section, such as skip_bad.
+
+    Raises:
+        DataError: There are no images, or none of them can be read.
+    """
+    place = locate(path, root)
+    loose = loose_images(place)
+    train, valid = ([], []) if loose else find_images(place)
+    names = loose or [file.name for file in (*train, *valid)]
+    labels = Counter(file.label for file in (*train, *valid))
+    bad = tuple(unreadable(str(image_root(place)), names))
+    if len(bad) == len(names):
+        raise none_readable(image_root(place), bad)
+    good = [name for name in names if name not in bad]
+    opened = (read_image(str(image_root(place)), name) for name in good[:IMAGE_SAMPLE])
+    sizes = Counter(f"{image.width} x {image.height}" for image in opened)
+    return UnderstoodImages(
+        path=str(path), images=len(names), labels=dict(labels.most_common()), sizes=dict(sizes.most_common()),
+        split=_split_images(len(train), len(valid)), options={"name": "images", "path": str(path), **(given or {})}, bad=bad,
+    )  # fmt: skip
+
+
+def _split_images(train: int, valid: int) -> str:
+    if not train:
+        return "none: some images are in no folder of a class, so that there is nothing to learn from them"
+    if valid:
+        return f"{counted(train, 'image')} for training, {counted(valid, 'image')} for validation"
+    share = CropConfig().share
+    return f"share = {share} of the images is kept for validation: about {round(share * train):,} of {train:,}"

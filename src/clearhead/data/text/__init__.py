@@ -1,0 +1,1 @@
+"""Texts as training data: plain, labelled, masked, translations, chats."""

@@ -1,0 +1,356 @@
+"""Conversations for a chat model: only the assistant's answers, with the token that ends them, are targets.
+
+ids (b, t)      conversations as the chat template writes them, padded      targets (b, t)   the next id, or -100
+with pack=true several conversations share a row, with documents and at (b, t) so that none attends to another
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import counter_rng
+from ...checks import at_least, fraction
+from ...errors import InputError
+from ...progress import in_parts
+from ...tokens import Tokenizer
+from ...tokens.chat_template import read_template, render, token_names
+from ...tokens.special import Special, read_special
+from ..batching import Bucketed, Buckets, Ragged
+from ..data import IGNORE, Batch, Rows, told
+from ..files import DataError, given_files, locate
+from .conversations import Chat, Chats, Columns, Message, read_chats
+from .tokenizers import find_tokenizer, open_tokenizer, vocabulary_size
+
+# Which tokens of a conversation are the assistant's: what the template writes for an answer after its prompt.
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A conversation as ids, with the next id as target where it belongs to an answer, and -100 elsewhere."""
+
+    ids: NDArray[np.int64]
+    targets: NDArray[np.int64]
+
+    @property
+    def last(self) -> int:
+        """The last id that is a target."""
+        return int(self.targets[self.targets != IGNORE][-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as the template writes it, and the ids of that text."""
+
+    messages: Sequence[Message]
+    where: str  # file:line
+    text: str
+    ids: NDArray[np.int64]
+
+
+class Rendering:
+    """Renders conversations with a chat template, up to `longest` tokens; counts those that do not fit."""
+
+    def __init__(self, template: str, names: Mapping[str, str], tokens: Tokenizer, longest: int) -> None:
+        self.template, self.names, self.tokens, self.longest = template, names, tokens, longest
+        self.shortened = self.left_out = self.unanswered = 0
+        self._special = set(tokens.special_names.values())
+        found = sorted(tokens.special_names, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")  # without names nothing matches
+
+    def answered(self, chat: Chat) -> Answered | None:
+        """Return a conversation without the oldest turns that do not fit; None if its last turn does not fit."""
+        system = [one for one in chat.messages[:1] if one["role"] == "system"]
+        turns = chat.messages[len(system) :]
+        begins = [i for i, one in enumerate(turns) if i == 0 or one["role"] == "user"]
+
+        def rendered(begin: int) -> Rendered:
+            return self._rendered([*system, *turns[begin:]], chat.where)
+
+        whole, first = rendered(begins[0]), 0
+        if len(whole.ids) > self.longest:
+            first = bisect_left(begins, True, lo=1, key=lambda begin: len(rendered(begin).ids) <= self.longest)
+        for begin in begins[first:]:
+            ids, counted = self._ids(whole if begin == 0 else rendered(begin))
+            if not counted.any():
+                self.unanswered += 1
+                return None
+            if len(ids) <= self.longest:  # a border that a token would cross can add a token
+                self.shortened += begin > 0
+                return Answered(ids, np.append(np.where(counted, ids, IGNORE)[1:], IGNORE))
+        self.left_out += 1
+        return None
+
+    def _rendered(self, messages: Sequence[Message], where: str) -> Rendered:
+        text = self._render(messages, where, prompt=False)
+        return Rendered(messages, where, text, self.tokens.marked(text))
+
+    def _ids(self, whole: Rendered) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the ids of a conversation, and whether each belongs to an answer."""
+        parts = self._parts(whole)
+        rows = self._rows([text for text, _ in parts], whole.ids)
+        counted = [
+            self._counted(row) if answers else np.zeros(len(row), bool)
+            for row, (_, answers) in zip(rows, parts, strict=True)
+        ]
+        return np.concatenate(rows).astype(np.int64), np.concatenate(counted)
+
+    def _rows(self, parts: list[str], ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the ids of each part of a text, given the ids of all of it.
+
+        The model reads a prompt without its answer. So where a token would cross the border, the prompt ends there, and
+        the rest is encoded as a text that continues it.
+        """
+        rows: list[NDArray[np.int64]] = []
+        while True:
+            text, continues = "".join(parts), bool(rows)
+            places, at, done = self._special_places(text, ids), 0, 0  # at, done: ids and parts that are in rows
+            for end in accumulate(map(len, parts[:-1])):
+                prompt = self._prompt(text[:end], ids, places, continues=continues)
+                crossed = not np.array_equal(ids[: len(prompt)], prompt)
+                if crossed and not np.array_equal(ids[:at], prompt[:at]):  # it would change the part before, too
+                    break
+                rows.append(prompt[at:])
+                at, done = len(prompt), done + 1
+                if crossed:
+                    break
+            else:
+                return [*rows, ids[at:]]
+            parts = parts[done:]
+            ids = self.tokens.continued("".join(parts), marked=True)
+
+    def _prompt(
+        self, text: str, ids: NDArray[np.int64], places: list[tuple[int, int, str]], *, continues: bool
+    ) -> NDArray[np.int64]:
+        """Return the ids of the beginning of a text as a prompt; only what follows its last special token is encoded.
+
+        Args:
+            text: The beginning.
+            ids: The ids of the whole text.
+            places: Its special tokens.
+            continues: Whether the text continues another.
+        """
+        found = bisect_right(places, len(text), key=lambda place: place[0])
+        if found:
+            end, after, name = places[found - 1]
+            return np.concatenate([ids[:after], self.tokens.marked(name + text[end:])[1:]])
+        return self.tokens.continued(text, marked=True) if continues else self.tokens.marked(text)
+
+    def _special_places(self, text: str, ids: NDArray[np.int64]) -> list[tuple[int, int, str]]:
+        """Return the special tokens in a text: where each ends in the text and in its ids, and its name."""
+        found = list(self._pattern.finditer(text))
+        after = [i for i, token in enumerate(ids.tolist(), 1) if token in self._special]
+        if len(found) != len(after):  # some are not recognised as such
+            return []
+        return [(match.end(), i, match[0]) for match, i in zip(found, after, strict=True)]
+
+    def _counted(self, row: np.ndarray) -> NDArray[np.bool_]:
+        """Whether each token of an answer counts: all, except white space after the special token that ends it."""
+        special = [i for i, token in enumerate(row.tolist()) if token in self._special]
+        counted = np.ones(len(row), bool)
+        if special and not self.tokens.decode(row[special[-1] + 1 :]).strip():
+            counted[special[-1] + 1 :] = False
+        return counted
+
+    def _parts(self, whole: Rendered) -> list[tuple[str, bool]]:
+        """Return the text of a conversation in parts, and whether each is an answer.
+
+        An answer before the first question counts only if the template writes its prompt as it writes all others.
+        """
+        messages, text, where = whole.messages, whole.text, whole.where
+        parts, at, asked = [], 0, False
+        for i, message in enumerate(messages):
+            asked = asked or message["role"] == "user"
+            if message["role"] != "assistant":
+                continue
+            before = self._render(messages[:i], where, prompt=True)
+            after = self._render(messages[: i + 1], where, prompt=False)
+            if not after.startswith(before) or not text.startswith(after):
+                if not asked:
+                    continue
+                raise DataError(
+                    f"{where}: the chat template does not write a conversation as the beginning of a longer one, so "
+                    f"that the answer in message {i + 1} cannot be found: expected another template, or conversations "
+                    "of one question and one answer"
+                )
+            parts += [(text[at : len(before)], False), (text[len(before) : len(after)], True)]
+            at = len(after)
+        return [part for part in [*parts, (text[at:], False)] if part[0]]
+
+    def _render(self, messages: Sequence[Message], where: str, *, prompt: bool) -> str:
+        try:
+            return render(self.template, messages, self.names, prompt=prompt)
+        except InputError as problem:
+            raise DataError(f"{where}: {problem}") from problem
+
+
+SPLIT = 2  # stream of random numbers beside those of Bucketed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatsConfig:
+    """Options of chats."""
+
+    path: str  # a table of conversations: .jsonl, .json, .csv, .tsv or .parquet, compressed or not
+    tokens: str  # folder with a tokenizer and a chat template, such as a checkpoint's
+    valid_path: str | None = None  # such a table for validation; None: a share of the first
+    share: float = 0.1  # share of the questions kept for validation, if there is no valid_path
+    messages: str | None = None  # column of lists of messages; None: messages or conversations
+    prompt: str | None = None  # column of questions; None: prompt, question or instruction (with input)
+    answer: str | None = None  # column of answers; None: answer, completion, response or output
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
+    longest: int = 1024  # largest number of tokens; longer conversations lose their oldest turns, or are left out
+    pack: bool = False  # put several conversations in a row, up to `longest` tokens, so that there is little padding
+    batch_tokens: int = 4096  # largest number of tokens per step, padding included
+    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
+    valid_most: int | None = None  # largest number of validation batches; None: all
+
+    def __post_init__(self) -> None:
+        fraction(self, "share")
+        at_least(self, 1, "batch_tokens", "rounding")
+        at_least(self, 0, "valid_most")
+        if not 2 <= self.longest <= self.batch_tokens:
+            raise InputError(
+                f"longest={self.longest}: expected 2 or more, and at most batch_tokens={self.batch_tokens}"
+            )
+        if self.messages is not None and (self.prompt or self.answer):
+            raise InputError("messages and prompt or answer: expected a column of messages, or two columns")
+
+
+class ChatRows(Bucketed):
+    """Conversations as ids, every one once per epoch."""
+
+    tokens: Tokenizer
+
+    def __init__(self, config: ChatsConfig, *, seed: int, root: Path | None = None) -> None:
+        folder = find_tokenizer(config.tokens, root)
+        self.tokens = open_tokenizer(config.tokens, folder)
+        self.chat, special = read_template(folder), read_special(folder, self.tokens)
+        if self.chat is None:
+            raise DataError(
+                f"tokens={config.tokens!r} has no chat template: expected a folder with chat_template.jinja, or with "
+                "chat_template in tokenizer_config.json, as chat models have"
+            )
+        self.files = given_files(config.path, config.valid_path)
+        self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
+        self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
+        rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)
+        columns = columns_of(config)
+        train = read_chats(locate(config.path, root), columns)
+        if config.valid_path is None:
+            valid = Chats()
+            train.chats, valid.chats = split_chats(train.chats, config.share)
+        else:
+            valid = read_chats(locate(config.valid_path, root), columns)
+        both = [
+            [row for some in in_parts(part.chats, "tokenizing") for chat in some if (row := rendering.answered(chat))]
+            for part in (train, valid)
+        ]
+        if not both[0]:
+            raise DataError(f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long")
+        pad = 0 if special.pad is None else special.pad
+        training, validation = (EncodedChats(rows, config, pad) for rows in both)
+        self.special = _with_turn_end(special, both[0], self.tokens)
+        counts = [len(rows) for rows in both]
+        self.description = _described(config, train, valid, rendering, counts)
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+
+
+class EncodedChats:
+    """Conversations as ids in rows of one or several, and their buckets."""
+
+    def __init__(self, chats: Sequence[Answered], config: ChatsConfig, pad: int) -> None:
+        self.pad, self.packed, self.rounding = pad, config.pack, config.rounding
+        sizes = [len(chat.ids) for chat in chats]
+        rows = pack(sizes, config.longest) if config.pack else [[i] for i in range(len(chats))]
+        parts = [[chats[i] for i in row] for row in rows]
+        self.ids = Ragged([np.concatenate([one.ids for one in row]) for row in parts])
+        self.targets = Ragged([np.concatenate([one.targets for one in row]) for row in parts])
+        sizes_of = [[len(one.ids) for one in row] for row in parts]
+        self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes_of])
+        self.at = Ragged([np.concatenate([np.arange(size) for size in row]) for row in sizes_of])
+        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
+
+    def __len__(self) -> int:
+        return len(self.ids.lengths)
+
+    def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
+        """Return rows of a bucket; padding is a document of its own."""
+        whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
+        chosen = whole[rows]
+        width = min(
+            -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding, self.buckets.batch_widths[bucket]
+        )
+        batch = {"ids": self.ids.padded(chosen, width, self.pad), "targets": self.targets.padded(chosen, width, IGNORE)}
+        if self.packed:
+            documents = self.documents.padded(chosen, width, -1)
+            padding = documents.max(axis=1, keepdims=True) + 1
+            batch["documents"] = np.where(documents < 0, padding, documents)
+            batch["at"] = self.at.padded(chosen, width, 0)
+        return batch
+
+
+def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Divide items among rows of at most `most`: the largest first, each into the fullest row that it fits into."""
+    rows: list[list[int]] = []
+    room: list[list[int]] = [[] for _ in range(most + 1)]  # by free places: the rows that have so many
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        free = next((n for n in range(sizes[i], most + 1) if room[n]), None)
+        if free is None:
+            rows.append([])
+            row, free = len(rows) - 1, most
+        else:
+            row = room[free].pop()
+        rows[row].append(i)
+        room[free - sizes[i]].append(row)
+    return rows
+
+
+def columns_of(config: ChatsConfig) -> Columns:
+    """The columns that a config names."""
+    return Columns(messages=config.messages, prompt=config.prompt, answer=config.answer, header=config.header)
+
+
+def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
+    """Divide conversations by their first questions, so that none is in both training and validation."""
+    questions = list(dict.fromkeys(chat.question for chat in chats))
+    chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]
+    kept = {question for question, u in zip(questions, chance, strict=True) if u < share}
+    return [one for one in chats if one.question not in kept], [one for one in chats if one.question in kept]
+
+
+def _content(chat: Chat) -> tuple[tuple[str, str], ...]:
+    return tuple((one["role"], one["content"]) for one in chat.messages)
+
+
+def _with_turn_end(special: Special, rows: Sequence[Answered], tokens: Tokenizer) -> Special:
+    """Add the special token that ends the answers to those that end a generated text."""
+    names = set(tokens.special_names.values())
+    turns = dict.fromkeys(int(row.last) for row in rows if int(row.last) in names)
+    return Special(pad=special.pad, start=special.start, ends=tuple(dict.fromkeys((*special.ends, *turns))))
+
+
+def _described(
+    config: ChatsConfig, train: Chats, valid: Chats, rendering: Rendering, counts: Sequence[int]
+) -> str:  # fmt: skip
+    """A sentence about the split, and about conversations that were left out or shortened."""
+    source = config.valid_path or f"share = {config.share} of the different first questions"
+    known = {_content(chat) for chat in train.chats}
+    twice = sum(_content(chat) in known for chat in valid.chats)
+    parts = [told(range(counts[0]), range(counts[1]), "conversation", source, twice)]
+    for count, what in (
+        (train.unanswered + valid.unanswered + rendering.unanswered, "left out, which have no answer"),
+        (train.empty + valid.empty, "left out, which have an empty message"),
+        (rendering.shortened, f"without their oldest turns, to fit into longest={config.longest} tokens"),
+        (rendering.left_out, f"left out, whose last question and answer have more than {config.longest} tokens"),
+    ):
+        if count:
+            parts.append(f"{count:,} {what}")
+    return "; ".join(parts)

@@ -1,0 +1,145 @@
+"""The documents of text files and tables, as a stream of pieces: a large file is never in memory as a whole.
+
+a text file     one document, or several that a separator ends
+a folder        all its text files, in the order of their names; or, if it has none, all its tables. Files that tell
+                about the others, such as README.md, are read only if there is nothing else
+a table         a document per row, in one column
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..files import DataError, locate
+from ..tables.column_names import TEXTS
+from ..tables.reading import is_table, open_table
+from ..tables.streams import DECOMPRESSORS, Source, bare_suffix
+
+PIECE = 1 << 16  # characters of a piece
+REACH = 1 << 12  # characters in which a place between two words is searched
+SUFFIXES = (".txt", ".text", ".md")  # of the text files in a folder, compressed or not
+ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")  # about other files
+COMPRESSED = 8  # a compressed file is taken to be this many times as large
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a document."""
+
+    text: str
+    ends: bool  # whether the document ends with it
+
+
+class Documents:
+    """The documents of files, in order; each call of `pieces` reads them from the beginning."""
+
+    def __init__(
+        self, paths: Sequence[Path], *, separator: str | None = None, column: str | None = None, joined: bool = True,
+        header: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.files = tuple(file for path in paths for file in _files(path))
+        self.separator, self.column, self.header = separator, column, header
+        self.joined = joined  # keep the separator, and end each row of a table with a line feed
+        self.empty = 0  # rows without text that the last reading left out
+        self.share_read = 0.0  # share of the files that the current reading has read
+        self._sizes = [file.stat().st_size for file in self.files]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files; of compressed ones an estimate."""
+        packed = [file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet" for file in self.files]
+        return sum(size * (COMPRESSED if one else 1) for size, one in zip(self._sizes, packed, strict=True))
+
+    def whole(self) -> Iterator[str]:
+        """Yield the documents, each as a whole."""
+        parts: list[str] = []
+        for piece in self.pieces():
+            parts.append(piece.text)
+            if piece.ends:
+                yield "".join(parts)
+                parts.clear()
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces of all documents; they are cut between two words, so that tokens stay whole."""
+        self.empty, before, total = 0, 0, sum(self._sizes) or 1
+        for file, size in zip(self.files, self._sizes, strict=True):
+            for piece, share in self._rows(file) if is_table(file) else self._text(file):
+                self.share_read = (before + share * size) / total
+                yield piece
+            before += size
+
+    def _text(self, file: Path) -> Iterator[tuple[Piece, float]]:
+        source = Source(file)
+        for piece in divided((text for text, _ in source.text()), self.separator, joined=self.joined):
+            yield piece, source.position / (source.size or 1)
+
+    def _rows(self, file: Path) -> Iterator[tuple[Piece, float]]:
+        table = open_table(file, header=self.header, named=(self.column,) if self.column else ())
+        only = table.columns[0] if len(table.columns) == 1 else None
+        column = table.column(self.column or only, *TEXTS)
+        for row in table.rows():
+            if not row.has(column):
+                self.empty += 1
+                continue
+            text = row.text(column) + ("\n" if self.joined else "")
+            for piece in divided([text], None):
+                yield piece, table.share_read()
+
+
+def divided(texts: Iterable[str], separator: str | None, *, joined: bool = True) -> Iterator[Piece]:
+    """Divide a streamed text into documents, and long documents into pieces."""
+    rest = ""
+    for text in texts:
+        rest += text
+        if separator is not None:
+            *whole, rest = rest.split(separator)
+            for document in whole:
+                yield from _cut(document + (separator if joined else ""), ends=True)
+        while len(rest) >= 2 * PIECE:
+            at = _place(rest, PIECE)
+            yield Piece(rest[:at], ends=False)
+            rest = rest[at:]
+    if rest:
+        yield from _cut(rest, ends=True)
+
+
+def _cut(document: str, *, ends: bool) -> Iterator[Piece]:
+    begin = 0
+    while len(document) - begin >= 2 * PIECE:
+        at = _place(document, begin + PIECE)
+        yield Piece(document[begin:at], ends=False)
+        begin = at
+    yield Piece(document[begin:], ends=ends)
+
+
+def _place(text: str, most: int) -> int:
+    """The last place up to `most` where white space follows a word, at which no tokenizer has a token."""
+    for at in range(most, most - REACH, -1):
+        if text[at].isspace() and text[at - 1].isalnum():
+            return at
+    return most
+
+
+def find_files(path: str | Sequence[str], root: Path | None) -> list[Path]:
+    """Locate one or several files or folders."""
+    return [locate(one, root) for one in ((path,) if isinstance(path, str) else path)]
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or the files of a folder."""
+    if not path.is_dir():
+        return [path]
+    inside = sorted(
+        file for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    )  # fmt: skip
+    texts = [file for file in inside if bare_suffix(file) in SUFFIXES]
+    own = [file for file in texts if file.name.split(".")[0].lower() not in ABOUT]
+    found = own or [file for file in inside if is_table(file)] or texts
+    if not found:
+        raise DataError(
+            f"{path} has no text files ({', '.join(SUFFIXES)}, compressed or not) and no tables: expected one or more"
+        )
+    return found

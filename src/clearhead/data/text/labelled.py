@@ -1,0 +1,304 @@
+"""Texts with labels: SST-2, or the rows of a table.
+
+ids (b, t)   <start> x1 .. xn <end> <pad>      lengths (b,)      labels (b,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import counter_rng
+from ...checks import at_least, fraction
+from ...errors import InputError, nearest
+from ...progress import in_parts
+from ...tokens import Tokenizer
+from ..batching import Bucketed, Buckets, Ragged
+from ..data import Batch, Rows, cut_told, empty_told, told
+from ..files import DataError, find, given_files, locate
+from ..tables.columns import LABELLED, TwoColumns, open_columns
+from .tokenizers import VocabularyConfig, find_tokenizer, open_tokenizer
+
+# Texts as rows of ids, each with the special tokens that an encoder expects around it, in batches of similar length.
+#
+# ids (b, t)   <start> x1 .. xn <end>, padded with <pad>        lengths (b,)   n + 2
+
+
+MASKS = ("[MASK]", "<mask>")  # names of the mask token
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextRowConfig:
+    """Options of data with one row per text."""
+
+    tokens: str | None = None  # folder with a tokenizer, such as a pretrained model's; None: train one on the text
+    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"  # subwords are byte pair encoding
+    size: int = 8000  # largest number of tokens in the vocabulary, special tokens included; characters are all kept
+    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    lower: bool = False  # ignore capitals
+    batch_tokens: int = 2048  # largest number of tokens per step, padding included
+    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
+    longest: int = 128  # largest number of tokens per text; longer texts are cut
+    valid_most: int | None = None  # largest number of validation batches; None: all
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "batch_tokens", "rounding")
+        at_least(self, 0, "valid_most")
+        if not 3 <= self.longest <= self.batch_tokens:
+            raise InputError(
+                f"longest={self.longest}: expected 3 or more, and at most batch_tokens={self.batch_tokens}"
+            )
+        self._vocabulary()
+
+    def tokenizer(self, texts: Sequence[str], root: Path | None = None) -> Tokenizer:
+        """Return the tokenizer of the folder `tokens`, or train one on these texts."""
+        if self.tokens is None:
+            return self._vocabulary().tokenizer(texts)
+        return open_tokenizer(self.tokens, find_tokenizer(self.tokens, root))
+
+    def _vocabulary(self) -> VocabularyConfig:
+        return VocabularyConfig(vocabulary=self.vocabulary, size=self.size, minimum=self.minimum, lower=self.lower)
+
+
+class EncodedTexts:
+    """Texts as ids, and their buckets."""
+
+    def __init__(self, texts: Sequence[str], tokens: Tokenizer, config: TextRowConfig) -> None:
+        self.pad = tokens.pad or 0
+        rows = encode_rows(tokens, texts)
+        self.ids = Ragged([with_special(tokens, row, config.longest) for row in rows])
+        room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
+        self.cut = sum(len(row) > room for row in rows)  # the number of texts that were longer than config.longest
+        self.rounding = config.rounding
+        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
+
+    def __len__(self) -> int:
+        return len(self.ids.lengths)
+
+    def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
+        """Return rows of a bucket, as wide as its longest row, with their lengths and the numbers of their texts."""
+        whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
+        chosen = whole[rows]
+        width = -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding
+        ids = self.ids.padded(chosen, min(width, self.buckets.batch_widths[bucket]), self.pad)
+        return {"ids": ids, "lengths": self.ids.lengths[chosen], "number": chosen}
+
+
+def encode_rows(tokens: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the ids of each text, without special ones; many texts have a progress bar."""
+    return [row for some in in_parts(texts, "tokenizing") for row in tokens.encode_all(some)]
+
+
+def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
+    """Return the ids of a text between its start and end tokens, if the tokenizer has them; cut to `longest`."""
+    start, end = (np.array([] if i is None else [i], np.int64) for i in (tokens.start, tokens.end))
+    inside = ids if longest is None else ids[: longest - len(start) - len(end)]
+    return np.concatenate([start, inside, end]).astype(np.int64)
+
+
+def mask_of(tokens: Tokenizer) -> tuple[int, int]:
+    """Return the id of the mask token and the vocabulary size with it; a missing mask token is added at the end."""
+    for name in MASKS:
+        if name in tokens.special_names:
+            return tokens.special_names[name], len(tokens)
+    return len(tokens), len(tokens) + 1
+
+
+def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
+    """The ids of a text with its special tokens and masks, which are written [MASK] or <mask>; and where masks are."""
+    mask, _ = mask_of(tokens)
+    for word in MASKS:
+        text = text.replace(word, MASKS[0])
+    first, *rest = text.split(MASKS[0])
+    if not rest:
+        return with_special(tokens, tokens.encode(text)), []
+    # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
+    parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
+    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
+    ids = with_special(tokens, inside)
+    return ids, np.flatnonzero(ids == mask).tolist()
+
+
+SENTIMENTS = ("negative", "positive")
+SST2 = {"train": "train", "valid": "dev", "test": "test"}  # its parts, and the names of their files
+SPLIT = 2  # stream of random numbers beside those of Bucketed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
+    """A text and its label."""
+
+    text: str
+    label: str
+    where: str  # file:line
+    column: str = "label"  # the column of the label
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sst2Config(TextRowConfig):
+    """Options of sst2."""
+
+    phrases: bool = False  # also train on the 67,349 phrases of the training sentences' parse trees, as GLUE does
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledConfig(TextRowConfig):
+    """Options of labelled."""
+
+    path: str  # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have text TAB label per line
+    valid_path: str | None = None  # such a file for validation; None: a share of the first
+    text: str | None = None  # the column of the texts; None: text, sentence, review, ... or the first of two
+    label: str | None = None  # the column of the labels; None: label, class, sentiment, ... or the second of two
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
+    share: float = 0.1  # share of the texts kept for validation, if there is no valid_path
+
+    def __post_init__(self) -> None:
+        TextRowConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        fraction(self, "share")
+
+
+class Labelled(Bucketed):
+    """Texts as ids and labels as numbers; every text once per epoch."""
+
+    keys = ("ids", "lengths", "labels")
+    tokens: Tokenizer
+
+    def __init__(
+        self,
+        config: TextRowConfig,
+        train: Sequence[Label],
+        valid: Sequence[Label],
+        *,
+        seed: int,
+        root: Path | None = None,
+        description: str = "",
+    ) -> None:
+        if not train:
+            raise DataError("no text is left to train on: expected a smaller share for validation")
+        self.config = config
+        self.tokens = config.tokenizer([line.text for line in train], root)
+        self.classes = tuple(sorted({line.label for line in train}))
+        # A model that was or will be trained on masked tokens needs an embedding of the mask; a checkpoint has its own.
+        vocab = mask_of(self.tokens)[1] if config.tokens is None else len(self.tokens)
+        self.sizes = {"vocab": vocab, "classes": len(self.classes)}
+        numbers = {label: i for i, label in enumerate(self.classes)}
+        for line in valid:
+            if line.label not in numbers:
+                raise DataError(
+                    f"{line.where}: column {line.column!r}: no training text has the label {line.label!r}: expected "
+                    f"one of {', '.join(self.classes[:20])}{nearest(line.label, self.classes)}"
+                )
+        self._training, self._validation = (
+            np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
+        )
+        training, validation = (
+            EncodedTexts([line.text for line in lines], self.tokens, config) for lines in (train, valid)
+        )
+        cut = training.cut + validation.cut
+        self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
+        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.longest = config.longest
+
+    def _class_numbers(self) -> Sequence[np.ndarray]:
+        return self._training, self._validation
+
+    def _train(self, step: int, rows: Rows) -> Batch:
+        batch = super()._train(step, rows)
+        return batch | {"labels": self._training[batch.pop("number")]}
+
+    def _valid(self, index: int, rows: Rows) -> Batch:
+        batch = super()._valid(index, rows)
+        return batch | {"labels": self._validation[batch.pop("number")]}
+
+
+def sst2(config: Sst2Config, *, seed: int, root: Path | None = None) -> Labelled:
+    """Open the Stanford Sentiment Treebank (Socher et al. 2013): two classes, with its own validation sentences."""
+    train = read_sst2("train", root, phrases=config.phrases)
+    return Labelled(config, train, read_sst2("valid", root), seed=seed, root=root)
+
+
+def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> Labelled:
+    """Open a table of texts and labels; the same text is never in both training and validation by a split made here."""
+    train, valid, columns, description = divided(config, root)
+    data = Labelled(config, train, valid, seed=seed, root=root, description=description)
+    data.columns = {"text": columns.first, "label": columns.second}
+    data.files = given_files(config.path, config.valid_path)
+    return data
+
+
+def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], list[Label], TwoColumns, str]:
+    """Return the training and validation texts, the columns they are in, and how they were divided, in a sentence.
+
+    A label that would be in validation alone stays in training with all its texts. A row without a text or a label is
+    left out, and counted.
+    """
+    opened = _opened(config, config.path, root)
+    lines = labels_of(opened, skip_empty=True)
+    empty = opened.empty
+    if config.valid_path is not None:
+        other = _opened(config, config.valid_path, root)
+        valid, known = labels_of(other, skip_empty=True), {line.text for line in lines}
+        both = sum(line.text in known for line in valid)
+        description = told(lines, valid, "text", f"from {config.valid_path}", both)
+        return lines, valid, opened, description + empty_told(empty + other.empty, "labelled")
+    texts = list(dict.fromkeys(line.text for line in lines))
+    chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
+    kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
+    known = {line.label for line in lines if line.text not in kept}
+    kept -= {line.text for line in lines if line.label not in known}
+    train, valid = ([line for line in lines if (line.text in kept) == validates] for validates in (False, True))
+    description = told(train, valid, "text", f"share = {config.share} of the different texts")
+    return train, valid, opened, description + empty_told(empty, "labelled")
+
+
+def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:
+    """Return a part of SST-2 on sentence level: train (6,920 sentences), valid (872) or test (1,821).
+
+    With `phrases` also those of GLUE's training part, except any that is a sentence of the other parts.
+    """
+    if part not in SST2:
+        raise DataError(f"sst2 has no part {part!r}: expected one of {', '.join(SST2)}")
+    lines = read_labels(find(f"sst2/{SST2[part]}", root))
+    if phrases:
+        others = {_bare(line.text) for name in ("valid", "test") for line in read_sst2(name, root)}
+        known = {_bare(line.text) for line in lines} | others
+        lines += [line for line in read_labels(find("sst2/glue-train", root)) if _bare(line.text) not in known]
+    names = {str(i): name for i, name in enumerate(SENTIMENTS)}
+    return [Label(text=line.text, label=names.get(line.label, line.label), where=line.where) for line in lines]
+
+
+def read_labels(
+    path: Path, text: str | None = None, label: str | None = None, *, header: bool | None = None
+) -> list[Label]:
+    """Return the texts and labels of a table; a file that has no suffix of a table has text TAB label per line.
+
+    Args:
+        path: The file.
+        text: The column of the texts; None: it is found by its name, or the first of two.
+        label: The column of the labels; None: likewise, or the second of two.
+        header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
+    """
+    return labels_of(open_columns(path, LABELLED, (text, label), header=header))
+
+
+def _opened(config: LabelledConfig, path: str, root: Path | None) -> TwoColumns:
+    return open_columns(locate(path, root), LABELLED, (config.text, config.label), header=config.header)
+
+
+def labels_of(columns: TwoColumns, *, skip_empty: bool = False) -> list[Label]:
+    """Return the texts and labels of two columns; a row without one of them raises, or is left out and counted."""
+    one, other = columns.first, columns.second
+    return [
+        Label(text=row.text(one).strip(), label=row.label(other), where=row.where, column=other)
+        for row in columns.rows(skip_empty=skip_empty)
+    ]
+
+
+def _bare(text: str) -> str:
+    """Return a text without spaces and capitals, because the two sets split words differently."""
+    return "".join(text.split()).lower()

@@ -1,0 +1,395 @@
+"""Plain text: files, folders and tables as characters, words or subwords; tiny Shakespeare; everyday English."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import config
+from ... import tokens as text
+from ...errors import InputError, nearest
+from ...progress import Stage, progress_bar
+from ...tokens import Characters, Subwords, Tokenizer
+from ...tokens.chat_template import read_template
+from ...tokens.special import Special, read_special
+from ..batching import WindowConfig, Windows
+from ..data import counted, left_out_told
+from ..files import cached, file_facts, find, given_files
+from .documents import Documents, Piece, find_files
+from .parallel import load_split
+from .token_files import map_tokens, write_parts
+from .tokenizers import TokenizerConfig, find_tokenizer, open_tokenizer, vocabulary_size
+
+# Documents as ids, with a given tokenizer or one that is trained on their training part.
+#
+# A small text is kept in memory. One of more than LARGE bytes is tokenized once, into a memory-mapped token file in the
+# user's cache folder; only a piece of it is in memory at a time.
+
+
+LARGE = 1 << 26  # bytes of text above which a token file is written
+SAMPLE = 1 << 25  # most characters that a tokenizer is trained on, evenly spread over the training part
+BATCH = 1 << 20  # characters that are encoded at once
+VERSION = 2  # of the folders in the cache
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is known about tokenized documents beside their ids."""
+
+    characters: int | None = None  # number of characters; None: not counted
+    sampled: int | None = None  # number of characters that the tokenizer was trained on; None: it was given
+    cut: int | None = None  # number of ids of the training part; None: a share of the ids
+    empty: int = 0  # rows without text, which were left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenized:
+    """Documents as one row of ids."""
+
+    tokens: Tokenizer
+    ids: np.ndarray
+    ends: NDArray[np.int64]  # for each document the place after its last id
+    facts: Facts
+
+
+def alphabet(documents: Documents) -> set[str]:
+    """Return all different characters of documents."""
+    found: set[str] = set()
+    for piece in documents.pieces():
+        found.update(piece.text)
+    return found
+
+
+class Reading:
+    """The first readings of documents, for a tokenizer that is trained: their characters, and a sample of them."""
+
+    def __init__(self, documents: Documents, share: float, stage: Stage) -> None:
+        self.documents, self.share, self.stage = documents, share, stage
+        self.sampled: int | None = None
+
+    @cached_property
+    def alphabet(self) -> set[str]:
+        """All different characters, those of validation too."""
+        found: set[str] = set()
+        self.characters = 0
+        for piece in self._pieces():
+            found.update(piece.text)
+            self.characters += len(piece.text)
+        return found
+
+    @cached_property
+    def characters(self) -> int:
+        """The number of characters."""
+        return sum(len(piece.text) for piece in self._pieces())
+
+    @property
+    def limit(self) -> int:
+        """The number of characters of the training part."""
+        return int(self.characters * (1 - self.share))
+
+    def sample(self) -> list[str]:
+        """Texts of the training part: all of it, or up to SAMPLE characters of it at even distances."""
+        chosen, taken, seen = [], 0, 0
+        for piece, trains in split_at(self._pieces(), self.limit):
+            if not trains:
+                break
+            seen += len(piece.text)
+            if (taken + len(piece.text)) * self.limit <= SAMPLE * seen or self.limit <= SAMPLE:
+                chosen.append(piece.text)
+                taken += len(piece.text)
+        self.sampled = taken
+        self.stage("training the tokenizer", 0.0)
+        return chosen
+
+    def _pieces(self) -> Iterator[Piece]:
+        for piece in self.documents.pieces():
+            self.stage("reading the text", self.documents.share_read)
+            yield piece
+
+
+Learn = Callable[[Reading], Tokenizer]  # trains a tokenizer
+Source = Tokenizer | Learn
+
+
+def tokenize(
+    documents: Documents, source: Source, *, share: float, key: dict[str, Any], special: Special | None = None
+) -> Tokenized:  # fmt: skip
+    """Return documents as ids, in memory or in a token file.
+
+    Args:
+        documents: The documents.
+        source: A tokenizer, or a function that trains one.
+        share: The share of the characters, at the end, that is kept for validation.
+        key: The options that the ids depend on; the files, the share and the special ids are added.
+        special: Special ids of the tokenizer's model; None: those of the tokenizer.
+    """
+    if documents.bytes <= LARGE:
+        return _in_memory(documents, source, share, special)
+    ids_of = None if special is None else config.dump(special)
+    whole = {"version": VERSION, "files": file_facts(documents.files), "share": share, "special": ids_of, **key}
+    folder = cached(whole, lambda folder: _write(documents, source, share, special, folder))
+    tokens = text.load(folder)
+    assert isinstance(tokens, Tokenizer)
+    ids, ends, _ = map_tokens(folder / "ids.bin")
+    return Tokenized(tokens=tokens, ids=ids, ends=ends, facts=config.read(Facts, config.load(folder / "facts.json")))
+
+
+def _in_memory(documents: Documents, source: Source, share: float, special: Special | None) -> Tokenized:
+    with progress_bar() as stage:
+        encoder = Encoder(documents, source, share, special, stage)
+        dtype = np.min_scalar_type(len(encoder.tokens))
+        rows, ends, size = [np.zeros(0, dtype)], [0], 0
+        for row, is_last in encoder.rows():
+            rows.append(row.astype(dtype))
+            size += len(row)
+            if is_last and size > ends[-1]:
+                ends.append(size)
+    return Tokenized(
+        tokens=encoder.tokens, ids=np.concatenate(rows), ends=np.array(ends[1:], np.int64), facts=encoder.facts
+    )
+
+
+def _write(documents: Documents, source: Source, share: float, special: Special | None, folder: Path) -> None:
+    """Fill a folder with a token file, its tokenizer and its facts."""
+    with progress_bar() as stage:
+        encoder = Encoder(documents, source, share, special, stage)
+        write_parts(folder / "ids.bin", encoder.rows(), vocab=len(encoder.tokens))
+    text.save(encoder.tokens, folder)
+    config.write(config.dump(encoder.facts), folder / "facts.json")
+
+
+class Encoder:
+    """Encodes documents, each with the special ids around it that language models expect."""
+
+    def __init__(
+        self, documents: Documents, source: Source, share: float, special: Special | None, stage: Stage
+    ) -> None:  # fmt: skip
+        self.documents, self.special, self.stage = documents, special, stage
+        self.facts, self.limit = Facts(), None
+        if isinstance(source, Tokenizer):
+            self.tokens = source
+            return
+        reading = Reading(documents, share, stage)
+        self.tokens, self.limit = source(reading), reading.limit
+        self.facts = Facts(characters=reading.characters, sampled=reading.sampled)
+
+    def rows(self) -> Iterator[tuple[np.ndarray, bool]]:
+        """Yield rows of ids, and whether a document ends with each; completes `facts`."""
+        first, last = around(self.tokens, self.special)
+        filled, cut = False, 0  # whether the current document has ids; ids of the training part
+        continues = False  # whether the next piece continues a document
+        for pieces in _batches(split_at(self.documents.pieces(), self.limit)):
+            self.stage("tokenizing", self.documents.share_read)
+            encoded = self._encode(pieces, continues)
+            continues = not pieces[-1][0].ends
+            for (piece, trains), ids in zip(pieces, encoded, strict=True):
+                row = np.concatenate([first, ids]) if len(first) and len(ids) and not filled else ids
+                filled = filled or len(ids) > 0
+                if piece.ends:
+                    row, filled = np.concatenate([row, last]) if filled else row, False
+                cut += len(row) * trains
+                yield row, piece.ends
+        self.facts = Facts(
+            characters=self.facts.characters, sampled=self.facts.sampled, empty=self.documents.empty,
+            cut=None if self.limit is None else cut,
+        )  # fmt: skip
+
+    def _encode(self, pieces: list[tuple[Piece, bool]], continues: bool) -> list[np.ndarray]:
+        """Encode pieces, of which the first continues a document or not; pieces of a document join without a space."""
+        later = [continues, *(not piece.ends for piece, _ in pieces[:-1])]
+        texts = [piece.text for piece, _ in pieces]
+        firsts = iter(self.tokens.encode_all([text for text, more in zip(texts, later, strict=True) if not more]))
+        others = iter(self.tokens.continued_all([text for text, more in zip(texts, later, strict=True) if more]))
+        return [next(others if more else firsts) for more in later]
+
+
+def around(tokens: Tokenizer, special: Special | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ids before and after a document: BOS where the tokenizer begins texts with it, and EOS if there is one."""
+    given = special or Special.of(tokens)
+    ends = given.ends[:1] if tokens.end is None else (tokens.end,)
+    begins = given.start is not None and given.start in tokens.wrapped("").tolist()
+    return np.array([given.start] if begins else [], np.int64), np.array(ends, np.int64)
+
+
+def split_at(pieces: Iterator[Piece], limit: int | None) -> Iterator[tuple[Piece, bool]]:
+    """Yield pieces, and whether each is in the first `limit` characters; the piece that crosses them is divided."""
+    seen = 0
+    for piece in pieces:
+        room, size = (len(piece.text) if limit is None else limit - seen), len(piece.text)
+        if 0 < room < size:
+            yield Piece(piece.text[:room], ends=False), True
+            yield Piece(piece.text[room:], ends=piece.ends), False
+        else:
+            yield piece, room >= size
+        seen += size
+
+
+def _batches(pieces: Iterator[tuple[Piece, bool]]) -> Iterator[list[tuple[Piece, bool]]]:
+    """Group pieces that are encoded together, in parallel."""
+    batch: list[tuple[Piece, bool]] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece[0].text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))  # sets whose English side is everyday English
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextConfig(WindowConfig):
+    """Options of text."""
+
+    path: str | tuple[str, ...]  # one or many files, folders of text files, or tables; compressed or not
+    valid_path: str | tuple[str, ...] | None = None  # such files for validation; None: a share of the first, at the end
+    separator: str | None = None  # ends a document, as does the end of a file; None: each file is a document
+    column: str | None = None  # column of a table whose rows are documents; None: one that is called text, or the only
+    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
+    tokens: str = "characters"  # characters, words, bpe, or the folder of a tokenizer, such as a checkpoint's
+    size: int = 8000  # largest number of tokens of words and bpe, special tokens included
+    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged (bpe)
+    lower: bool = False  # ignore capitals (words and bpe)
+
+    def __post_init__(self) -> None:
+        WindowConfig.__post_init__(self)  # super() loses its class when slots make a new one
+        if not self.path:
+            raise InputError("path is empty: expected a text file, or several")
+        if self.separator == "":
+            raise InputError("separator is empty: expected at least one character")
+        if self.tokens in LEARNED:
+            self.vocabulary()
+
+    def vocabulary(self) -> TokenizerConfig:
+        """The options of a tokenizer that is trained; raises if they do not fit together."""
+        kind: Any = {"bpe": "subwords"}.get(self.tokens, self.tokens)
+        return TokenizerConfig(vocabulary=kind, size=self.size, minimum=self.minimum, lower=self.lower)
+
+
+def _alphabet(config: TextConfig, reading: Reading) -> Tokenizer:
+    return Characters(sorted(reading.alphabet))
+
+
+def _trained(config: TextConfig, reading: Reading) -> Tokenizer:
+    return config.vocabulary().tokenizer(reading.sample())
+
+
+# Tokenizers that are made of the text itself.
+LEARNED: Mapping[str, Callable[[TextConfig, Reading], Tokenizer]] = {
+    "characters": _alphabet, "words": _trained, "bpe": _trained
+}  # fmt: skip
+
+
+class Text(Windows):
+    """Text files, one token per character, word or subword.
+
+    Where the tokenizer has an end token, it follows each document, in place of the separator. Words and subwords are
+    trained on the training part, or on a sample of it.
+    """
+
+    def __init__(self, config: TextConfig, *, seed: int, root: Path | None = None) -> None:
+        paths = (config.path,) if isinstance(config.path, str) else config.path
+        learned = config.tokens in LEARNED
+        if learned:
+            source: Source = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
+            joined, how = config.tokens == "characters", [config.tokens, config.size, config.minimum, config.lower]
+        else:
+            expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
+            folder = find_tokenizer(config.tokens, root, expected)
+            source = open_tokenizer(config.tokens, folder)
+            self.chat, self.special = read_template(folder), read_special(folder, source)
+            joined, how = not len(around(source, self.special)[1]), [hashlib.sha256(source.content()).hexdigest()]
+            vocab = vocabulary_size(folder, source)
+        how_read: dict[str, Any] = {"separator": config.separator, "column": config.column, "header": config.header}
+
+        def documents(path: str | Sequence[str]) -> Documents:
+            return Documents(find_files(path, root), joined=joined, **how_read)
+
+        valid, key = None if config.valid_path is None else documents(config.valid_path), {"tokens": how, **how_read}
+        if valid is not None and config.tokens == "characters":  # those of validation must not be unknown
+            others = sorted(alphabet(valid))
+            source, key["others"] = lambda reading: Characters(sorted({*reading.alphabet, *others})), others
+        share = config.share if valid is None else 0.0
+        made = tokenize(documents(paths), source, share=share, key=key, special=self.special)
+        own = None
+        if valid is not None:
+            key = {"tokens": [hashlib.sha256(made.tokens.content()).hexdigest()], **how_read}
+            own = tokenize(valid, made.tokens, share=0.0, key=key, special=self.special)
+        if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
+            self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
+        self.description, self.files = _described(made, config, own), given_files(paths, config.valid_path)
+        self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab, own=own)
+
+    def _open(
+        self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int, own: Tokenized | None = None
+    ) -> None:
+        self.tokens = made.tokens
+        super().__init__(
+            config, seed=seed, ids=made.ids, ends=made.ends, vocab=vocab, name=name, cut=made.facts.cut,
+            valid=None if own is None else (own.ids, own.ends),
+        )  # fmt: skip
+
+
+def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> str:
+    """A sentence about the text: its size, its split, and what was left out."""
+    facts = made.facts
+    size = f"{counted(len(made.ends), 'document')} of {len(made.ids):,} tokens"
+    parts = [size if facts.characters is None else f"{size} ({facts.characters:,} characters)"]
+    parts.append(
+        f"the last {config.share:.0%} are for validation" if own is None
+        else f"{len(own.ids):,} tokens for validation (from {', '.join(given_files(config.valid_path))})"
+    )  # fmt: skip
+    if facts.sampled is not None:
+        parts.append(f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters")
+    if empty := facts.empty + (0 if own is None else own.facts.empty):
+        parts.append(left_out_told(empty, "text"))
+    return "; ".join(parts)
+
+
+class Shakespeare(Text):
+    """Tiny Shakespeare (Karpathy 2015), a million characters; the speeches, separated by empty lines, are documents."""
+
+    def __init__(self, config: WindowConfig, *, seed: int, root: Path | None = None) -> None:
+        documents = Documents([find("shakespeare", root)], separator="\n\n")
+        made = tokenize(documents, lambda reading: Characters(sorted(reading.alphabet)), share=config.share, key={})
+        self._open(config, seed, made, "shakespeare", vocab=len(made.tokens))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EverydayConfig(WindowConfig):
+    """Options of everyday."""
+
+    size: int = 2000  # number of subwords, special tokens included
+
+
+class Everyday(Windows):
+    """The English sentences of Tatoeba and Multi30k: each once, one per line, in a fixed random order.
+
+    The subwords are trained on the training part.
+    """
+
+    def __init__(self, config: EverydayConfig, *, seed: int, root: Path | None = None) -> None:
+        sentences = read_everyday(root)
+        train = sentences[: max(int(len(sentences) * (1 - config.share)), 1)]
+        self.tokens = Subwords.of(train, size=config.size)
+        rows = self.tokens.encode_all([f"{line}\n" for line in sentences])
+        ids = np.concatenate(rows).astype(np.min_scalar_type(len(self.tokens)))
+        ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+        super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name="everyday")
+
+
+def read_everyday(root: Path | None = None) -> list[str]:
+    """Return the sentences of everyday, each once, in the order of their hashes."""
+    lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
+    return sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())

@@ -1,0 +1,1 @@
+"""The addresses that the page asks."""

@@ -1,0 +1,1 @@
+"""Recording and changing activations: addresses, hooks, taps inside attend(), the Tape, edits."""

@@ -1,0 +1,155 @@
+"""The addresses of a model: what `watch` and `edit` can name, and how patterns match them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache, cached_property
+from typing import Any
+
+from torch import nn
+
+from ...errors import InputKeyError, InputTypeError, nearest
+from ...layers import Attention
+from ..maps.statistics import MEANING
+
+EDITABLE = ("q", "k", "v", "scores", "weights", "heads")  # tensors inside an attention
+INSIDE = (*EDITABLE, *MEANING)  # the addresses that an attention has besides those of its modules
+INPUT = "input"  # the address of a module's input, its first tensor
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing add to a module's name
+
+LENS = {  # the names of TransformerLens, and what they are called here
+    "hook_pattern": "...weights",
+    "hook_attn_scores": "...scores",
+    "hook_q": "...q",
+    "hook_k": "...k",
+    "hook_v": "...v",
+    "hook_z": "...heads",
+    "hook_attn_out": "the address of the attention module",
+    "hook_mlp_out": "the address of the MLP",
+    "hook_resid_pre": "the address of a block with .input",
+    "hook_resid_mid": "the address of a block's second norm with .input",
+    "hook_resid_post": "the address of a block",
+}
+
+# Classes of these packages and files never call attention themselves; torch's own exceptions are named in `can_attend`.
+PLAIN = {
+    "torch", "clearhead", "builtins", "typing", "abc", "collections",
+    "transformers.activations", "transformers.pytorch_utils",
+}  # fmt: skip
+
+# Each address with its module and, inside an attention, the name of the activation; None for the module's output.
+Addresses = dict[str, tuple[nn.Module, str | None]]
+
+
+def module_of(model: Any) -> nn.Module:
+    """The torch module to watch: the model itself, or the `.model` of a Bundle."""
+    model = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
+        )
+    return model
+
+
+class Tree:
+    """The modules of a model and their addresses, from one walk over it.
+
+    Args:
+        root: The model.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self.parts = list(root.named_modules())
+        self.compiled = any(  # by torch.compile(module) or module.compile()
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None for _, module in self.parts
+        )
+        if any(wrapper in path for path, _ in self.parts for wrapper in WRAPPERS):
+            self.parts = [(".".join(x for x in path.split(".") if x not in WRAPPERS), m) for path, m in self.parts]
+
+    @cached_property
+    def modules(self) -> dict[str, nn.Module]:
+        """The modules by their paths; that of the root is empty."""
+        return dict(self.parts)
+
+    @cached_property
+    def known(self) -> Addresses:
+        """The addresses that are known before the model runs, in the order of its modules."""
+        found: Addresses = {}
+        for path, module in self.parts:
+            if path:
+                found[path] = (module, None)
+            if isinstance(module, Attention):
+                for leaf in INSIDE:
+                    found[f"{path}.{leaf}" if path else leaf] = (module, leaf)
+        return found
+
+    @cached_property
+    def inputs(self) -> Addresses:
+        """The addresses of the inputs of modules."""
+        return {f"{path}.{INPUT}": (module, INPUT) for path, module in self.parts if path}
+
+    @cached_property
+    def attending(self) -> dict[nn.Module, str]:
+        """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
+        found = {module: path for path, module in self.parts if can_attend(type(module))}  # type: ignore[arg-type]
+        if not any(isinstance(module, Attention) for _, module in self.parts):
+            return found
+        return {m: path for m, path in found.items() if not any(isinstance(part, Attention) for part in m.modules())}
+
+    @cached_property
+    def possible(self) -> Addresses:
+        """The addresses that modules have if they call torch's attention themselves, which only running them shows."""
+        return {
+            name: (module, leaf)
+            for module, path in self.attending.items()
+            for leaf in INSIDE
+            if (name := f"{path}.{leaf}" if path else leaf) not in self.known
+        }
+
+
+@cache
+def can_attend(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class may call torch's attention: it is neither torch's nor ours, or one of the exceptions.
+
+    A class that is made later has no effect on it, so that the answer is kept.
+    """
+    plain = all(not PLAIN.isdisjoint((base.__module__, base.__module__.partition(".")[0])) for base in kind.__mro__)
+    traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)  # it runs what it was traced from
+    return issubclass(kind, nn.MultiheadAttention) or traced or not plain
+
+
+def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
+    """The addresses that a pattern matches; raises if there are none, and names the nearest."""
+    found = matching(re.sub(r"@(\d+|\*)(?=\.)", "", pattern), names)
+    if not found:
+        raise InputKeyError(f"no address {pattern!r} in this model{nearest_addresses(pattern, names)}")
+    return found
+
+
+def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
+    """The names that a pattern matches: `*` is one part between dots, `**` any number of parts."""
+    *before, last = pattern.split(".")
+    parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in (*before, last)]
+    expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
+    end = "" if "*" in last else last  # most names end in another word, and are left out before the expression is tried
+    return [name for name in names if name.endswith(end) and expression.fullmatch(name)]
+
+
+def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
+    """errors.nearest() over addresses, which may also be written with * for a number."""
+    path, dot, leaf = str(name).rpartition(".")
+    for hook, ours in LENS.items():
+        if leaf in (hook, hook.removeprefix("hook_")):
+            return f"; {hook} of TransformerLens is {ours} here"
+    starred = re.sub(r"\b\d+\b", "*", str(name))
+    if "*" in path and matching(starred, names):
+        return f"; the nearest is {starred}"
+    leaves = {n.rpartition(".")[2] for n in names} | set(INSIDE)
+    if "*" in path and leaf not in leaves:
+        words = nearest(leaf, leaves, most=1)
+        return words and f"; the nearest is {path}{dot}{words.rpartition(' ')[2]}"
+    alike = [n for n in names if n.rpartition(".")[2] == leaf] if leaf in INSIDE else []
+    known = alike or list(names)  # if the path is wrong, an address of another activation does not help
+    return nearest(name, [*known, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in known)])

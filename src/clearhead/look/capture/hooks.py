@@ -1,0 +1,127 @@
+"""One watch or edit of a model: what it has set up, and how all of it is undone, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+
+class Session:
+    """What one watch or edit has set up on a model.
+
+    Every step is registered with `undo_with` before it acts, and undoing a step twice, or one that did not act, does
+    nothing. So a KeyboardInterrupt at any point leaves nothing behind if the session is entered twice,
+    `with session, session`: what the first ending did not undo, the second does. A session may end in another thread
+    than it began, as a generator does that a thread pool closes.
+
+    Args:
+        root: The model.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root, self.thread = root, threading.get_ident()
+        self._undo: list[Callable[[], Any]] = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo and not sys.is_finalizing():
+            self._undo[-1]()
+            self._undo.pop()
+
+    def undo_with(self, undo: Callable[[], Any]) -> None:
+        """Register how a step that follows is undone; the last step is undone first."""
+        self._undo.append(undo)
+
+    def wait_for_turn(self) -> None:
+        """Wait until no other thread watches or edits the model, and let others wait until this session ends."""
+        self.undo_with(partial(_end_turn, self))
+        with _LOCK:
+            while any(other.thread != self.thread for other in _OPEN.get(self.root, ())):
+                _TURNS.wait()
+            _OPEN.setdefault(self.root, []).append(self)
+
+
+_LOCK = threading.RLock()  # entered itself, not by the condition, whose methods a KeyboardInterrupt may stop half-way
+_TURNS = threading.Condition(_LOCK)
+_OPEN: WeakKeyDictionary[nn.Module, list[Session]] = WeakKeyDictionary()  # the sessions of each model
+
+
+def _end_turn(session: Session) -> None:
+    with _LOCK:
+        if session in _OPEN.get(session.root, ()):
+            _OPEN[session.root].remove(session)
+        _TURNS.notify_all()
+
+
+# Hooks on modules that are removed whatever happens, and that no copy of a model keeps.
+
+
+_IDLE = nullcontext()
+_NOTHING = _IDLE.__exit__  # takes any arguments and returns None; a pickle of it opens without this library
+_TABLES = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_always_called")
+
+
+class Hook:
+    """A hook on modules of one model; a copy of the model, by copy.deepcopy or pickle, has one that does nothing."""
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self.act = act
+
+    def __call__(self, *given: Any) -> Any:
+        return self.act(*given)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return _NOTHING
+
+    def __reduce__(self) -> Any:
+        return getattr, (_IDLE, "__exit__")
+
+
+def call_before(
+    session: Session, modules: Iterable[nn.Module], act: Callable[..., Any], *, first: bool = False
+) -> None:
+    """Call act(module, args, kwargs) before each call of the modules, until the session ends."""
+    hook, modules = Hook(act), list(modules)
+    session.undo_with(partial(_remove, modules, hook))
+    for module in modules:
+        tables: Any = module
+        tables._forward_pre_hooks_with_kwargs[hook] = True
+        tables._forward_pre_hooks[hook] = hook
+        if first:
+            tables._forward_pre_hooks.move_to_end(hook, last=False)
+
+
+def call_after(
+    session: Session, modules: Iterable[nn.Module], act: Callable[..., Any], *, always: bool = False
+) -> None:
+    """Call act(module, args, output) after each call of the modules, until the session ends.
+
+    With `always` also after an error, with None as the output.
+    """
+    hook, modules = Hook(act), list(modules)
+    session.undo_with(partial(_remove, modules, hook))
+    for module in modules:
+        tables: Any = module
+        if always:
+            tables._forward_hooks_always_called[hook] = True
+        tables._forward_hooks[hook] = hook
+
+
+def _remove(modules: list[nn.Module], hook: Hook) -> None:
+    """Remove a hook.
+
+    The tables of torch are written directly: a hook of `register_forward_hook` cannot be removed before its handle is
+    returned, which a KeyboardInterrupt may prevent, and its handle takes ten times as long as the two entries.
+    """
+    for module in modules:
+        for table in _TABLES:
+            getattr(module, table).pop(hook, None)

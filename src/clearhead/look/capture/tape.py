@@ -1,0 +1,267 @@
+"""The Tape of a watch: records by address, the decoding steps of each text joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import InputError, InputKeyError
+from ..maps.attention_map import AttentionMap, join
+from ..maps.call import DenseCall, LazyCall
+from ..maps.statistics import MEANING
+from .addresses import matching, nearest_addresses
+
+Keep = Literal["all", "last"] | Callable[[Any], Any]
+GROWING = ("k", "v", "scores")  # each decoding step has those of the steps before it too: they do not join
+
+
+class Tape:
+    """The records of a watch by address, as `watch` gives it.
+
+    `tape[name]` is the record of one text: a tensor, or an AttentionMap for weights, with the steps of a decoding loop
+    joined. Several texts are taken apart with `texts`, single calls with `calls`.
+
+    Args:
+        leaves: For each watched address the name of the activation inside an attention; None for a module's output.
+        grad: Whether gradients are kept.
+        possible: The same with the addresses that exist only if the model calls attention there, in the model's order.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.entropy") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3]]))
+        >>> tape.names
+        ['blocks.0.attn.entropy', 'blocks.1.attn.entropy']
+        >>> tape["blocks.0.attn.entropy"].shape
+        torch.Size([1, 2, 3])
+    """
+
+    def __init__(
+        self, leaves: dict[str, str | None], grad: bool, possible: Mapping[str, str | None] | None = None
+    ) -> None:
+        self._leaves, self._known = leaves, frozenset(leaves)
+        self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
+        self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
+        self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}  # by call: queries that it replaces
+        self._possible = dict(possible or {})
+        self._order = {name: i for i, name in enumerate(self._possible)}
+        self.withheld: dict[str, str] = {}  # addresses that cannot be recorded, and why
+        self._unseen = ""  # why possible addresses have no record
+        self._text: dict[str, int] = {}  # number of the last call's text
+        self._grad = grad
+
+    def __repr__(self) -> str:
+        """One line: how many addresses have a record, and the first and the last of them."""
+        names = list(self)
+        if not names:
+            return "Tape(no records)"
+        shown = ", ".join(map(repr, names if len(names) < 4 else [names[0], ..., names[-1]]))
+        return f"Tape({len(names)} with a record: {shown.replace('Ellipsis', '...')})"
+
+    @property
+    def names(self) -> list[str]:
+        """The addresses with a record, in the model's order; before the first record, those that are known to exist."""
+        return list(self) or [name for name in self._calls if name in self._known and name not in self.withheld]
+
+    def calls(self, name: str) -> list[Any]:
+        """The records of an address, one per call."""
+        if self._calls.get(name):
+            return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
+        if name in self.withheld:
+            raise InputKeyError(f"nothing was recorded at {name!r}: {self.withheld[name]}")
+        if name in self._calls:
+            raise InputKeyError(
+                f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
+                "compiled function that this tape cannot see"
+            )
+        if name in self._possible:
+            raise InputKeyError(f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}")
+        if "*" in str(name):
+            raise InputKeyError(f"{name!r} is a pattern: expected one address, or tape.match({name!r})")
+        raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
+
+    def texts(self, name: str) -> list[Any]:
+        """The records of an address, one per text, the decoding steps of each text joined.
+
+        The texts of a task such as `generate` or `translate` are in the order given, and without padding: a watched
+        model runs them one by one. A search that forgets a part of its text (slide=True) begins another record there.
+
+        In a beam search the rows of a step are its beams, in the order of that step, whichever beams they continue.
+        Rows that share a source attend to it together, as one row with a query per beam. For the attention of one
+        answer, give it to `look.attention` as the target.
+
+        In a model of transformers whose cache was cropped, as after rejected drafts, later steps replace the queries
+        from there on; `calls` has all of them.
+        """
+        records = self.calls(name)
+        bounds = [*self._starts[name], len(records)]
+        return [self._joined(name, records[a:b], a) for a, b in pairwise(bounds)]
+
+    def __getitem__(self, name: str) -> Any:
+        """The record of an address: a tensor, or an AttentionMap for weights; the steps of a decoding loop joined."""
+        records = self.calls(name)
+        if len(self._starts[name]) > 1:
+            raise InputError(
+                f"{name!r} was recorded for {len(self._starts[name])} texts: take them apart with tape.texts or "
+                "tape.calls, or watch with keep='last'"
+            )
+        return self._joined(name, records)
+
+    def _joined(self, name: str, records: list[Any], first: int = 0) -> Any:
+        """The records of one text as one; `first` is the index of its first call."""
+        leaf = self._leaves[name]
+        records = self._without_replaced(name, records, first)
+        if len(records) == 1:
+            return records[0]
+        problem = f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls"
+        if leaf in GROWING:
+            raise InputError(f"{problem}, or watch with keep='last'")
+        records = _repeat_rows(records)
+        if all(isinstance(r, AttentionMap) for r in records):
+            return AttentionMap([source for record in records for source in record.sources])
+        try:
+            measured = leaf is not None and leaf in MEANING
+            return join(str(leaf), records) if measured else torch.cat(records, dim=2 if leaf else 1)
+        except (RuntimeError, TypeError, IndexError) as cause:
+            raise InputError(problem) from cause
+
+    def _without_replaced(self, name: str, records: list[Any], first: int) -> list[Any]:
+        """The records of one text without the queries that later steps of it have replaced."""
+        replaced = {i - first: n for i, n in self._replaced[name].items() if first <= i < first + len(records)}
+        if not replaced or self._leaves[name] in GROWING:
+            return records
+        whole = self._leaves[name] == "received" or not all(isinstance(r, AttentionMap | Tensor) for r in records)
+        if whole or any(len(r.shape) < 3 for r in records):
+            raise InputError(
+                f"{len(records)} calls of {name!r} do not join, because some steps replace queries of steps before "
+                "them, as those of rejected drafts: take the calls apart with tape.calls, or watch weights"
+            )
+        kept: list[Any] = []
+        for i, record in enumerate(records):
+            over = replaced.get(i, 0)
+            while over and kept:
+                last = kept.pop()
+                queries = last.shape[2] - over
+                over = max(0, -queries)
+                if queries > 0:
+                    kept.append(_cut(last, queries))
+            kept.append(record)
+        return kept
+
+    def __contains__(self, name: str) -> bool:
+        """Whether anything was recorded at an address."""
+        return bool(self._calls.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        """The addresses at which something was recorded, in the model's order."""
+        return (name for name in self._calls if self._calls[name])
+
+    def match(self, pattern: str) -> dict[str, Any]:
+        """The records of all addresses that a pattern matches."""
+        return {name: self[name] for name in matching(pattern, self._calls)}
+
+    def gradient(self, name: str) -> Tensor:
+        """The gradient that a backward pass left at an address watched with grad=True."""
+        if not self._grad:
+            raise InputError("this tape keeps no gradients: watch with grad=True")
+        self.calls(name)  # raises if there are none
+        kept = [x.weights if isinstance(x, DenseCall) else x for x in self._calls[name]]
+        if self._leaves[name] in MEANING:
+            raise InputError(
+                f"{name!r} is a measurement, which has no gradient: watch weights, heads, q, k, v or scores"
+            )
+        if not all(isinstance(x, Tensor) for x in kept):
+            raise InputError(f"{name!r} is {described(kept[0])}: expected one tensor, to have one gradient")
+        grads = [x.grad for x in kept if x.grad is not None]
+        missing = [x for x in kept if x.grad is None]
+        if any(not x.requires_grad for x in missing):
+            raise InputError(
+                f"{name!r} was recorded without a graph: expected a model that runs with gradients (not under "
+                "torch.no_grad) and an address that depends on something that requires one"
+            )
+        if missing:
+            raise InputError(
+                f"{len(missing)} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
+            )
+        apart = len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights") or self._replaced[name]
+        if len(grads) > 1 and apart:
+            raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
+        return torch.cat(grads, dim=2 if self._leaves[name] else 1)
+
+    def add(self, name: str, leaf: str) -> None:
+        """Add an address that a foreign model turns out to have, after those that come before it in the model."""
+        before = next(reversed(self._calls), None)
+        self._leaves[name], self._calls[name], self._starts[name], self._replaced[name] = leaf, [], [], {}
+        if before is not None and self._place(name) < self._place(before):
+            self._calls = {name: self._calls[name] for name in sorted(self._calls, key=self._place)}
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """The place of an address among those of the model, and the number of the call: see Place.address."""
+        path, _, leaf = name.rpartition(".")
+        path, _, index = path.partition("@")
+        return self._order[f"{path}.{leaf}" if path else leaf], int(index or 0)
+
+    def withhold(self, name: str, reason: str) -> None:
+        """Say why an address cannot be recorded."""
+        self.withheld[name] = reason
+
+    @property
+    def unseen(self) -> str:
+        """Why addresses of attention have no record, once the `with` has ended."""
+        return self._unseen
+
+    def explain(self, why: str) -> None:
+        """Keep the reason why possible addresses have no record, for the error of a reader."""
+        self._unseen = why
+
+    def record(
+        self, name: str, value: Any, keep: Keep, continues: bool, text: int = 0, replaced: int = 0
+    ) -> None:  # fmt: skip
+        """Add a call; it continues the one before if `continues` is True and it belongs to the same text.
+
+        `replaced` is the number of queries at the end of this text that it replaces.
+        """
+        if callable(keep):
+            value = keep(AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value)
+        if keep == "last":
+            self._calls[name].clear()
+            self._starts[name].clear()
+        if not self._calls[name] or not continues or self._text.get(name) != text:
+            self._starts[name].append(len(self._calls[name]))
+        elif replaced:
+            self._replaced[name][len(self._calls[name])] = replaced
+        self._text[name] = text
+        self._calls[name].append(value)
+
+
+def described(value: Any) -> str:
+    """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
+    inside = f" ({', '.join(type(x).__name__ for x in value)})" if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{inside}"
+
+
+def _cut(record: AttentionMap | Tensor, queries: int) -> AttentionMap | Tensor:
+    """The first queries of a record of one call."""
+    if isinstance(record, Tensor):
+        return record[:, :, :queries]
+    return AttentionMap([source.cut(queries) for source in record.sources])
+
+
+def _repeat_rows(records: list[Any]) -> list[Any]:
+    """Repeat the row of a prompt that was read once for all its beams or samples."""
+    if not all(isinstance(r, AttentionMap | Tensor) for r in records):
+        return records
+    rows = records[-1].shape[0]
+    if not all(r.shape[0] in (1, rows) for r in records):
+        return records
+    return [r if r.shape[0] == rows else _repeated(r, rows) for r in records]
+
+
+def _repeated(record: AttentionMap | Tensor, rows: int) -> AttentionMap | Tensor:
+    if isinstance(record, Tensor):
+        return record.expand(rows, *record.shape[1:])
+    return AttentionMap([source.repeat_rows(rows) for source in record.sources])

@@ -1,0 +1,289 @@
+"""watch and edit: record any activation of a model, or change it, and leave no trace.
+
+Torch names every module and hooks its output; only what is computed inside attention needs more: a tap in our own
+Attention, an interception of torch's attention in models that are not ours (foreign.py, intercept.py). All of it is set
+up when the `with` begins and removed when it ends. A watched eager model gives the same bits: the fused kernel still
+computes the output, and what is watched is computed beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...errors import InputError, InputTypeError, Notice
+from ...layers import Attention
+from ..foreign.foreign_watch import Foreign, ForeignEdit, ForeignWatch
+from ..foreign.intercept import intercept
+from ..maps.statistics import MEANING
+from .addresses import EDITABLE, INPUT, Addresses, Tree, module_of, resolve
+from .edits import checked_edit
+from .hooks import Session
+from .missing import IDLE, missing_records
+from .module_hooks import OUTSIDE, edit_module, watch_module
+from .tap import Edit, Listener, WatchTap
+from .tape import Keep, Tape
+from .text_counter import TextCounter
+
+# Compiled code runs eagerly while a watch or an edit needs it.
+#
+# torch has one stance for the whole process, and its own context manager restores the stance that it found. Watches of
+# several threads or tasks overlap in any order, so the stance is set by the first of them and restored by the last.
+
+
+_STANCE_LOCK = threading.RLock()
+_ASKING: list[Session] = []  # the sessions that need it
+_BEFORE: list[Any] = []  # the stance that the first of them found
+
+
+def run_eagerly(session: Session) -> None:
+    """Let compiled code run eagerly until the session ends, if anything can be compiled."""
+    if "torch._dynamo" not in sys.modules:  # importing it takes a second
+        return
+    session.undo_with(partial(_release, session))
+    with _STANCE_LOCK:
+        found = torch._dynamo.eval_frame._stance
+        if not _BEFORE:
+            _BEFORE.append(found)
+        if session not in _ASKING:
+            _ASKING.append(session)
+        if found.stance != "force_eager":
+            torch.compiler.set_stance("force_eager")
+
+
+def _release(session: Session) -> None:
+    with _STANCE_LOCK:
+        if session in _ASKING:
+            _ASKING.remove(session)
+        if _BEFORE and not _ASKING:
+            torch._dynamo.eval_frame._set_stance(_BEFORE[0])
+            _BEFORE.clear()
+
+
+@contextmanager
+def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> Iterator[Tape]:
+    """Record activations of any torch model while a `with` lasts.
+
+    Addresses are the names that torch gives to modules, for their outputs (with `.input` at the end, their inputs), and
+    inside each attention q, k, v, scores, weights (a lazy AttentionMap), heads, and every statistic of look.MEANING. An
+    attention is a `layers.Attention`, or any module that calls torch's scaled_dot_product_attention, is an
+    nn.MultiheadAttention, or multiplies a softmax over its tokens with values, in a model of transformers, timm,
+    torch.nn or your own. A Notice says if none was seen, if nothing was recorded at an address, and if a softmax was
+    seen that may be one of attention and was not taken as such. Calls from other threads are not recorded. A search
+    over several texts runs them one by one while its model is watched: see `Tape.texts`.
+
+    Args:
+        model: A torch module, or a Bundle.
+        names: Addresses; `*` matches one part of a name, `**` any number of parts.
+        grad: Also keep the gradient of each record (`Tape.gradient`); scores and weights are then computed explicitly.
+        keep: "all" calls, the "last" one, or a function that returns what to keep of each record.
+
+    Returns:
+        A context manager that gives the Tape.
+
+    Raises:
+        InputKeyError: If a name matches no address; the message names the nearest ones.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.weights", "blocks.1") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3]]))
+        >>> tape["blocks.0.attn.weights"]
+        AttentionMap(batch=1, heads=2, queries=3, keys=3)
+        >>> tape["blocks.1"].shape
+        torch.Size([1, 3, 8])
+        >>> theirs, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 5, 8)
+        >>> with watch(theirs, "weights", "entropy") as tape:
+        ...     out, mean = theirs(x, x, x)
+        >>> tape["weights"]
+        AttentionMap(batch=1, heads=2, queries=5, keys=5)
+    """
+    root = module_of(model)
+    if not names:
+        raise InputError("watch what? Name at least one address, for example '**.weights'")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputTypeError(f"watch was given a {type(name).__name__} as an address: expected strings")
+    tree = Tree(root)
+    known = _known(tree, names)
+    both = known | tree.possible
+    chosen = {name for pattern in names for name in resolve(pattern, both)}
+    watched = [name for name in known if name in chosen]  # each once, in the model's order
+    awaited = [name for name in tree.possible if name in chosen]
+    if not callable(keep) and keep not in ("all", "last"):
+        raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
+    leaves = {name: known[name][1] for name in watched}
+    number = {module: i for i, (_, module) in enumerate(tree.parts)} if awaited else {}
+    order = {
+        name: both[name][1] for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
+    }
+    tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
+    if grad and {"scores", "weights"} & set(order.values()):
+        draws = ", which draws other dropout" if root.training else ""
+        _notice(f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}")
+    with Session(root) as session, session:  # twice: see Session
+        _begin(session, tree)
+        text.follow(session)
+        inside: dict[Attention, dict[str, str]] = {}
+        for name in watched:
+            module, leaf = known[name]
+            if leaf in OUTSIDE:
+                watch_module(module, leaf, name, tape, grad, keep, text, session)
+            else:
+                assert isinstance(module, Attention)
+                assert leaf is not None
+                inside.setdefault(module, {})[leaf] = name
+        for attention, wanted in inside.items():
+            _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), session)
+        foreign = None
+        if awaited:
+            foreign = ForeignWatch(tree, names, known, tape=tape, grad=grad, keep=keep, text=text)
+            _intercept(foreign, session)
+        yield tape
+        for message in missing_records(tape, names, known, root, foreign):
+            _notice(message)
+
+
+def _known(tree: Tree, names: Collection[str]) -> Addresses:
+    """The addresses that are known before the model runs; of inputs only if one is named: ** does not mean them."""
+    inputs = any(name.endswith(f".{INPUT}") for name in names)
+    return tree.inputs | tree.known if inputs else tree.known
+
+
+@contextmanager
+def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
+    """Replace activations by a function of them while a `with` lasts.
+
+    Edits of modules' outputs, q, k, v and heads keep the fused kernel. Those of scores and weights compute their
+    attention explicitly, with a Notice; scores are edited before the mask, so that no edit can make a query attend to a
+    masked key. Calls from other threads are not edited.
+
+    Under gradient checkpointing an edit raises an InputError, because the backward pass would not repeat it. So does,
+    at the end, an edit of which nothing ran inside the `with`. A Notice names a softmax in a module that an address
+    means and that was not taken as attention, so that it is not edited.
+
+    Args:
+        model: A torch module, or a Bundle.
+        changes: A function from a tensor to one of the same shape for each address; see `watch` for the names, and
+            `silence`, `scale` and `patch` for ready-made functions.
+
+    Returns:
+        A context manager.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2).eval()
+        >>> ids = torch.tensor([[1, 2, 3]])
+        >>> with edit(model, {"blocks.*.attn.heads": silence([0])}):
+        ...     edited = model(ids)
+        >>> torch.equal(edited, model(ids))
+        False
+    """
+    if not isinstance(changes, Mapping):
+        raise InputTypeError(f"edit was given a {type(changes).__name__}: expected a dict of addresses and functions")
+    tree = Tree(module_of(model))
+    known = _known(tree, changes)
+    both = known | tree.possible
+    used: set[str] = set()
+    with Session(tree.root) as session, session:  # twice: see Session
+        _begin(session, tree)
+        awaited: dict[str, Edit] = {}
+        for pattern, given in changes.items():
+            names = resolve(pattern, both)
+            _check_editable(pattern, names, both)
+            change = _counted(pattern, checked_edit(pattern, given), used)
+            for name in names:
+                if name not in known:
+                    awaited[pattern] = change
+                    continue
+                module, leaf = known[name]
+                if leaf in OUTSIDE:
+                    edit_module(module, leaf, name, change, session)
+                else:
+                    assert isinstance(module, Attention)
+                    _enter_tap(module, "edits", (leaf, change, session.thread), session)
+        foreign = None
+        if awaited:
+            foreign = ForeignEdit(tree, awaited, known)
+            _intercept(foreign, session)
+        yield
+        unused = [pattern for pattern in changes if pattern not in used]
+        if unused:
+            seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
+            why = foreign.unseen.why(unused) if foreign is not None and seen else IDLE
+            raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
+        partial = foreign.unseen.partial(awaited) if foreign is not None else ""
+        if partial:
+            _notice(f"attention may be left unedited: {partial}")
+
+
+def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
+    """The same edit; once it is applied, its pattern is in `used`."""
+
+    def apply(x: Any) -> Any:
+        used.add(pattern)
+        return change(x)
+
+    return apply
+
+
+def _intercept(foreign: Foreign, session: Session) -> None:
+    """Give the attention calls of a foreign model to a watch or an edit until the session ends."""
+    run_eagerly(session)  # a model may compile itself meanwhile, as generate() of transformers does
+    intercept(foreign, session)
+
+
+def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
+    """Raise for the address of a statistic; a Notice where attention is then computed explicitly."""
+    leaves = {name: known[name][1] for name in names}
+    for name, leaf in leaves.items():
+        if leaf in MEANING:
+            raise InputError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
+    if {"scores", "weights"} & set(leaves.values()):
+        _notice(f"{pattern!r} is edited: these layers compute their attention explicitly", 5)
+
+
+def _begin(session: Session, tree: Tree) -> None:
+    """Wait until no other thread watches or edits the model; a compiled model runs eagerly meanwhile."""
+    session.wait_for_turn()
+    if tree.compiled:
+        _notice("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding", 5)
+        run_eagerly(session)
+
+
+_LOCK = threading.RLock()
+
+
+def _enter_tap(attention: Attention, part: str, entry: Any, session: Session) -> None:
+    """Add a listener or an edit to an attention's tap until the session ends; an empty tap is removed."""
+    session.undo_with(partial(_leave_tap, attention, part, entry))
+    with _LOCK:
+        if attention.tap is None:
+            tap = WatchTap()
+            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes a second
+                tap.seen = torch.compiler.disable(tap.seen)  # type: ignore[method-assign]
+            attention.tap = tap
+        elif not isinstance(attention.tap, WatchTap):
+            raise InputError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
+        getattr(attention.tap, part).append(entry)
+
+
+def _leave_tap(attention: Attention, part: str, entry: Any) -> None:
+    with _LOCK:
+        tap = attention.tap
+        if not isinstance(tap, WatchTap):
+            return
+        entries: list[Any] = getattr(tap, part)
+        entries[:] = [other for other in entries if other is not entry]
+        if not tap.listeners and not tap.edits:
+            attention.tap = None
+
+
+def _notice(message: str, level: int = 4) -> None:
+    warnings.warn(message, Notice, stacklevel=level)

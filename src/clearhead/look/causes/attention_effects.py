@@ -1,0 +1,212 @@
+"""attention_effects: does a head's attention to a token say how much that token matters to the head?
+
+Jain and Wallace 2019, section 4.1, asked this of the one attention of a recurrent model, by leaving out tokens. Here a
+token is removed from the keys of one head, the head's other weights are renormalised, and the change of the answer is
+compared with the weight that the token had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from rich.table import Table
+from torch import Tensor, nn
+
+from ... import draw
+from ...errors import InputError
+from ...weights import Bundle
+from ..capture.edits import Edit
+from ..capture.watch import watch
+from ..layer_stacks import layer_stack, view_addresses
+from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
+from .patching import Done
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NONE_LEFT = 1e-12  # weight of all other keys below which a head without its key has no output
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionEffects(draw.Drawn):
+    """The weight of each key in every head, and the change of the answer when the head may not attend to that key.
+
+    Examples:
+        >>> result = attention_effects(clearhead.load("everyday"), "A man is standing in the", target=" street")
+        >>> result.pearson.shape, result.change.shape
+        (torch.Size([5, 5]), torch.Size([5, 5, 6]))
+    """
+
+    tokens: list[str]  # the name of each key
+    weights: Float[Tensor, "l h k"]  # weight of the query; of several queries the mean
+    change: Float[Tensor, "l h k"]  # what is measured of the answer without the key, minus with it
+    allowed: Int[Tensor, "n"]  # the keys that the query may attend to
+    answer: str  # what is measured: the log-probability of an answer, or the difference of two
+    query: int | None  # the position of the query; None: all
+
+    def __repr__(self) -> str:
+        layers, heads, keys = self.weights.shape
+        return f"AttentionEffects(answer={self.answer!r}, layers={layers}, heads={heads}, keys={keys})"
+
+    @property
+    def pearson(self) -> Float[Tensor, "l h"]:
+        """The correlation of weight and absolute change over the allowed keys; 0 where one of them is constant."""
+        return correlation(self.weights[..., self.allowed], self.change[..., self.allowed].abs())
+
+    @property
+    def spearman(self) -> Float[Tensor, "l h"]:
+        """The same of the ranks of weight and absolute change."""
+        weights, change = self.weights[..., self.allowed], self.change[..., self.allowed].abs()
+        return correlation(ranks(weights), ranks(change))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "answer": self.answer, "query": self.query, "tokens": self.tokens, "weights": self.weights.tolist(),
+            "change": self.change.tolist(), "pearson": self.pearson.tolist(), "spearman": self.spearman.tolist(),
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        layers, heads = self.pearson.shape
+        table = Table("layer", *(f"head {i}" for i in range(heads)), title="correlation of weight and effect")
+        for i in range(layers):
+            table.add_row(str(i), *(f"{x:+.2f}" for x in self.pearson[i].tolist()))
+        return table
+
+    def figure(self) -> Figure:
+        """Draw both correlations of each head side by side."""
+        layers, heads = self.pearson.shape
+        return draw.grids(
+            {"Pearson": self.pearson.numpy(), "Spearman": self.spearman.numpy()}, signed=True, most=1.0,
+            rows=[str(i) for i in range(layers)], columns=[str(i) for i in range(heads)], xlabel="head",
+            ylabel="layer", title=f"weight of a key and effect of its removal on {self.answer.strip()}",
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def attention_effects(
+    model: Bundle | nn.Module,
+    given: Given,
+    *,
+    target: Target | None = None,
+    at: int | None = None,
+    query: int | None = None,
+    stack: str | None = None,
+    written: str | None = None,
+    tokenizer: Any = None,
+    done: Done | None = None,
+) -> AttentionEffects:
+    """Return how every head's attention to each token compares with the effect of removing that token from its keys.
+
+    The key is removed from one head at a time; the weights of its other keys are divided by their sum, and a head
+    without other keys has the output 0. The effect is the change of the answer's log-probability, or of the
+    difference of two. It takes one row of a batch for each layer, head and key.
+
+    Where a head puts most of its weight on one token, as on the first of a text, that token alone decides Pearson's
+    correlation; Spearman's counts all keys alike.
+
+    Args:
+        model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
+            module whose output is logits.
+        given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
+        target: A class or token, or a pair, whose difference is measured; None: the likeliest.
+        at: The position whose next token is the answer; None: the last, or the masked token.
+        query: The query whose keys are removed; None: the position of the answer or of the class token, and all
+            queries of a model that has neither.
+        stack: "encoder" or "decoder", for a model that has both; None: the decoder.
+        written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
+        done: Called with the number of keys just finished, and of all.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=9, context=8, width=8, depth=2, heads=2).eval()
+        >>> result = attention_effects(model, torch.tensor([[1, 2, 3]]), target=4, query=2)
+        >>> result.weights.shape, result.allowed.tolist()
+        (torch.Size([2, 2, 3]), [0, 1, 2])
+    """
+    one = model_input(model, given, written=written, tokenizer=tokenizer)
+    place = answer_position(one, at)
+    layers = layer_stack(one, ("decoder" if stack is None else stack) if one.written is not None else stack)
+    heads = view_addresses(layers, "heads")
+    paths = [address.removesuffix(".heads") for address in heads]
+    names = [f"{path}.{leaf}" for path in paths for leaf in ("weights", "v")]
+    with watch(one.model, *names) as tape:
+        logits = one.logits(at=place)
+    if any(len(tape.calls(name)) > 1 for name in names):
+        raise InputError(f"this {type(one.model).__name__} attends step by step: expected one that reads all at once")
+    answer = answer_of(one, int(logits[0].argmax()) if target is None else target, place)
+    before, maps = answer.measure(logits), [tape[f"{path}.weights"].dense()[0].double() for path in paths]
+    values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
+    query = _query(one, place, maps[0].shape[1]) if query is None else query
+    if query is not None and not 0 <= query < maps[0].shape[1]:
+        raise InputError(f"query={query}: there are {maps[0].shape[1]} queries, counted from 0")
+    rows = slice(None) if query is None else slice(query, query + 1)
+    keys = maps[0].shape[2]
+    weights = torch.stack([x[:, rows].mean(1) for x in maps])
+    reached = maps[0][:, rows].amax(dim=(0, 1)) > 0
+    cells = [(i, h, k) for i in range(len(maps)) for h in range(len(maps[i])) for k in range(keys) if reached[k]]
+    change, step = torch.zeros_like(weights), one.room(logits.shape[-1])
+    for first in range(0, len(cells), step):
+        some = cells[first : first + step]
+        edits = {
+            heads[i]: _without_key(maps[i], values[i], [(r, h, k) for r, (j, h, k) in enumerate(some) if j == i], rows)
+            for i in {i for i, _, _ in some}
+        }
+        after = answer.measure(one.logits(len(some), edits, place)) - before
+        change[tuple(zip(*some, strict=True))] = after.double()
+        if done is not None:
+            done(len(some), len(cells))
+    return AttentionEffects(
+        tokens=one.names(keys, decoder=heads[0].split(".")[0] == "decoder"), weights=weights.float().cpu(),
+        change=change.float().cpu(),
+        allowed=reached.nonzero()[:, 0].cpu(), answer=answer.name, query=query,
+    )  # fmt: skip
+
+
+def _query(one: ModelInput, place: int | None, length: int) -> int | None:
+    """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
+    if place is not None and not one.classifies():
+        return place if place < length else None
+    return 0 if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first") else None
+
+
+def _per_head(v: Float[Tensor, "g k e"], heads: int) -> Float[Tensor, "h k e"]:
+    """The values of each query head, where several share them."""
+    return v.repeat_interleave(heads // len(v), dim=0)
+
+
+def _without_key(
+    weights: Float[Tensor, "h q k"], v: Float[Tensor, "h k e"], cells: list[tuple[int, int, int]], rows: slice
+) -> Edit:
+    """An edit of the output of heads: in row r, head h does not attend to key k, for each (r, h, k)."""
+    row, head, key = (list(x) for x in zip(*cells, strict=True))
+    w = weights[head][:, rows].clone()  # (n, q, k)
+    w[range(len(cells)), :, key] = 0.0
+    left = w.sum(-1, keepdim=True)
+    out = (w @ v[head] / left.clamp(min=NONE_LEFT)).masked_fill(left < NONE_LEFT, 0.0)
+
+    def change(x: Tensor) -> Tensor:
+        x = x.clone()
+        new = x[row, head]
+        new[:, rows] = out.to(x)
+        x[row, head] = new
+        return x
+
+    return change
+
+
+def correlation(x: Float[Tensor, "*b n"], y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
+    """Pearson's correlation over the last axis; 0 where one of the two is constant."""
+    x, y = (a.double() - a.double().mean(-1, keepdim=True) for a in (x, y))
+    size = x.norm(dim=-1) * y.norm(dim=-1)
+    return torch.where(size > 0, (x * y).sum(-1) / size.clamp(min=1e-300), torch.zeros_like(size)).float()
+
+
+def ranks(x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    """The rank of each number along the last axis; equal numbers have the mean of their ranks."""
+    less = (x[..., None, :] < x[..., None]).sum(-1)
+    equal = (x[..., None, :] == x[..., None]).sum(-1)
+    return less + (equal + 1) / 2

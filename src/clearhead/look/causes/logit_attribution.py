@@ -1,0 +1,405 @@
+"""logit_attribution: what every part of a model adds to one logit (direct logit attribution).
+
+Elhage et al. 2021. In a model with norms before each sublayer the residual stream is a sum: the embedding, the
+position, the output of every head through its part of the last projection, and of every MLP. With the scale of the
+final norm held fixed, the logit is a linear function of that sum, so that each part has its own share of the logit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from rich.table import Table
+from torch import Tensor, nn
+
+from ... import draw
+from ...errors import InputError
+from ...fast.int8 import Int8
+from ...layers import Block, Patches
+from ...weights import Bundle
+from ..axes import first_tensor
+from ..capture.addresses import Tree
+from ..capture.missing import expected_missing
+from ..capture.tape import Tape
+from ..capture.watch import watch
+from ..layer_stacks import Layer, LayerStack, has_matrix, layer_stack
+from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The parts that the residual stream of a pre-norm model is the sum of: embedding, positions, heads, MLPs, biases.
+
+
+EXACT = 1e-3  # relative error of a sum beyond which it is not one
+
+Linear = Callable[[Float[Tensor, "t d"]], Float[Tensor, "t d"]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ResidualPart:
+    """A part of the residual stream."""
+
+    kind: str  # "embedding", "positions", "head", "attention bias", "cross head", "cross bias" or "mlp"
+    x: Float[Tensor, "t d"]  # in float64
+    layer: int | None = None
+    head: int | None = None
+
+
+def part_addresses(one: ModelInput, stack: LayerStack) -> list[str]:
+    """The addresses that `residual_parts` needs on its tape."""
+    found = [f"{stack.layers[0].output}.input", *(layer.output for layer in stack.layers)]
+    for layer in stack.layers:
+        for module, attends in ((layer.attention, layer.attends), (layer.cross, layer.cross_attends)):
+            if module is not None and attends is not None:
+                found += [module, f"{attends}.heads", *_products(one.model, module)]
+        found += [] if layer.mlp is None else [layer.mlp]
+    return [*found, embed] if (embed := _embed(one)) else found
+
+
+def residual_parts(one: ModelInput, stack: LayerStack, tape: Tape) -> Iterator[ResidualPart]:
+    """Yield the parts of the residual stream after the last layer.
+
+    Raises if a layer adds something else to its input, as one with norms after its sublayers does.
+
+    Args:
+        one: The input of the model.
+        stack: The layers of the model.
+        tape: The record of a pass over the input, of `part_addresses`.
+    """
+    modules = dict(Tree(one.model).parts)
+    before = tape[f"{stack.layers[0].output}.input"][0].double()
+    for kind, x in _first_parts(one, tape, before).items():
+        yield ResidualPart(kind=kind, x=x)
+    for i, layer in enumerate(stack.layers):
+        after = first_tensor(tape[layer.output])[0].double()
+        parts = [] if _is_post(modules[layer.output]) else list(_layer_parts(modules, tape, layer))
+        added = sum((x for _, _, x in parts), torch.zeros_like(after))
+        if not parts or _error(added, after - before) > EXACT:
+            raise InputError(
+                f"the layers of this {type(one.model).__name__} do not just add the output of {_named(layer)} to the "
+                "residual stream. If a norm comes after each addition (order='post'), it rescales all that came "
+                "before, and if it comes after each sublayer (order='output' or 'both'), it rescales the heads "
+                "together: no part has a share of its own. Expected a model with norms before its sublayers only "
+                "(order='pre')"
+            )
+        for kind, head, x in parts:
+            yield ResidualPart(kind=kind, x=x, layer=i, head=head)
+        before = after
+
+
+def _named(layer: Layer) -> str:
+    """The submodules of a layer whose outputs should add up, without the layer's own address."""
+    parts = [part for part in (layer.attention, layer.cross, layer.mlp) if part is not None]
+    return " and ".join(part.removeprefix(f"{layer.output}.") for part in parts)
+
+
+def _is_post(block: nn.Module) -> bool:
+    return isinstance(block, Block) and block.order == "post"
+
+
+def _error(x: Tensor, y: Tensor) -> float:
+    """The difference of two tensors relative to the second."""
+    return float((x - y).norm() / y.norm().clamp(min=1e-30))
+
+
+def _layer_parts(modules: dict[str, nn.Module], tape: Tape, layer: Layer) -> Iterator[tuple[str, int | None, Tensor]]:
+    """What a layer adds: its heads, the bias of their projection, and its MLP."""
+    block = modules[layer.output]
+    ours = isinstance(block, Block)
+    for kind, module, attends, scale in (
+        ("attention", layer.attention, layer.attends, block.attn_scale if ours else None),
+        ("cross", layer.cross, layer.cross_attends, block.cross_scale if ours else None),
+    ):
+        if module is None or attends is None:
+            continue
+        heads = tape[f"{attends}.heads"][0].double()
+        weight, bias = _projection(modules, tape, module, heads)
+        for i, (x, w) in enumerate(zip(heads, weight, strict=True)):
+            yield "head" if kind == "attention" else "cross head", i, _scaled(x @ w, scale)
+        if bias is not None:
+            yield f"{kind} bias", None, _scaled(bias.expand(heads.shape[1], -1), scale)
+    if layer.mlp is not None:
+        x = first_tensor(tape[layer.mlp]).double().reshape(first_tensor(tape[layer.output])[0].shape)  # OPT's is (t, d)
+        yield "mlp", None, _scaled(x, block.mlp_scale if ours else None)
+
+
+def _scaled(x: Tensor, scale: Any) -> Tensor:
+    """The output of a sublayer times its learned factors (layer scale), if it has them."""
+    return x if scale is None else x * scale.detach().double()
+
+
+def _products(model: nn.Module, module: str) -> list[str]:
+    """The addresses of the inputs of the matrices inside a module."""
+    inside = [(path, part) for path, part in Tree(model).parts if path.startswith(f"{module}.")]
+    return [f"{path}.input" for path, part in inside if has_matrix(part)]
+
+
+def _projection(
+    modules: dict[str, nn.Module], tape: Tape, module: str, heads: Float[Tensor, "h t e"]
+) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
+    """The matrix that mixes the heads of an attention, whose input is their outputs side by side, and its bias."""
+    joined = heads.transpose(0, 1).flatten(1)
+    last = modules[module]
+    if isinstance(last, nn.MultiheadAttention):  # whose projection is no call of a module
+        return _matrix(last.out_proj, len(heads))
+    for address in tape.names:
+        if not address.startswith(f"{module}.") or not address.endswith(".input"):
+            continue
+        given = tape.calls(address)[0]
+        if given.shape[1:] == joined.shape and torch.equal(given[0].double(), joined):
+            return _matrix(modules[address.removesuffix(".input")], len(heads))
+    raise InputError(f"no matrix of {module} mixes its heads: expected an attention with an output projection")
+
+
+def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
+    """The weights of a linear map, divided by heads, and its bias."""
+    if isinstance(part, Int8):
+        weight = part.numbers().double() * part.scale.double()[:, None]
+    else:
+        weight = part.weight.detach().double()
+    weight = weight if type(part).__name__ == "Conv1D" else weight.T  # of transformers: (inputs, outputs)
+    return weight.unflatten(0, (heads, -1)), None if part.bias is None else part.bias.detach().double()
+
+
+def _embed(one: ModelInput) -> str | None:
+    """The address of the token embedding of our own models, whose output has no positions yet."""
+    names = ["decoder.embed", "embed"] if one.written is not None else ["embed"]
+    known = Tree(one.model).known
+    return next((name for name in names if name in known), None)
+
+
+def _first_parts(one: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict[str, Tensor]:
+    """What the residual stream begins with: the embedding, and position vectors if they are added to it."""
+    embed: Any = getattr(one.model, "embed", None)
+    name = _embed(one)
+    if isinstance(embed, Patches):
+        content = _patches(embed, one.args[0]).double()
+    elif name is not None and tape[name].shape[1:] == x.shape:
+        content = tape[name][0].double()
+    else:
+        return {"embedding": x}
+    rest = {"positions": x - content} if bool((x != content).any()) else {}
+    return {"embedding": content, **rest}
+
+
+@torch.no_grad()
+def _patches(embed: Patches, images: Float[Tensor, "1 c height width"]) -> Float[Tensor, "t d"]:
+    """The class token, the registers and the patches of an image, without their positions."""
+    x = embed.project(images).flatten(2).mT[0]
+    before = [t[0] for t in (embed.cls, embed.registers) if t is not None]
+    width = max([x.shape[1], *(t.shape[1] for t in before)] + ([2 * x.shape[1]] if embed.join == "concatenate" else []))
+    return torch.cat([*before, F.pad(x, (0, width - x.shape[1]))])  # concatenated positions are the last columns
+
+
+def final_norm(one: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
+    """The address of the norm that reads the output of the last layer, and the norm; raises if there is none."""
+    last = stack.layers[-1].output
+    norms = {
+        path: module for path, module in Tree(one.model).parts
+        if "norm" in f"{path} {type(module).__name__}".lower() and not list(module.children())
+        and path and not path.startswith(f"{stack.name}.")
+    }  # fmt: skip
+    addresses = [last, *(f"{path}.input" for path in norms)]
+    with torch.no_grad(), expected_missing(), watch(one.model, *addresses) as tape:
+        one.model(*one.args, **one.row)
+    out = first_tensor(tape.calls(last)[-1])
+    for path, module in norms.items():
+        calls = tape.calls(f"{path}.input") if f"{path}.input" in tape else []
+        if calls and torch.equal(calls[-1], out):
+            return path, module
+    raise InputError(
+        f"no norm reads the output of {last}, the last layer of this {type(one.model).__name__}: expected a model with "
+        "norms before its sublayers (order='pre'), which ends with one more"
+    )
+
+
+def fixed_norm(norm: nn.Module, x: Float[Tensor, "t d"], y: Float[Tensor, "t d"]) -> tuple[Linear, Tensor]:
+    """A norm as a linear map, its scale held at the value for an input, and the bias that it adds, (d,) or (t, d).
+
+    Args:
+        norm: A layer norm, an RMS norm, or the identity.
+        x: Its input.
+        y: Its output for this input.
+    """
+    x, y = x.double(), y.double()
+    weight, eps = getattr(norm, "weight", None), getattr(norm, "eps", getattr(norm, "variance_epsilon", 0.0)) or 0.0
+    gain = torch.ones(x.shape[-1], dtype=x.dtype) if weight is None else weight.detach().double()
+    bias = getattr(norm, "bias", None)
+    bias = torch.zeros_like(gain) if bias is None else bias.detach().double()
+    centred = ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).sqrt()
+    rms = (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    forms: list[Linear] = [
+        lambda part: part,
+        lambda part: (part - part.mean(-1, keepdim=True)) / centred * gain,
+        lambda part: part / rms * gain,
+        lambda part: part / rms * (1 + gain),  # as Gemma has it
+    ]
+    for form in forms:
+        if _error(form(x) + bias, y) < EXACT:
+            return form, bias
+    raise InputError(f"a {type(norm).__name__} is neither a layer norm nor an RMS norm: expected one of them")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogitPart:
+    """A part of a model and what it adds to a logit.
+
+    Examples:
+        >>> LogitPart(kind="head", layer=1, head=0, value=0.5).name
+        'layer 1, head 0'
+    """
+
+    kind: str  # "embedding", "positions", "head", "attention bias", "cross head", "cross bias", "mlp" or "bias"
+    value: float  # what it adds to the logit
+    layer: int | None = None  # counted from 0; None: it belongs to no layer
+    head: int | None = None  # counted from 0; None: it is no head
+
+    @property
+    def name(self) -> str:
+        """The part in words."""
+        if self.layer is None:
+            return self.kind
+        return f"layer {self.layer}, {self.kind}" + ("" if self.head is None else f" {self.head}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogitAttribution(draw.Drawn):
+    """What every part of a model adds to one logit, or to the difference of two.
+
+    Examples:
+        >>> result = logit_attribution(clearhead.load("everyday"), "A man is standing in the", target=" street")
+        >>> result.answer, result.heads.shape
+        (' street', torch.Size([5, 5]))
+        >>> abs(result.total - result.logit) < 1e-4
+        True
+    """
+
+    parts: list[LogitPart]  # the last is the bias of the final norm and of the output layer
+    answer: str  # the answer, or both
+    logit: float  # the logit of the answer, or the difference of two
+
+    def __repr__(self) -> str:
+        return f"LogitAttribution(answer={self.answer!r}, logit={self.logit:.4g}, parts={len(self.parts)})"
+
+    @property
+    def total(self) -> float:
+        """The sum of all parts, equal to the logit up to rounding."""
+        return sum(part.value for part in self.parts)
+
+    @property
+    def heads(self) -> Float[Tensor, "l h"]:
+        """What each head of self-attention adds."""
+        found = [part for part in self.parts if part.kind == "head"]
+        layers = len({part.layer for part in found})
+        return torch.tensor([part.value for part in found]).unflatten(0, (layers, -1))
+
+    def of(self, kind: str) -> float:
+        """The sum over all parts of one kind."""
+        return sum(part.value for part in self.parts if part.kind == kind)
+
+    def top(self, n: int = 10) -> list[LogitPart]:
+        """The n parts that add or take away most."""
+        return sorted(self.parts, key=lambda part: -abs(part.value))[:n]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        parts = [{"kind": p.kind, "layer": p.layer, "head": p.head, "value": p.value} for p in self.parts]
+        return {"answer": self.answer, "logit": self.logit, "total": self.total, "parts": parts}
+
+    def __rich__(self) -> Table:
+        table = Table("part", "adds", title=f"{self.answer}: {self.logit:.3f}")
+        for part in self.top():
+            table.add_row(part.name, f"{part.value:+.3f}")
+        return table
+
+    def figure(self) -> Figure:
+        """Draw what the heads and the MLP of each layer add as one heat map."""
+        heads = self.heads
+        mlps = torch.zeros(len(heads), 1)
+        for part in self.parts:
+            if part.kind == "mlp" and part.layer is not None:
+                mlps[part.layer, 0] = part.value
+        return draw.matrix(
+            torch.cat([heads, mlps], dim=1).numpy(), rows=[str(i) for i in range(len(heads))],
+            columns=[*(str(i) for i in range(heads.shape[1])), "mlp"], xlabel="head", ylabel="layer",
+            title=f"logit of {self.answer.strip()}",
+        )  # fmt: skip
+
+
+def logit_attribution(
+    model: Bundle | nn.Module,
+    given: Given,
+    *,
+    target: Target | None = None,
+    at: int | None = None,
+    written: str | None = None,
+    tokenizer: Any = None,
+) -> LogitAttribution:
+    """Return what the embedding, the position, every head, every MLP and the biases add to one logit.
+
+    The scale of the final norm is held at its value for this input; the parts then sum to the logit. A head has the
+    biases of its values, and an MLP its own; the bias of an attention's last projection is a part of its own.
+
+    Args:
+        model: A Bundle or a torch module with norms before its sublayers: a language model, a vision transformer.
+        given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
+        target: A class or token, or a pair, whose difference is taken; None: the likeliest.
+        at: The position whose next token is the answer; None: the last.
+        written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
+
+    Raises:
+        InputError: If the parts of the model do not add up: its norms come after the sublayers, or what follows the
+            final norm is not linear.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=9, context=8, width=8, depth=2, heads=2).eval()
+        >>> result = logit_attribution(model, torch.tensor([[1, 2, 3]]), target=(4, 5))
+        >>> result.heads.shape
+        torch.Size([2, 2])
+    """
+    one = model_input(model, given, written=written, tokenizer=tokenizer)
+    place = answer_position(one, at)
+    _ = one.outputs  # a bare module may run to find them, which must not be on the tape below
+    stack = layer_stack(one, "decoder" if one.written is not None else None)
+    name, norm = final_norm(one, stack)
+    leaves: list[Tensor] = []
+
+    def cut(y: Tensor) -> Tensor:
+        leaves.append(y.detach().clone().requires_grad_())
+        return leaves[-1]
+
+    addresses = [f"{name}.input", *part_addresses(one, stack)]
+    with torch.enable_grad(), expected_missing(), watch(one.model, *addresses) as tape:
+        logits = one.logits(changes={name: cut}, at=place)[0]
+        answer = answer_of(one, int(logits.argmax()) if target is None else target, place)
+        chosen = _contrast(logits, answer.ids)
+        (slope,) = torch.autograd.grad(chosen, leaves[-1])
+    logit, y, slope = float(chosen.detach()), leaves[-1].detach()[0].double(), slope[0].double()
+    linear = float((y * slope).sum())
+    with torch.no_grad():
+        twice = float(_contrast(one.logits(changes={name: lambda y: 2 * y}, at=place)[0], answer.ids))
+    if abs(twice - logit - linear) > EXACT * (1 + abs(linear)):
+        raise InputError(
+            f"what follows {name!r} in this {type(one.model).__name__} is not linear, so that its parts have no shares "
+            "of a logit: expected a language model, or a vision transformer with pool 'cls', 'mean' or 'both' and a "
+            "linear head"
+        )
+    fixed, bias = fixed_norm(norm, tape[f"{name}.input"][0], y)
+    parts = [
+        LogitPart(kind=part.kind, layer=part.layer, head=part.head, value=float((fixed(part.x) * slope).sum()))
+        for part in residual_parts(one, stack, tape)
+    ]
+    rest = logit - linear + float((bias * slope).sum())  # the biases of the output layer and of the final norm
+    return LogitAttribution(parts=[*parts, LogitPart(kind="bias", value=rest)], answer=answer.name, logit=logit)
+
+
+def _contrast(logits: Float[Tensor, "v"], ids: tuple[int, ...]) -> Float[Tensor, ""]:
+    """The logit of one answer, or the difference of two, in float64."""
+    return logits[ids[0]].double() - (logits[ids[1]].double() if len(ids) == 2 else 0.0)

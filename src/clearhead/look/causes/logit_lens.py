@@ -1,0 +1,176 @@
+"""logit_lens: what a model would answer after each of its layers (nostalgebraist 2020).
+
+The output of a layer is read as if it were that of the last one: the final norm and the output layer turn it into
+logits. In a language model this is done at every position, elsewhere for the one answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ... import draw
+from ...errors import InputError
+from ...weights import Bundle
+from ..axes import first_tensor
+from ..capture.watch import watch
+from ..layer_stacks import layer_stack, view_addresses
+from ..measured_input import LOGITS, Given, ModelInput, answer_position, model_input
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+ONE = "class"  # the column of a classifier
+MOST_WORDS, LONGEST = 16, 12  # columns of a figure that shows the answers; letters of an answer in it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogitLens(draw.Drawn):
+    """The likeliest answers after each layer, and how far they are from the model's own.
+
+    Examples:
+        >>> result = logit_lens(clearhead.load("everyday"), "A man is standing in the")
+        >>> result.tokens[-1], result.rank.shape
+        (' the', torch.Size([5, 6]))
+        >>> result.rank[-1].tolist(), bool((result.divergence[-1].abs() < 1e-5).all())  # the last layer is the model
+        ([0, 0, 0, 0, 0, 0], True)
+    """
+
+    tokens: list[str]  # the token after which each column answers; of a classifier the one name "class"
+    layers: list[str]  # the address of each layer
+    top: list[list[list[tuple[str, float]]]]  # for each layer and column, the likeliest answers with probabilities
+    rank: Int[Tensor, "l t"]  # number of answers that are likelier than the model's own at this layer
+    divergence: Float[Tensor, "l t"]  # KL(p of the model || p of the layer), in nats
+    entropy: Float[Tensor, "l t"]  # of the layer's distribution, in nats
+
+    def __repr__(self) -> str:
+        return f"LogitLens(layers={len(self.layers)}, columns={len(self.tokens)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "tokens": self.tokens, "layers": self.layers, "top": [[[list(a) for a in x] for x in y] for y in self.top],
+            "rank": self.rank.tolist(), "divergence": self.divergence.tolist(), "entropy": self.entropy.tolist(),
+        }  # fmt: skip
+
+    def figure(self) -> Figure:
+        """Draw the likeliest answer in a cell per layer and column, coloured by its divergence from the model's answer.
+
+        A text of more than 16 columns is drawn without the answers.
+        """
+        rows = [str(i) for i in range(len(self.layers))]
+        rows[-1] += " (model)"  # its divergence is 0 by definition
+        words = [[_short(cell[0][0]) for cell in row] for row in self.top]
+        return draw.heatmap(
+            self.divergence.clamp(min=0).numpy(), rows=rows, columns=self.tokens, ylabel="layer", square=False,
+            words=words if len(self.tokens) <= MOST_WORDS else None,
+            xlabel="after the token" if self.tokens != [ONE] else "",
+            title="Logit lens: the likeliest answer after each layer", scale="KL to the model's own answer, in nats",
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def logit_lens(
+    model: Bundle | nn.Module,
+    given: Given,
+    *,
+    top: int = 5,
+    at: int | None = None,
+    written: str | None = None,
+    tokenizer: Any = None,
+) -> LogitLens:
+    """Return the likeliest answers after each layer, the rank of the final one, and the divergence from the final.
+
+    Args:
+        model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
+            module whose output is logits.
+        given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
+        top: The number of answers to name.
+        at: The position whose next token is the answer; None: all of a language model, else the last or the masked one.
+        written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
+
+    Examples:
+        >>> result = logit_lens(clearhead.load("everyday"), "A man is standing in the", top=2)
+        >>> len(result.top), len(result.top[0]), len(result.top[0][0])
+        (5, 6, 2)
+    """
+    if top < 1:
+        raise InputError(f"top={top}: expected 1 or more")
+    one = model_input(model, given, written=written, tokenizer=tokenizer)
+    place = answer_position(one, at)
+    layers = view_addresses(layer_stack(one, "decoder" if one.written is not None else None), "residual")
+    with watch(one.model, *layers, keep=first_tensor) as tape:
+        one.logits(at=place)
+    states = torch.cat([tape.calls(address)[0] for address in layers])
+    everywhere = at is None and one.bundle is not None and has_lens(one.bundle)
+    if everywhere:
+        most = max(1, LOGITS // one.model.head.out_features // len(layers))  # type: ignore[union-attr, operator]
+        parts = [lens_logits(one.model, x) for x in states.split(most, dim=1)]
+    else:
+        parts = [one.logits(len(layers), {layers[-1]: _replaced(states)}, place)[:, None]]
+    found = [_columns(one, logits, top) for logits in parts]
+    names = (one.written or one.pieces or []) if one.grid is None else []
+    if not everywhere:
+        names = [ONE if place is None or place >= len(names) else names[place]]
+    return LogitLens(
+        tokens=names, layers=layers, top=[[x for part in found for x in part[0][i]] for i in range(len(layers))],
+        rank=torch.cat([part[1] for part in found], dim=1), divergence=torch.cat([part[2] for part in found], dim=1),
+        entropy=torch.cat([part[3] for part in found], dim=1),
+    )  # fmt: skip
+
+
+def _short(word: str) -> str:
+    """A token as it is written into a cell: without spaces around it, and shortened."""
+    text = word.strip() or repr(word)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
+
+
+def has_lens(bundle: Bundle) -> bool:
+    """Whether the logits of every position are the product of a final norm and an output layer."""
+    return "predict" in bundle.can and getattr(bundle.model, "norm", None) is not None
+
+
+def lens_logits(model: nn.Module, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+    """The logits of outputs of layers of a language model: those of its final norm and its output layer.
+
+    Args:
+        model: A language model with `norm` and `head`.
+        x: The residual stream after any layer.
+    """
+    ours: Any = model
+    logits: Tensor = ours.head(ours.norm(x))
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _replaced(states: Float[Tensor, "l t d"]) -> Any:
+    """An edit that makes the last layer's output in row i that of layer i."""
+
+    def change(x: Any) -> Any:
+        return (states.to(x[0]), *x[1:]) if isinstance(x, tuple) else states.to(x)
+
+    return change
+
+
+def _columns(
+    one: ModelInput, logits: Float[Tensor, "l t v"], top: int
+) -> tuple[list[list[list[tuple[str, float]]]], Tensor, Tensor, Tensor]:
+    """The likeliest answers, the rank of the last layer's, the divergence from it, and the entropy."""
+    logp = logits.log_softmax(-1)
+    p, final = logp.exp(), logp[-1]
+    best = final.argmax(-1)
+    rank = (logp > logp.gather(-1, best.expand(len(logp), -1)[..., None])).sum(-1)
+    divergence = (final.exp() * (final - logp)).nan_to_num(0.0).sum(-1)
+    entropy = -(p * logp).nan_to_num(0.0).sum(-1)
+    shares, ids = p.topk(min(top, p.shape[-1]), dim=-1)
+    named = {i: one.outputs.name(i) for i in ids.flatten().unique().tolist()}
+    answers = [
+        [[(named[i], share) for i, share in zip(*cell, strict=True)] for cell in zip(*row, strict=True)]
+        for row in zip(ids.tolist(), shares.tolist(), strict=True)
+    ]
+    return answers, rank.cpu(), divergence.cpu(), entropy.cpu()

@@ -1,0 +1,240 @@
+"""patching: which layer and position carry the difference between two inputs, by activation patching.
+
+Meng et al. 2022, section 2 (causal tracing); Wang et al. 2023 for heads. The model runs on the corrupted input, one
+activation is replaced by that of the clean input, and the answer's log-probability shows how much of the clean answer
+comes back. All cells of the map are independent: many run as rows of one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ... import draw
+from ...errors import InputError
+from ...weights import Bundle
+from ..capture.edits import Edit
+from ..capture.watch import watch
+from ..layer_stacks import layer_stack, view_addresses
+from ..measured_input import Answer, Given, ModelInput, Target, answer_of, answer_position, model_input
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Done = Callable[[int, int], None]  # called with the number of cells just finished, and of all
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Patching(draw.Drawn):
+    """The share of the clean answer that comes back when one activation of the clean input is put into the other run.
+
+    Examples:
+        >>> writer = clearhead.load("everyday")
+        >>> result = patching(writer, "The man lost his", "The girl lost his", target=(" way", " hair"))
+        >>> result.matrix.shape, result.columns
+        (torch.Size([5, 4]), ['The', ' man', ' lost', ' his'])
+        >>> bool((result.matrix[:, 0].abs() < 1e-4).all())  # the first token is the same in both
+        True
+    """
+
+    matrix: Float[Tensor, "l n"]  # 0: as the corrupted input, 1: as the clean one; layers x tokens or x heads
+    what: str  # what is exchanged: "residual", "attention", "mlp", "cross" or "heads"
+    layers: list[str]  # the address of each row
+    columns: list[str]  # the name of each token of the clean input, or of each head
+    answers: tuple[str, ...]  # what is measured: the name of an answer, or of two whose difference it is
+    clean: float  # its log-probability, or the difference of two, for the clean input
+    corrupted: float  # the same for the corrupted input
+    others: list[str] | None = None  # the name of each token of the corrupted input; None: as `columns`
+    grid: tuple[int, int] | None = None  # rows and columns of patches of an image: the last columns, row by row
+    answer_ids: tuple[int, ...] = ()  # the tokens or classes of `answers`
+
+    def __repr__(self) -> str:
+        return f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
+
+    @property
+    def answer(self) -> str:
+        """The answer, or both, in words."""
+        return " against ".join(name.strip() or name for name in self.answers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "what": self.what, "answer": self.answer, "clean": self.clean, "corrupted": self.corrupted,
+            "layers": self.layers, "columns": self.columns, "others": self.others, "grid": self.grid,
+            "matrix": self.matrix.tolist(),
+        }  # fmt: skip
+
+    def figure(self, *, most: float | None = 1.0) -> Figure:
+        """Draw the matrix as one heat map, layers from top to bottom; a token that was exchanged has both names.
+
+        Args:
+            most: The effect at the end of the colours; None: the largest.
+        """
+        pairs = zip(self.columns, self.others or self.columns, strict=True)
+        names = [one if one == two else f"{one.strip()} / {two.strip()}" for one, two in pairs]
+        return draw.matrix(
+            self.matrix.numpy(), rows=[str(i) for i in range(len(self.layers))], columns=names, ylabel="layer",
+            title=f"Activation patching: {self.what} of the first input in the run of the second\n"
+            f"answer: {self.answer.strip()}", most=most, square=False, scale="0: as the second input, 1: as the first",
+            xlabel="head" if self.what == "heads" else f"token{' (first / second input)' * (names != self.columns)}",
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def patching(
+    model: Bundle | nn.Module,
+    clean: Given,
+    corrupted: Given,
+    *,
+    target: Target | None = None,
+    what: str = "residual",
+    at: int | None = None,
+    stack: str | None = None,
+    written: str | None = None,
+    tokenizer: Any = None,
+    done: Done | None = None,
+) -> Patching:
+    """Return the effect of every layer and position, or of every head, on the difference between two inputs.
+
+    The effect is (m - m_corrupted) / (m_clean - m_corrupted), where m is the log-probability of the target, or the
+    difference of two, if one activation of the corrupted run is replaced by that of the clean run.
+
+    Args:
+        model: A Bundle of a language model, a classifier, a translator or an encoder with a masked token; or a torch
+            module whose output is logits, such as a model of transformers or timm.
+        clean: The first input, whose activations are put in: a text or an image; for a torch module its first argument
+            with one row, or a dict of its arguments.
+        corrupted: The second input, whose run is changed, with as many tokens.
+        target: A class or token, or a pair, whose difference is measured; None: the likeliest answer to the clean
+            input, against that to the corrupted one if the two differ.
+        what: What is exchanged: the "residual" stream after a layer, the output of its "attention", "cross"-attention
+            or "mlp", or the output of each of its "heads" at all positions.
+        at: The position whose next token is the answer; None: the last, or the masked token.
+        stack: "encoder" or "decoder", for a model that has both; None: the one with more layers.
+        written: What a translator has written so far.
+        tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
+        done: Called with the number of cells just finished, and of all.
+
+    Raises:
+        InputError: If the inputs have different lengths, give the same answer, or the model has no such activation.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=9, context=8, width=8, depth=2, heads=2).eval()
+        >>> result = patching(model, torch.tensor([[1, 2, 3]]), torch.tensor([[1, 5, 3]]), target=4, what="heads")
+        >>> result.matrix.shape
+        torch.Size([2, 2])
+    """
+    ours, other = (model_input(model, given, written=written, tokenizer=tokenizer) for given in (clean, corrupted))
+    _check_lengths(ours, other)
+    place = answer_position(ours, at)
+    if at is None and place != answer_position(other, at):
+        raise InputError("the masked token is at another position in the corrupted text: expected the same one")
+    layers = view_addresses(layer_stack(ours, stack), what)
+    with watch(ours.model, *layers, keep=_first) as tape:
+        logits = ours.logits(at=place)
+    before = other.logits(at=place)
+    answer = answer_of(ours, _answers(logits, before) if target is None else target, place)
+    best, least = float(answer.measure(logits)), float(answer.measure(before))
+    if best == least:
+        raise InputError(
+            f"the clean and the corrupted input give {answer.name!r} the same {best:.4g}: expected another corrupted "
+            "input, or another target"
+        )
+    records = [_record(tape.calls(address), address, ours.tokens) for address in layers]
+    size, decoder = records[0].shape[0], layers[0].split(".")[0] == "decoder"
+    names = [str(i) for i in range(size)] if what == "heads" else ours.names(size, decoder=decoder)
+    others = None if what == "heads" else other.names(size, decoder=decoder)
+    found = sweep(other, answer, layers, records, logits.shape[-1], done)
+    return Patching(
+        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answers=answer.names,
+        clean=best, corrupted=least, others=others, answer_ids=answer.ids,
+        grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
+    )  # fmt: skip
+
+
+def sweep(
+    given: ModelInput, answer: Answer, layers: list[str], records: list[Tensor], vocab: int, done: Done | None
+) -> Float[Tensor, "l n"]:
+    """What is measured of the answer when place n of address l is replaced by that of a record, for every l and n.
+
+    Args:
+        given: The input of the run that is changed.
+        answer: What is measured.
+        layers: The addresses.
+        records: What is put in, (n, ...) per address.
+        vocab: The number of logits.
+        done: Called with the number of cells just finished, and of all.
+    """
+    places = records[0].shape[0]
+    cells = [(layer, place) for layer in range(len(layers)) for place in range(places)]
+    step, found = given.room(vocab), []
+    for first in range(0, len(cells), step):
+        some = cells[first : first + step]
+        changes = {
+            address: _put(record, [(row, place) for row, (i, place) in enumerate(some) if i == layer])
+            for layer, (address, record) in enumerate(zip(layers, records, strict=True))
+            if any(i == layer for i, _ in some)
+        }
+        found.append(answer.measure(given.logits(len(some), changes, answer.at)))
+        if done is not None:
+            done(len(some), len(cells))
+    return torch.cat(found).unflatten(0, (len(layers), places))
+
+
+def _put(record: Tensor, cells: list[tuple[int, int]]) -> Edit:
+    """An edit that replaces place p in row r by that of a record, for each (r, p)."""
+    rows, places = (list(x) for x in zip(*cells, strict=True))
+
+    def change(x: Any) -> Any:
+        if isinstance(x, tuple):  # a foreign layer may return several values
+            return (change(x[0]), *x[1:])
+        flat = x.ndim == record.ndim  # as the MLP of OPT, (rows x tokens, width)
+        y = x.unflatten(0, (-1, len(record))).clone() if flat else x.clone()
+        y[rows, places] = record[places].to(y)
+        return y.flatten(0, 1) if flat else y
+
+    return change
+
+
+def _first(record: Any) -> Any:
+    return record[0] if isinstance(record, tuple) else record
+
+
+def _record(calls: list[Any], address: str, tokens: int) -> Tensor:
+    """The one record of an address without its batch axis: (t, d), or (h, t, e) of heads.
+
+    A layer may join the axes of rows and tokens, as the MLP of OPT does.
+    """
+    if len(calls) != 1:
+        raise InputError(f"{address} runs {len(calls)} times in one pass: expected a layer that runs once")
+    x = calls[0]
+    axes = 4 if address.endswith(".heads") else 3
+    if axes == 3 and isinstance(x, Tensor) and x.ndim == 2 and len(x) == tokens:
+        return x
+    if not isinstance(x, Tensor) or x.ndim != axes or x.shape[0] != 1:
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"the output of {address} has the shape {shape}: expected a vector per token to exchange")
+    return x[0]
+
+
+def _answers(clean: Tensor, corrupted: Tensor) -> Target:
+    """The likeliest answer to the clean input, and that to the corrupted one if it is another."""
+    one, two = int(clean[0].argmax()), int(corrupted[0].argmax())
+    return one if one == two else (one, two)
+
+
+def _check_lengths(ours: ModelInput, other: ModelInput) -> None:
+    sizes = [[tuple(x.shape) for x in (*one.args, *one.row.values()) if isinstance(x, Tensor)] for one in (ours, other)]
+    if sizes[0] == sizes[1]:
+        return
+    if ours.pieces is not None and other.pieces is not None:
+        raise InputError(
+            f"the clean text has {len(ours.pieces)} tokens and the corrupted one {len(other.pieces)}: expected as "
+            f"many, because positions are exchanged ({ours.pieces} and {other.pieces})"
+        )
+    raise InputError(f"inputs of shapes {sizes[0]} and {sizes[1]}: expected the same, because positions are exchanged")

@@ -1,0 +1,1 @@
+"""The lectures' sentences, words that attend to words, and linear models as a baseline."""

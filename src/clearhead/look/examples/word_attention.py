@@ -1,0 +1,324 @@
+"""word_attention: which heads attend from one word to another, over a set of sentences, compared with chance.
+
+A single sentence shows little: among hundreds of heads some attends to any word. A head that does so in most sentences
+of a set, and also in those by which it was not chosen, has learned something.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from rich.table import Table
+from torch import Tensor
+
+from ... import draw
+from ...errors import InputError, nearest
+from ...tokens import Pair, Tokenizer
+from ...weights import Bundle
+from ..maps.text_attention import TextAttention, attention, text_inputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BETWEEN = "|||"  # stands between a source and its translation
+SETS = {  # the sentences that come with the package
+    "names": "she or he -> the person's name, with a second name as a distractor",
+    "objects": "it -> the one thing that was named before",
+    "things": "it -> one of two nouns; only the end of the sentence tells which, so that no causal model can know",
+    "banks": "bank -> the word before it that tells which of its two senses is meant",
+    "verbs": "made, making -> the adjective after more, later in the sentence, so that no causal model can look at it",
+    "verbs-french": "French: rend (makes) -> the adjective after plus (more)",
+    "adjectives": "French: an adjective -> the noun before it",
+    "order": "French to English: the noun that is written -> the French noun, whose adjective follows it",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A text with a query word and the answer word that it should attend to.
+
+    Examples:
+        >>> sentence = Sentence.parse("The [cat] slept because {it} was tired.")
+        >>> sentence.text, sentence.query, sentence.answer
+        ('The cat slept because it was tired.', (22, 24), (4, 7))
+    """
+
+    text: str  # without brackets; for a translator the source
+    query: tuple[int, int]  # first and last + 1 character of the query word, in the target if there is one
+    answer: tuple[int, int]  # the same of the answer word, in the text
+    target: str | None = None  # the translation
+
+    @staticmethod
+    def parse(line: str) -> Sentence:
+        """Read a sentence in which the query is written {so} and the answer [so]; a translation follows after |||.
+
+        Args:
+            line: The sentence.
+        """
+        text, _, target = (part.strip() for part in line.partition(BETWEEN))
+        if not target:
+            bare, marks = _unmarked(text, "{}[]")
+            return Sentence(text=bare, query=marks["{}"], answer=marks["[]"])
+        source, answer = _unmarked(text, "[]")
+        written, query = _unmarked(target, "{}")
+        return Sentence(text=source, query=query["{}"], answer=answer["[]"], target=written)
+
+
+def _unmarked(text: str, brackets: str) -> tuple[str, dict[str, tuple[int, int]]]:
+    """The text without its brackets, and the place of what was between each pair of them."""
+    bare = "".join(c for c in text if c not in brackets)
+    found = {}
+    for pair in (brackets[i : i + 2] for i in range(0, len(brackets), 2)):
+        if text.count(pair[0]) != 1 or text.count(pair[1]) != 1:
+            raise InputError(f"{text!r}: expected one word between {pair[0]} and {pair[1]}")
+        first, last = (sum(c not in brackets for c in text[: text.index(mark)]) for mark in pair)
+        found[pair] = (first, last)
+    return bare, found
+
+
+def read_sentences(name: str | Path) -> list[Sentence]:
+    """Return a set of sentences that comes with the package, or those of a file, one per line.
+
+    Args:
+        name: "names", "objects", "things", "banks", "verbs", "verbs-french", "adjectives" or "order"; or a file.
+
+    Examples:
+        >>> sentence = read_sentences("verbs")[0]
+        >>> sentence.text[slice(*sentence.query)], sentence.text[slice(*sentence.answer)]
+        ('making', 'difficult')
+    """
+    if str(name) in SETS:
+        content = (files(__package__) / "sentences" / f"{name}.txt").read_text(encoding="utf-8")
+    elif Path(name).is_file():
+        content = Path(name).read_text(encoding="utf-8")
+    else:
+        raise InputError(
+            f"no sentences {str(name)!r}: expected a file or one of {', '.join(SETS)}{nearest(str(name), SETS)}"
+        )
+    return [Sentence.parse(line) for line in content.splitlines() if line.strip()]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WordAttention(draw.Drawn):
+    """How often each head attends most to the answer word, and with which weight, over a set of sentences.
+
+    Examples:
+        >>> result = word_attention(clearhead.load("everyday"), read_sentences("things")[:6])
+        >>> result.share.shape, result.weights.shape
+        (torch.Size([5, 5]), torch.Size([6, 5, 5]))
+    """
+
+    kind: str  # the kind of attention, a key of TextAttention.maps
+    hits: Bool[Tensor, "n l h"]  # whether the largest weight is on the answer
+    weights: Float[Tensor, "n l h"]  # the answer's part of the weight on all words that count
+    chances: Float[Tensor, "n"]  # what both would be on average if all words that count had the same weight
+
+    def __repr__(self) -> str:
+        layer, head = self.best
+        return (
+            f"WordAttention(kind={self.kind!r}, sentences={len(self.hits)}, best=layer {layer} head {head}, "
+            f"share={float(self.share[layer, head]):.2f}, chance={self.chance:.2f})"
+        )
+
+    @property
+    def share(self) -> Float[Tensor, "l h"]:
+        """The share of the sentences in which each head attends most to the answer."""
+        return self.hits.float().mean(0)
+
+    @property
+    def weight(self) -> Float[Tensor, "l h"]:
+        """The mean weight of the answer in each head."""
+        return self.weights.mean(0)
+
+    @property
+    def chance(self) -> float:
+        """The share, and the weight, of a head that attends to all words alike."""
+        return float(self.chances.mean())
+
+    @property
+    def best(self) -> tuple[int, int]:
+        """The layer and head with the largest share, among equal ones the largest weight."""
+        return _best(self.hits, self.weights)
+
+    @property
+    def held_out(self) -> float:
+        """The share of a best head in sentences that it was not chosen by: one half chooses, the other scores."""
+        half, found = len(self.hits) // 2, []
+        if not half:
+            raise InputError("one sentence has no halves: expected two or more")
+        for chosen, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+            layer, head = _best(self.hits[chosen], self.weights[chosen])
+            found.append(self.hits[other, layer, head])
+        return float(torch.cat(found).float().mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "kind": self.kind, "sentences": len(self.hits), "chance": self.chance, "best": list(self.best),
+            "held_out": self.held_out, "share": self.share.tolist(), "weight": self.weight.tolist(),
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        layers, heads = self.share.shape
+        table = Table(
+            "layer", *(f"head {i}" for i in range(heads)), title=f"share of sentences; chance {self.chance:.0%}"
+        )
+        for i in range(layers):
+            table.add_row(str(i), *(f"{x:.0%}" for x in self.share[i].tolist()))
+        return table
+
+    def figure(self) -> Figure:
+        """Draw the share of each head as one heat map."""
+        layers, heads = self.share.shape
+        return draw.heatmap(
+            self.share.numpy(), rows=[str(i) for i in range(layers)], columns=[str(i) for i in range(heads)],
+            xlabel="head", ylabel="layer", most=1.0,
+            title=f"share of {len(self.hits)} sentences; chance {self.chance:.2f}",
+        )  # fmt: skip
+
+
+def _best(hits: Tensor, weights: Tensor) -> tuple[int, int]:
+    score = hits.float().mean(0) + 1e-3 * weights.mean(0)  # a thousandth decides between equal shares only
+    layer, head = divmod(int(score.argmax()), score.shape[1])
+    return layer, head
+
+
+@torch.no_grad()
+def word_attention(
+    bundle: Bundle,
+    sentences: Sequence[Sentence],
+    *,
+    kind: str | None = None,
+    sinks: bool = False,
+    done: Callable[[int, int], None] | None = None,
+) -> WordAttention:
+    """Return how often every head attends from the query word most to the answer word, compared with chance.
+
+    A word of several tokens has the mean attention of its queries and the sum of the weights on its keys. Special
+    tokens do not count, nor does the first token of a causal model, on which many heads put weight that they do not
+    need (Xiao et al. 2023).
+
+    Args:
+        bundle: A GPT, a BERT or a translator; or a model of transformers, as `load` opens it.
+        sentences: Sentences with a query and an answer each: see `read_sentences`.
+        kind: "self"; of a translator "encoder", "decoder" or "cross"; None: "cross" if sentences have translations.
+        sinks: Count special tokens and the first token too.
+        done: Called with the number of sentences just finished, and of all.
+
+    Raises:
+        InputError: If a sentence has no such words in the model's tokens, or its answer does not count.
+
+    Examples:
+        >>> result = word_attention(clearhead.load("fr-en"), read_sentences("order")[:4])
+        >>> result.kind, result.share.shape
+        ('cross', torch.Size([3, 5]))
+    """
+    if not sentences:
+        raise InputError("there are no sentences: expected one or more")
+    hits, weights, chances = [], [], []
+    for sentence in sentences:
+        kind, hit, weight, chance = _scores(bundle, sentence, kind, sinks)
+        hits.append(hit)
+        weights.append(weight)
+        chances.append(chance)
+        if done is not None:
+            done(1, len(sentences))
+    return WordAttention(
+        kind=kind or "self", hits=torch.stack(hits), weights=torch.stack(weights), chances=torch.tensor(chances)
+    )  # fmt: skip
+
+
+def _scores(
+    bundle: Bundle, sentence: Sentence, kind: str | None, sinks: bool
+) -> tuple[str, Bool[Tensor, "l h"], Float[Tensor, "l h"], float]:
+    """The kind of attention, whether each head attends most to the answer, its weight there, and both by chance."""
+    target = sentence.target
+    if isinstance(bundle.tokens, Pair) and target is None:
+        target = sentence.text  # the encoder does not depend on it
+    result = attention(bundle, sentence.text, target=target)
+    kind = ("cross" if sentence.target is not None else next(iter(result.maps))) if kind is None else kind
+    if kind not in result.maps:
+        raise InputError(f"kind={kind!r}: expected one of {', '.join(result.maps)}{nearest(kind, result.maps)}")
+    written = sentence.target is not None
+    if written == (kind in ("self", "encoder")):
+        raise InputError(f"kind={kind!r} with {sentence.text!r}: expected a translation for 'cross' only, after |||")
+    inputs = text_inputs(bundle, sentence.text, target)
+    special, at_target = _special(bundle, inputs.row["source" if "source" in inputs.row else "ids"][0]), target or ""
+    answer = word_tokens(result.pieces, special, sentence.text, sentence.answer)
+    query = (
+        word_tokens(result.target or [], _special(bundle, inputs.written, True), at_target, sentence.query)
+        if written else word_tokens(result.pieces, special, sentence.text, sentence.query)
+    )  # fmt: skip
+    causal = "predict" in bundle.can
+    counts = torch.tensor([sinks or not (x or (causal and i == 0)) for i, x in enumerate(special)])
+    if causal:
+        counts[max(query) + 1 :] = False
+    if not counts[answer].all():
+        raise InputError(
+            f"{sentence.text!r}: the answer is the first token, or comes after the query in a model that looks back "
+            "only; expected another sentence, or sinks=True"
+        )
+    return kind, *_measured(result, kind, query, answer, counts), len(answer) / int(counts.sum())
+
+
+def _measured(
+    result: TextAttention, kind: str, query: list[int], answer: list[int], counts: Bool[Tensor, "k"]
+) -> tuple[Bool[Tensor, "l h"], Float[Tensor, "l h"]]:
+    """Whether each head attends most to the answer, and its part of the weight that counts."""
+    rows = torch.stack([torch.stack([x.row(i)[0] for i in query]).mean(0) for x in result.maps[kind]]).float().cpu()
+    rows = rows * counts
+    on, others = rows[..., answer], rows.clone()
+    others[..., answer] = 0.0
+    hit = on.amax(-1) > others.amax(-1)  # a head that attends to several words alike has chosen none
+    total = rows.sum(-1)
+    return hit & (total > 0), on.sum(-1) / total.clamp(min=1e-30)
+
+
+def _special(bundle: Bundle, ids: Any, target: bool = False) -> list[bool]:
+    """Whether each id is a special token, but for an unknown word."""
+    both = bundle.tokens
+    tokens: Tokenizer = (both.target if target else both.source) if isinstance(both, Pair) else bundle.tokenizer()
+    named = {tokens.pad, tokens.start, tokens.end, *tokens.special_names.values()} - {tokens.unknown, None}
+    return [i in named for i in ids.tolist()]
+
+
+def word_tokens(pieces: Sequence[str], special: Sequence[bool], text: str, span: tuple[int, int]) -> list[int]:
+    """The tokens of a word of a text.
+
+    Args:
+        pieces: The text of each token. Spaces, capitals and accents may differ from those of the text.
+        special: Whether each token is a special one, which has no place in the text.
+        text: The text.
+        span: First and last + 1 character of the word.
+    """
+    first, last = len(_plain(text[: span[0]])), len(_plain(text[: span[1]]))
+    found, at, whole = [], 0, _plain(text)
+    for i, piece in enumerate(pieces):
+        if special[i]:
+            continue
+        letters = _plain(piece)
+        if whole[at : at + len(letters)] != letters:
+            letters = _plain(piece.removeprefix("##"))
+        if whole[at : at + len(letters)] != letters:
+            raise InputError(
+                f"the token {piece!r} is not in {text!r} after {whole[:at]!r}: expected words that the model knows"
+            )
+        if at < last and at + len(letters) > first:
+            found.append(i)
+        at += len(letters)
+    if not found:
+        raise InputError(f"{text[span[0] : span[1]]!r} has no token in {text!r}")
+    return found
+
+
+def _plain(text: str) -> str:
+    """The text without spaces, capitals and accents, by which tokens and text are compared."""
+    decomposed = unicodedata.normalize("NFKD", text.lower())
+    return "".join(c for c in decomposed if not c.isspace() and not unicodedata.combining(c) and c != "▁")

@@ -1,0 +1,387 @@
+"""Which module of a model is running: how an attention call inside a foreign model gets its name."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import InputError
+from ..capture.hooks import Session, call_after, call_before
+from ..capture.tap import Listener
+from ..capture.tape import Keep, Tape
+from ..capture.text_counter import TextCounter
+from ..maps.call import Call, DenseCall
+from .torch_attention import first_position
+
+# What modules of transformers, timm, torch and others call their number of query heads, the output features of which
+# module divided by which size give it, and the configs of models of transformers that have it.
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+QUERIES = ("q_proj", "query", "q", "wq", "to_q")
+HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim")
+
+
+@dataclass(frozen=True, eq=False)
+class CacheState:
+    """A KV cache object like those of transformers, as a pass of the model found it."""
+
+    ref: weakref.ref[Any]
+    length: int  # tokens that it has seen before the pass
+    forgets: bool  # it has a sliding window, and keeps only the last keys
+
+
+@dataclass(eq=False)
+class Frame:
+    """One call of a module that has begun and not ended."""
+
+    module: nn.Module
+    path: str | None  # None: the root, if it cannot call attention itself
+    given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
+    attended: bool = False  # an attention call was seen inside
+    fused: bool = False  # ... of a fused kernel, made by the module itself
+    features: frozenset[int] = frozenset()  # axes of softmaxes over the last but one, as linear attention takes them
+    products: set[torch.Size] = field(default_factory=set)  # shapes of products of two tensors of as many axes
+    call: FrameType | None = None  # the frame of Python that runs the module
+    parent: Frame | None = None  # that of the module around it
+    own_cache: CacheState | None = None  # the KV cache that the module was called with
+
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        """The tensors that the module was called with."""
+        return list(_tensors(self.given))
+
+    @cached_property
+    def heads(self) -> frozenset[int]:
+        """How many query heads the module may have, by its attributes, its config and its projection; empty: not known.
+
+        These mostly agree. Where they do not, as where a config holds the number of another part, one of them is right.
+        """
+        module, config = self.module, getattr(self.module, "config", None)
+        counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]
+        for name in QUERIES:
+            width = getattr(getattr(module, name, None), "out_features", None)
+            sizes = [getattr(module, size, None) for size in HEAD_SIZES]
+            counts += [width // size for size in sizes if isinstance(width, int) and isinstance(size, int) and size]
+        return frozenset(n for n in counts if type(n) is int and n > 0)
+
+    @property
+    def cache(self) -> CacheState | None:
+        """The KV cache that the module, or the one around it, was called with."""
+        return self.own_cache or (None if self.parent is None else self.parent.own_cache)
+
+    def was_given(self, rows: int, queries: int, keys: int) -> bool:
+        """Whether the module was called with as many tokens as keys: then the keys are made of them, and of no cache.
+
+        The tokens are (b, n, d), (n, b, d) or an image; rows, queries and keys are those of the attention. If the
+        module was called with queries, keys and values (b, h, n, e), these are tokens of the module around it.
+        """
+        if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
+            return True
+        if sum(x.ndim == 4 and x.is_floating_point() for x in self.inputs) >= 3:
+            return self.parent is not None and self.parent.was_given(rows, queries, keys)
+        return any(x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where in a model an attention call happens: the module, and which of its calls in one pass of the model."""
+
+    frame: Frame
+    path: str
+    index: int
+
+    def address(self, leaf: str, call: str | None = None) -> str:
+        """The address of an activation here.
+
+        Args:
+            leaf: The name of the activation.
+            call: What stands for the number of the call; if not given, @1, @2 and so on from the second call on.
+        """
+        call = (f"@{self.index}" if self.index else "") if call is None else call
+        path = f"{self.path}{call}"
+        return f"{path}.{leaf}" if path else leaf
+
+    def check_heads(self, heads: int) -> None:
+        """Raise if an attention call here has another number of heads than the module: which they are is not known."""
+        known = self.frame.heads
+        if known and heads not in known:
+            where = repr(self.path) if self.path else f"this {type(self.frame.module).__name__}"
+            raise InputError(
+                f"{where} has {' or '.join(map(str, sorted(known)))} heads and calls attention with {heads}: which of "
+                "its heads these are is not known, so that this attention can be neither watched nor edited"
+            )
+
+
+class Running:
+    """The modules of one model that are running in one thread, outermost first.
+
+    Hooks follow the calls of modules. A module whose `forward` is called directly has no hooks: its attention counts as
+    that of the module around it. A copy of the model keeps the hooks, and is not followed.
+
+    Args:
+        root: The model.
+        paths: The modules that may call attention, with their names in the model.
+        thread: The thread that is followed.
+    """
+
+    def __init__(self, root: nn.Module, paths: dict[nn.Module, str], thread: int) -> None:
+        self.root, self.paths, self.thread = root, paths, thread
+        self.frames: list[Frame] = []
+        self.passes = 0  # calls from outside of the model, of itself or of a part
+        self._calls: Counter[str] = Counter()  # attention calls of each module in the present pass
+        self._caches: list[CacheState] = []  # the KV caches of the present pass
+        self._layers: dict[nn.Module, int] = {}  # modules that were given a cache first, and their first layer
+
+    def follow(self, session: Session, left: Callable[[Frame, Any], None]) -> None:
+        """Follow the modules until the session ends; `left` is called with each frame that ends and its output."""
+        session.undo_with(self.frames.clear)
+        modules = {self.root: "", **self.paths}
+        call_before(session, modules, self._enter, first=True)
+        call_after(session, modules, partial(self._leave, left), always=True)
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
+            return
+        self._forget_interrupted()
+        if not self.frames:
+            self.passes += 1
+            self._calls.clear()
+            self._caches.clear()
+        frame = Frame(module, self.paths.get(module), (args, kwargs), call=_caller())
+        frame.parent = self.frames[-1] if self.frames else None
+        frame.own_cache = self._cache(frame)
+        self.frames.append(frame)
+
+    def _leave(self, left: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any) -> None:
+        if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
+            return
+        while (frame := self.frames.pop()).module is not module:
+            pass  # a module that ended in an error before its hooks were called
+        if out is not None:  # None: it ended in an error
+            left(frame, out)
+
+    def place(self, frame: Frame | None = None) -> Place | None:
+        """The place of the attention call that happens now, or of one in `frame`; None outside of the model."""
+        if frame is None:
+            if threading.get_ident() != self.thread:
+                return None
+            self._forget_interrupted()
+            if not self.frames:
+                return None
+            frame = self.frames[-1]
+        for around in self.frames:
+            around.attended = True
+        frame.attended = True
+        if frame.path is None:
+            return None
+        index = self._calls[frame.path]
+        self._calls[frame.path] += 1
+        return Place(frame, frame.path, index)
+
+    def _cache(self, frame: Frame) -> CacheState | None:
+        """The cache that a module is called with, with its length when the first module of the pass was."""
+        args, kwargs = frame.given
+        given = (*args, *kwargs.values())
+        cache: Any = next((x for x in given if _is_cache(type(x))), None)  # type: ignore[arg-type]
+        if cache is None:
+            return None
+        for state in self._caches:
+            if state.ref() is cache:
+                return state
+        if frame.module not in self._layers:
+            layers = [getattr(part, "layer_idx", None) for part in frame.module.modules()]
+            self._layers[frame.module] = min((i for i in layers if isinstance(i, int)), default=0)
+        try:
+            length = int(cache.get_seq_length(self._layers[frame.module]))
+        except (TypeError, ValueError, RuntimeError):  # its layers have no length
+            return None
+        sliding = getattr(cache, "is_sliding", False)  # of each layer
+        state = CacheState(weakref.ref(cache), length, any(sliding) if isinstance(sliding, list) else bool(sliding))
+        self._caches.append(state)
+        return state
+
+    def _forget_interrupted(self) -> None:
+        """Forget modules that no longer run: torch calls no hook after a KeyboardInterrupt or a SystemExit."""
+        while self.frames and self.frames[-1].call is not None:
+            frame: FrameType | None = sys._getframe()
+            while frame is not None and frame is not self.frames[-1].call:
+                frame = frame.f_back
+            if frame is not None:
+                return
+            self.frames.pop()
+
+
+@cache
+def _is_cache(kind: type) -> bool:
+    """Whether objects of a class are KV caches like those of transformers."""
+    return hasattr(kind, "get_seq_length")
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """The tensors in the arguments of a module."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, tuple | list):
+        for x in given:
+            yield from _tensors(x)
+    elif isinstance(given, dict):
+        yield from _tensors(tuple(given.values()))
+
+
+def _is_source(x: Tensor, rows: int, queries: int, keys: int) -> bool:
+    """Whether a tensor has the tokens of the keys: (b, n, d), (n, b, d), (b, y, x, c) or (b, c, y, x)."""
+    if x.ndim == 3:
+        first = (x.shape[0], x.shape[1])
+        return first == (keys, rows) or (x.shape[1] == keys and first != (queries, rows))
+    if x.ndim != 4 or x.shape[3] == keys or x.shape[2] == keys - queries:  # a mask, or keys of a cache
+        return False
+    return keys in (x.shape[1] * x.shape[2], x.shape[2] * x.shape[3])
+
+
+_MODULE = nn.Module.__call__.__code__.co_filename
+
+
+def _caller() -> FrameType | None:
+    """The frame of Python in which torch calls a module, from one of its hooks."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != _MODULE:
+        frame = frame.f_back
+    return frame
+
+
+def user_level(frame: FrameType) -> int:
+    """The stacklevel with which a warning in this frame names the line that calls the outermost module."""
+    level, found = 1, 0
+    while frame.f_back is not None:
+        found = level if frame.f_code.co_filename == _MODULE else found
+        level, frame = level + 1, frame.f_back
+    return found + 1
+
+
+# Where the queries and keys of a foreign model's attention are in its text, and which calls are steps of one text.
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the tokens of an attention call are in its text."""
+
+    offset: int  # of the first query among the keys
+    first_key: int = 0  # of the first key in the text: above 0 if a sliding window has forgotten the keys before it
+
+
+def position_of(
+    places: Sequence[Place],
+    rows: int,
+    queries: int,
+    keys: int,
+    allowed: Callable[[], Tensor | None],
+    causal: bool = False,
+) -> Position:
+    """Where the tokens of an attention call are, by the cache that its module was called with, or by its mask.
+
+    A cache object tells how many tokens came before. Keys that it does not hold any more are the first ones; keys that
+    the module was given, as those of cross-attention, count from 0.
+
+    Args:
+        places: Where the call happens, in each model that is watched or edited.
+        rows: Number of rows.
+        queries: Number of queries.
+        keys: Number of keys.
+        allowed: Returns the mask, True where attention is allowed, with the axes queries and keys last; or None.
+        causal: The mask is torch's causal flag.
+    """
+    cache = next((place.frame.cache for place in places if place.frame.cache is not None), None)
+    before = 0 if cache is None else cache.length
+    if causal or (queries == keys and not before) or (cache is not None and not before and keys >= queries):
+        return Position(0)
+    given = any(place.frame.was_given(rows, queries, keys) for place in places)
+    if cache is not None and (given or keys >= before + queries):
+        return Position(before)
+    if cache is not None and cache.forgets:
+        return Position(keys - queries, before + queries - keys)
+    return Position(first_position(queries, keys, None if given else allowed(), given))
+
+
+class Steps:
+    """Which attention calls of a foreign model continue the text of the call before.
+
+    A call that was given a cache object continues if the last one at its place had the same object, and it does not
+    begin behind the end of the text. If it begins before the end, because the cache was cropped, its queries replace
+    those that were recorded from there on; one that would replace the whole text begins another. Without a cache
+    object, a call continues if it begins where the last one at its place ended. Such a call makes its whole pass a
+    decoding step, so that cross-attention, whose keys tell nothing, continues too.
+
+    Args:
+        text: The texts of the watch.
+    """
+
+    def __init__(self, text: TextCounter) -> None:
+        self.text, self.passes, self.stepping = text, 0, False
+        self._ends: dict[tuple[str, int], int] = {}  # of the calls of which nothing is recorded
+
+    def begin(self, passes: int) -> None:
+        """Begin a pass of the model."""
+        self.passes, self.stepping = passes, False
+
+    def skip(self, place: Place, rows: int, queries: int, keys: int) -> None:
+        """Take a call of which nothing is recorded: it still tells whether its pass is a decoding step."""
+        start, key = position_of([place], rows, queries, keys, lambda: None).offset, (place.path, place.index)
+        self.stepping |= start > 0 and (place.frame.cache is not None or start == self._ends.get(key))
+        self._ends[key] = start + queries
+
+
+class ForeignListener(Listener):
+    """Writes the activations of one attention of a foreign model to the tape of one watch."""
+
+    def __init__(
+        self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter, steps: Steps
+    ) -> None:
+        super().__init__(tape, wanted, grad, keep, text)
+        self.steps = steps
+        self.start = 0  # the position of the first query of the present text
+        self._cache: weakref.ref[Any] | None = None  # the cache object of the last call
+        self._same: bool | None = None  # whether the present call has the same one; None: it has none
+
+    def meet(self, cache: CacheState | None) -> None:
+        """Take the cache that the module of the present call was given."""
+        last = None if self._cache is None else self._cache()
+        self._same = None if cache is None else last is not None and cache.ref() is last
+        self._cache = None if cache is None else cache.ref
+
+    def record_call(self, source: Call) -> None:
+        """Record a call; a step of cross-attention without a cache begins after the queries of the steps before it."""
+        if self._same is None and source.shape[2] == 1 and self.steps.stepping and source.offset == 0:
+            source = _moved(source, self.end)
+        super().record_call(source)
+
+    def is_next_step(self, source: Call) -> bool:
+        """Whether a call continues the text of the call before: see Steps."""
+        assert isinstance(source.offset, int)
+        start, queries, self.replaced = source.first_key + source.offset, source.shape[2], 0
+        if self.text.searching:
+            continues = True
+        elif self._same is not None:
+            continues = self._same and self.start < start <= self.end
+            self.replaced = self.end - start if continues else 0
+        else:
+            continues = 0 < start == self.end or (start == 0 and queries == 1 and self.steps.stepping)
+        self.steps.stepping |= continues and start > 0
+        self.start = self.start if continues else start
+        self.end = start + queries
+        return continues
+
+
+def _moved(source: Call, offset: int) -> Call:
+    """A call whose first query is at another position, unless its mask depends on that."""
+    if isinstance(source, DenseCall):
+        return replace(source, offset=offset)
+    return source if source.mask.causal else replace(source, mask=replace(source.mask, offset=offset or None))

@@ -1,0 +1,432 @@
+"""The arguments of torch's scaled_dot_product_attention in the terms of this library: four axes, Mask and Bias."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import InputError
+from ...layers import Bias, Mask
+from ...layers.sdpa import kernel_with_lse
+from ..capture.tap import WatchTap, own
+from ..maps.attention_map import DENSE_LIMIT
+from ..maps.call import DenseCall
+
+HEADS_AXIS = -3  # where the heads mostly are: (b, h, tokens, features), (b, windows, h, tokens, features)
+
+
+@dataclass(kw_only=True, eq=False)
+class SDPACall:
+    """One call of F.scaled_dot_product_attention, bound to the names of its arguments.
+
+    Grouped heads come in three forms: keys and values are repeated, torch repeats them (`grouped`), or the query heads
+    of each key head are packed: they stand where queries do, as transformers has it where one query is decoded.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    attn_mask: Tensor | None = None
+    dropout: float = 0.0
+    causal: bool = False
+    scale: float
+    grouped: bool = False
+    packed: int = 1  # query heads of each key head on the axis of the queries, which is then one query: see the class
+
+    @staticmethod
+    def of(args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1, heads: int = HEADS_AXIS) -> SDPACall:
+        """The call with these arguments, in which `heads` is the axis of the heads, moved to where it mostly is."""
+        call = _bind(*args, **kwargs)
+        call.packed = packed
+        if heads != HEADS_AXIS:
+            axes = call.q.ndim
+            call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
+            call.attn_mask = None if call.attn_mask is None else _heads_last(call.attn_mask, heads, axes)
+        return call
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return self.q.shape[-2] // self.packed
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return self.k.shape[-2]
+
+    @cached_property
+    def lead(self) -> torch.Size:
+        """All axes of the output but the last two."""
+        axes = 3 if self.grouped else 2  # grouped heads do not broadcast
+        q, k, v = (x.shape[:-axes] for x in (self.q, self.k, self.v))
+        lead = q if q == k == v else torch.broadcast_shapes(q, k, v)  # which takes 30 us
+        return lead + self.q.shape[-axes:-2]
+
+    def four(self, x: Tensor) -> Tensor:
+        """q, k, v or the output with axes (b, h, tokens, e): three axes have one head, more than four many rows.
+
+        Of grouped heads the third axis from the end is that of the heads.
+        """
+        if self.packed > 1:
+            keys, x = x is self.k or x is self.v, x.expand(*self.lead, *x.shape[-2:])
+            return x if keys else _unpacked(x)
+        if self.grouped:
+            if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
+                return x  # the tensor itself, which has a gradient
+            x = x.expand(*self.lead[:-1], *x.shape[-3:])
+            return x[None] if x.ndim == 3 else _four(x)
+        one = x is not self.q  # one head of keys or values for all queries stays one
+        if x.ndim == 4 and x.shape[:1] == self.lead[:-1] and (x.shape[1] == self.lead[1] or (one and x.shape[1] == 1)):
+            return x
+        return _four(x.expand(*self.lead, *x.shape[-2:]))
+
+    def shaped(self, out: Tensor) -> Tensor:
+        """An output with four axes in the shape that the call returns."""
+        if len(self.lead) == 2 and self.packed == 1:
+            return out
+        return out.reshape(*self.lead, self.q.shape[-2], out.shape[-1])
+
+    @cached_property
+    def four_mask(self) -> Tensor | None:
+        """The mask with up to four axes, broadcastable to (b, h, q, k)."""
+        mask = self.attn_mask
+        if mask is not None and self.packed > 1:
+            shared = mask.ndim < 3 or mask.shape[-3] == 1  # by all heads
+            if shared and (mask.ndim < 2 or mask.shape[-2] == 1):
+                return mask
+            return _unpacked(mask.expand(*mask.shape[:-3], *self.q.shape[1:3], mask.shape[-1]))
+        if mask is None or self.q.ndim == 4 or mask.ndim <= 2:
+            return mask
+        if self.grouped and self.q.ndim == 3:
+            return mask[None]
+        return _four(mask.expand(*self.lead, *mask.shape[-2:]) if self.q.ndim > 4 else mask)
+
+    def allowed(self) -> Tensor | None:
+        """Where the mask allows attention."""
+        mask = self.four_mask
+        if mask is None or mask.dtype == torch.bool:
+            return mask
+        return mask.detach() > torch.finfo(mask.dtype).min / 2
+
+    def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
+        q = self.shaped(q) if self.packed > 1 else q
+        mask, new = self.attn_mask, (q, k, v)
+        if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
+            q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
+        else:  # keys or values were broadcast over rows or heads
+            q, k, v = (self._unbroadcast(y) for y in new)
+            if mask is not None and mask.is_floating_point() and q.dtype == torch.float64:
+                mask = mask.double()  # a fused kernel, which takes only what is not broadcast, reads it as float64
+        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+
+    def _unbroadcast(self, x: Tensor) -> Tensor:
+        """q, k or v with four axes as they would be if their rows were not broadcast."""
+        rows = self.lead if len(self.lead) < 2 and not self.grouped else (*self.lead[:-1], x.shape[1])
+        return x.reshape(*rows, *x.shape[2:])
+
+    def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The score of `attend` that this call computes."""
+        return q, k, self.scale
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the kernel computes with: under autocast not that of the arguments."""
+        kind = self.q.device.type
+        if torch.is_autocast_enabled(kind) and self.q.dtype != torch.float64:
+            return torch.get_autocast_dtype(kind)
+        return self.q.dtype
+
+    @property
+    def mask_dtype(self) -> torch.dtype | None:
+        """The dtype in which an additive mask is added: float32 to half-precision scores, unless autocast casts it."""
+        auto = torch.is_autocast_enabled(self.q.device.type) and self.q.dtype != torch.float64
+        return self.dtype if auto or self.attn_mask is None else self.attn_mask.dtype
+
+
+def _bind(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> SDPACall:
+    if query.is_nested:
+        raise InputError("attention over nested tensors cannot be edited: expected a padded batch and a mask")
+    scale = max(1, query.shape[-1]) ** -0.5 if scale is None else float(scale)
+    return SDPACall(
+        q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
+        grouped=enable_gqa and query.ndim > 2 and not query.shape[-3] == key.shape[-3] == value.shape[-3],
+    )  # fmt: skip
+
+
+def _four(x: Tensor) -> Tensor:
+    """A tensor with four axes."""
+    if x.ndim == 4:
+        return x
+    if x.ndim == 3:
+        return x[:, None]
+    return x.flatten(0, -4) if x.ndim > 4 else x[None, None]
+
+
+def _heads_last(x: Tensor, heads: int, axes: int) -> Tensor:
+    """A tensor with so many axes, the one of the heads just before the tokens and features."""
+    return x.reshape((1,) * (axes - x.ndim) + tuple(x.shape)).movedim(heads, HEADS_AXIS)
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    """Queries, an output or a mask (b, g, n, e) with the n query heads of each of g key heads as (b, g * n, 1, e)."""
+    return x.flatten(-3, -2).unsqueeze(-2)
+
+
+class Masks:
+    """Masks and biases of the attention calls of one pass, copied once for all layers that share them.
+
+    A copy lasts as long as the pass: meanwhile the original is held, so that its memory cannot become that of another
+    mask, and a write to it is noticed by its version.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def clear(self) -> None:
+        """Forget all masks, when a pass begins or the watch ends."""
+        self._copies.clear()
+
+    def copy(self, mask: Tensor) -> Tensor:
+        """A detached copy of a mask, the same one for the same mask."""
+        if mask.is_inference():  # it has no version
+            return mask.detach().clone()
+        key = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, mask._version)
+        if key not in self._copies:
+            self._copies[key] = (mask, _compact(mask.detach()).clone())
+        return self._copies[key][1]
+
+
+def _compact(mask: Tensor) -> Tensor:
+    """A view of a mask in which axes that are only expanded have size 1."""
+    for axis in range(mask.ndim):
+        if mask.stride(axis) == 0 and mask.shape[axis] > 1:
+            mask = mask.narrow(axis, 0, 1)
+    return mask
+
+
+def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mask, Bias | None]:
+    """The mask and the bias of a call, exactly.
+
+    Args:
+        call: The call.
+        copy: Its mask, with up to four axes.
+        offset: The position of the first query among the keys.
+    """
+    if call.causal:  # torch's flag places the first query at the first key
+        return Mask(causal=True, offset=None if call.queries == call.keys else 0), None
+    place = offset or None
+    if copy is None:
+        return Mask(offset=place), None
+    if copy.dtype == torch.bool:
+        return Mask(offset=place, allow=copy), None
+    return Mask(offset=place), Bias(dense=copy.to(call.mask_dtype))
+
+
+def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | None]:
+    """The same, with what an additive mask forbids in the mask: so no edit of scores can allow it.
+
+    A query that -inf or the lowest number forbids every key attends to none; a kernel may spread the latter evenly.
+    """
+    additive = call.four_mask
+    if additive is None or additive.dtype == torch.bool:
+        return mask_and_bias(call, additive, offset)
+    allowed = additive.detach() > torch.finfo(additive.dtype).min / 2
+    bias = Bias(dense=additive.masked_fill(~allowed, 0.0).to(call.mask_dtype))
+    return Mask(offset=offset or None, allow=allowed), bias
+
+
+def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool) -> int:
+    """The position of the first query among the keys: where distances start, and whether a step continues a text.
+
+    As many queries as keys are the same tokens. A mask whose last allowed key moves by one per query is causal, and
+    its first query is at its last allowed key; so it is with a static cache, whose unused keys are masked. Without such
+    a mask the keys are a cache that ends with the queries, unless the module was given them, as cross-attention is.
+
+    Args:
+        queries: Number of queries.
+        keys: Number of keys.
+        allowed: A mask, True where attention is allowed, with the axes queries and keys last.
+        given: The module was called with as many tokens as there are keys.
+    """
+    if queries == keys or given or 0 in (queries, keys):
+        return 0
+    if allowed is not None and not allowed.is_meta:
+        some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
+        last = keys - 1 - some.flip(-1).int().argmax(-1)
+        first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)  # queries without any key
+        ends = torch.stack([first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()])
+        low, high = ends.tolist()  # one read of the device
+        if low == high >= 0:
+            return int(low)
+        if queries > 1:
+            return 0
+    return max(0, keys - queries)
+
+
+# The log-sum-exp of a foreign model's attention without another pass over its scores.
+#
+# torch's SDPA does not return it, but the operator that it calls does. That operator may answer instead of SDPA where it
+# has once given the same bits for a call of the same kind in this process.
+
+
+DEVICES = {"cuda"}  # where the statistics can use it: on a CPU they take their own
+FROM = 256  # queries from which it pays; the lengths of shorter calls change at every decoding step
+MOST = 4096  # kinds of calls that are remembered
+
+_SAME: dict[tuple[object, ...], bool] = {}  # for each kind of call, whether the operator gives the bits of SDPA
+
+
+def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
+    """The output of a call, to the bit that of `sdpa`, and the log-sum-exp (b, h, q) of its scores if it is at hand.
+
+    Args:
+        call: The call.
+        sdpa: Makes the call itself.
+    """
+    q, k, v = call.q, call.k, call.v
+    plain = call.attn_mask is None and call.dropout == 0.0 and q.ndim == k.ndim == v.ndim == 4
+    if not plain or q.device.type not in DEVICES or call.queries < FROM or 0 in (*q.shape, *k.shape, *v.shape):
+        return sdpa(), None
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        return sdpa(), None
+    q, k, v = (x.to(call.dtype) for x in (q, k, v))
+    choice = torch._fused_sdp_choice(q, k, v, None, 0.0, call.causal, scale=call.scale, enable_gqa=call.grouped)
+    kind = (
+        choice, q.device, q.dtype, call.causal, call.scale,
+        *(part for x in (q, k, v) for part in (x.shape, x.stride())),
+    )  # fmt: skip
+    if _SAME.get(kind) is False:
+        return sdpa(), None
+    try:
+        both = kernel_with_lse(choice, q, k, v, call.scale, call.causal)
+    except RuntimeError:  # the operator does not take what SDPA takes, such as grouped heads
+        both = None
+    if kind not in _SAME:
+        if len(_SAME) >= MOST:
+            _SAME.clear()
+        out = sdpa()
+        _SAME[kind] = both is not None and torch.equal(out, both[0]) and out.stride() == both[0].stride()
+        return out, both[1] if both is not None and _SAME[kind] else None
+    return (sdpa(), None) if both is None else both
+
+
+# FlexAttention under a watch: it runs uncompiled, where it holds all scores, so its size is limited.
+
+
+def check_flex(q: Tensor, k: Tensor, tap: WatchTap) -> None:
+    """Raise if a call is too large to run uncompiled, or if its scores or weights are to be edited."""
+    b, h, n, m = *q.shape[:3], k.shape[2]
+    if b * h * n * m > DENSE_LIMIT:
+        raise InputError(
+            f"FlexAttention of {b} x {h} x {n} x {m} runs uncompiled while it is watched or edited and would hold "
+            f"{b * h * n * m:,} scores, over the limit of {DENSE_LIMIT:,}: watch a shorter input, or the model with "
+            "attn_implementation='sdpa', which has no such limit"
+        )
+    if tap.explicit:
+        raise InputError(
+            "scores and weights of FlexAttention cannot be edited and have no gradients: use attn_implementation='sdpa'"
+        )
+
+
+def flex_weights(func: Callable[..., Any], q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> Tensor:
+    """The weights (b, h, q, k) of a call of FlexAttention: its output where the values are unit vectors."""
+    kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+    units = torch.eye(k.shape[2], dtype=kind, device=k.device).expand(*k.shape[:2], -1, -1)
+    weights: Tensor = func(q.detach().to(kind), k.detach().to(kind), units, *rest)[0]
+    return weights
+
+
+# nn.MultiheadAttention under a watch: its SDPA call is seen, and so are the weights that it computes itself.
+
+
+SIGNATURE = inspect.signature(F.multi_head_attention_forward)
+
+
+def _without_dispatch(function: Any) -> Callable[..., Any]:
+    """A copy of a function of torch that does not hand itself over to an active mode: with one, it would recurse."""
+    space = {**function.__globals__, "has_torch_function": lambda _: False}
+    copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+multihead_forward = _without_dispatch(F.multi_head_attention_forward)
+
+
+def uses_fast_path(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether torch would compute this call by its fused fast path if no mode were active."""
+    return (
+        torch.backends.mha.get_fastpath_enabled()
+        and isinstance(module, nn.MultiheadAttention)
+        and query is key is value
+        and query.ndim == 3
+        and module.batch_first
+        and not module.training
+        and module.num_heads % 2 == 0
+        and not torch.is_autocast_enabled(query.device.type)
+        and not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))
+    )
+
+
+class ExplicitMultihead:
+    """The steps of one call with need_weights=True: torch multiplies queries and keys, takes the softmax, multiplies.
+
+    Args:
+        tap: The tap of the call.
+        heads: Number of heads.
+    """
+
+    def __init__(self, tap: WatchTap, heads: int) -> None:
+        self.tap, self.heads = tap, heads
+        self.weights: Tensor | None = None
+        for listener in tap.listeners:
+            listener.begin()
+
+    def product(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
+        """torch.bmm or torch.baddbmm: of queries and keys, or of weights and values."""
+        if self.weights is not None:
+            v = self._passed("v", args[1])
+            for listener in list(self.tap.listeners):
+                listener.record_call(DenseCall(weights=own(self.weights, listener.grad and listener.explicit)))
+            return self._three(self.tap.heads(self._four(func(args[0], v))))
+        *mask, q, k = args
+        factor = math.sqrt(1.0 / float(q.shape[-1]))  # by which torch has scaled the queries
+        plain = self._four(q) / factor
+        edited = self.tap.passed("q", plain)
+        q = q if edited is plain else self._three(edited) * factor
+        scores = func(*mask, q, self._passed("k", k.mT).mT)
+        edited = self._passed("scores", scores)
+        return edited.masked_fill(scores.isneginf(), float("-inf"))  # no edit allows a masked key
+
+    def softmax(self, scores: Tensor, func: Callable[..., Tensor], dim: int) -> Tensor:
+        """The weights of the scores."""
+        self.weights = self.tap.edited("weights", self._four(func(scores, dim=dim)))
+        return self._three(self.weights)
+
+    def _passed(self, leaf: str, x: Tensor) -> Tensor:
+        return self._three(self.tap.passed(leaf, self._four(x)))
+
+    def _four(self, x: Tensor) -> Tensor:
+        return x.unflatten(0, (-1, self.heads))
+
+    def _three(self, x: Tensor) -> Tensor:
+        return x.flatten(0, 1)

@@ -1,0 +1,361 @@
+"""One recorded call of attention: enough to compute any of its weights later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ...layers import Bias, Mask
+
+SMALL = 1 << 14  # the most scores of a band whose mask is kept for the other layers, where making it takes longest
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Which keys some queries may attend to."""
+
+    allowed: Bool[Tensor, "#b #h #r #c"]
+    shared: bool = True  # by all rows or heads, so that it pays to look for keys that are open to all queries
+
+    @cached_property
+    def forbidden(self) -> Bool[Tensor, "#b #h #r #c"]:
+        """The opposite of `allowed`."""
+        return ~self.allowed
+
+    @cached_property
+    def first(self) -> int:
+        """The number of keys, from the first on, that all queries may attend to: most of a band's in a causal mask."""
+        if not self.shared:
+            return 0
+        closed = (~self.allowed.flatten(0, -2).all(0)).nonzero()
+        return int(closed[0]) if len(closed) else self.allowed.shape[-1]
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every query may attend to a key."""
+        return bool(self.allowed.any(-1).all())
+
+
+@lru_cache(maxsize=64)
+def _pattern_of_numbers(numbers: tuple[Any, ...], size: tuple[int, int], *where: Any) -> Pattern:
+    """The pattern of a mask that has no tensors: its fields, and the arguments of `Mask.dense`."""
+    causal, window, lengths, offset = numbers
+    rows, keys, device = where
+    with torch.inference_mode(False):  # it is kept, and may be used outside of inference mode
+        mask = Mask(causal=causal, window=window, lengths=lengths, offset=offset)
+        return Pattern(mask.dense(*size, rows=rows, keys=keys, device=device))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LazyCall:
+    """The inputs of a fused attention kernel, from which the weights can be computed.
+
+    Queries and keys are those after positions and score, so that the score of a pair is scale * q . k + bias.
+    """
+
+    q: Float[Tensor, "b h q e"]
+    k: Float[Tensor, "b g k e"]
+    mask: Mask
+    bias: Bias | None
+    scale: float
+    given: Float[Tensor, "b h q"] | None = None  # log-sum-exp of each query's scores, if the kernel returned it
+    copied: bool = False  # mask and bias are copies already
+    first_key: int = 0  # position of key 0 in the text, where a sliding window has forgotten the keys before it
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys)."""
+        return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @property
+    def offset(self) -> int | Tensor:
+        """The position of query 0 among the keys, for all rows or per row."""
+        offset = self.mask.offset
+        assert offset is None or isinstance(offset, int | Tensor)
+        return 0 if offset is None else offset
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the queries and keys."""
+        return self.q.device
+
+    def wide(self) -> LazyCall:
+        """The same call with queries and keys in float32 or better, for one pass over it."""
+        dtype = _wide(self.k.dtype)
+        if self.q.dtype == self.k.dtype == dtype:
+            return self
+        return replace(self, q=self.q.to(dtype), k=self.k.to(dtype))
+
+    def owned(self) -> LazyCall:
+        """A copy whose tensors nothing later writes to: a KV cache, for example, reuses its storage."""
+        lse = None if self.given is None else self.given.clone()
+        mask = self.mask if self.copied else self.mask.each(Tensor.clone)
+        return replace(self, q=self.q.clone(), k=self.k.clone(), mask=mask, given=lse)
+
+    def repeat_rows(self, n: int) -> LazyCall:
+        """The same call with its only row n times; the mask and the bias broadcast."""
+        lse = None if self.given is None else self.given.expand(n, -1, -1)
+        return replace(self, q=self.q.expand(n, -1, -1, -1), k=self.k.expand(n, -1, -1, -1), given=lse)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros on the device of the call, in float32 or better."""
+        return torch.zeros(shape, dtype=_wide(self.k.dtype), device=self.device)
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """The range of keys outside which queries start..stop-1 have weight 0."""
+        return self.mask.reach(start, stop, self.k.shape[2])
+
+    def scores(self, rows: tuple[int, int], keys: tuple[int, int]) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
+        """Scores in float32 or better, and which of them the mask allows (None: all)."""
+        dtype, groups, (_, h, n, m) = _wide(self.k.dtype), self.k.shape[1], self.shape
+        q = (self.q if rows == (0, n) else self.q[:, :, slice(*rows)]).to(dtype) * self.scale
+        k = (self.k if keys == (0, m) else self.k[:, :, slice(*keys)]).to(dtype)
+        with full_precision(self.device):
+            if groups == h:
+                scores = q @ k.mT
+            else:  # the query heads of a group become further queries of its key head: keys need not be repeated
+                scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
+        pattern = self._pattern(rows, keys)
+        if self.bias is not None:
+            scores += self.bias.tile(rows, keys)
+            if self.bias.dense is not None:  # it may mask by -inf
+                finite = ~scores.isneginf()
+                pattern = Pattern(finite if pattern is None else pattern.allowed & finite, shared=False)
+        return scores, pattern
+
+    def _pattern(self, rows: tuple[int, int], keys: tuple[int, int]) -> Pattern | None:
+        """Which scores the mask allows; None: all."""
+        mask, size = self.mask, (self.shape[2], self.shape[3])
+        if mask.free:
+            return None
+        small = (rows[1] - rows[0]) * (keys[1] - keys[0]) <= SMALL
+        if small and mask.numbers and self.device.type == "cpu":  # on a GPU another stream might read it too early
+            numbers = (mask.causal, mask.window, mask.lengths, mask.offset)
+            return _pattern_of_numbers(numbers, size, rows, keys, self.device)
+        if mask.allow is not None and not mask.causal and mask.window is mask.lengths is mask.documents is None:
+            allowed = _part(mask.allow.to(self.device), rows, keys)
+        else:
+            allowed = mask.dense(*size, rows=rows, keys=keys, device=self.device)
+        return Pattern(allowed, shared=allowed.shape[0] * allowed.shape[1] < self.shape[0] * self.shape[1])
+
+    def without(self, keys: int) -> LazyCall:
+        """The same call with the first keys masked, so that the weights on the other keys sum to 1."""
+        left = torch.arange(self.shape[3], device=self.device) >= keys
+        allow = left if self.mask.allow is None else self.mask.allow & left
+        return replace(self, mask=replace(self.mask, allow=allow), given=None)
+
+    def only(self, head: int) -> LazyCall:
+        """One query head of the call, with the key head of its group."""
+        own, group = slice(head, head + 1), head * self.k.shape[1] // self.q.shape[1]
+        bias, mask = self.bias, self.mask
+        if bias is not None:
+            slope, table = (None if x is None else x if len(x) == 1 else x[own] for x in (bias.slope, bias.table))
+            bias = replace(bias, slope=slope, table=table, dense=_head(bias.dense, own))
+        if mask.allow is not None:
+            mask = replace(mask, allow=_head(mask.allow, own))
+        lse = None if self.given is None else self.given[:, own]
+        return replace(self, q=self.q[:, own], k=self.k[:, group : group + 1], bias=bias, mask=mask, given=lse)
+
+    def cut(self, queries: int) -> LazyCall:
+        """The first queries of the call; keys that end with the queries are cut, too."""
+        keys = _keys_left(self, queries)
+        mask = replace(self.mask, allow=_corner(self.mask.allow, queries, keys))
+        bias = None if self.bias is None else replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
+        lse = None if self.given is None else self.given[:, :, :queries]
+        return replace(self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse)
+
+    @cached_property
+    def _norm(self) -> Float[Tensor, "2 b h q 1"]:
+        """What `norm` returns for each query; NaN where it is not computed yet."""
+        with torch.inference_mode(False):  # it is written to later, perhaps outside of inference mode
+            return self.zeros(2, *self.shape[:3], 1).fill_(float("nan"))
+
+    def norm(self, rows: tuple[int, int]) -> Float[Tensor, "2 b h r 1"]:
+        """The largest score of some queries, and the log-sum-exp of their scores after it is subtracted.
+
+        Their sum is the logarithm of the denominator of the softmax. Apart, they hold it where all scores are very low.
+        """
+        if self.given is not None:
+            lse = self.given[:, :, slice(*rows)].to(_wide(self.k.dtype))[..., None]
+            return torch.stack([lse, torch.zeros_like(lse)])
+        norm = self._norm[:, :, :, slice(*rows)]
+        if norm.isnan().any():  # computed on first use, and kept
+            scores, pattern = self.scores(rows, self.reach(*rows))
+            if pattern is not None:
+                scores.masked_fill_(pattern.forbidden, float("-inf"))
+            largest = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_zeros(*scores.shape[:3], 1)
+            norm[0].copy_(largest.masked_fill(largest.isneginf(), 0.0))
+            norm[1].copy_((scores - norm[0]).logsumexp(-1, keepdim=True))
+        return norm
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DenseCall:
+    """The weights themselves: of a score that no fused kernel can compute, or of a short decoding step."""
+
+    weights: Float[Tensor, "b h q k"]
+    offset: int | Tensor = 0  # position of query 0 among the keys, for all rows or per row
+    first_key: int = 0  # position of key 0 in the text
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys)."""
+        b, h, q, k = self.weights.shape
+        return b, h, q, k
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.weights.device
+
+    def repeat_rows(self, n: int) -> DenseCall:
+        """The same call with its only row n times."""
+        return replace(self, weights=self.weights.expand(n, -1, -1, -1))
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """All keys: the mask is not kept."""
+        return 0, self.weights.shape[3]
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros on the device of the call, in float32 or better."""
+        return torch.zeros(shape, dtype=_wide(self.weights.dtype), device=self.device)
+
+    def scores(self, rows: tuple[int, int], keys: tuple[int, int]) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
+        """Logarithms of the weights, and which weights are above 0."""
+        weights = self.weights[:, :, slice(*rows), slice(*keys)].to(_wide(self.weights.dtype))
+        return weights.log(), Pattern(~(weights <= 0), shared=False)  # not weights > 0, which would hide a NaN
+
+    def without(self, keys: int) -> DenseCall:
+        """The same call with no weight on the first keys; those on the other keys are scaled to sum to 1."""
+        left = torch.arange(self.shape[3], device=self.device) >= keys
+        weights = self.weights * left
+        return replace(self, weights=weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny))
+
+    def only(self, head: int) -> DenseCall:
+        """One head of the call."""
+        return replace(self, weights=self.weights[:, head : head + 1])
+
+    def cut(self, queries: int) -> DenseCall:
+        """The first queries of the call; keys that end with the queries are cut, too."""
+        return replace(self, weights=self.weights[:, :, :queries, : _keys_left(self, queries)])
+
+    def norm(self, rows: tuple[int, int]) -> Float[Tensor, "2 b h r 1"]:
+        """Zeros: the scores are already logarithms of weights."""
+        return self.zeros(2, *self.shape[:2], rows[1] - rows[0], 1)
+
+
+Call = LazyCall | DenseCall
+
+
+def _part(allow: Tensor, rows: tuple[int, int], keys: tuple[int, int]) -> Bool[Tensor, "#b #h r c"]:
+    """A tile of a mask that broadcasts to (b, h, q, k)."""
+    allow = allow.reshape((1,) * (4 - allow.ndim) + tuple(allow.shape))
+    allow = allow[:, :, slice(*rows)] if allow.shape[2] > 1 else allow
+    allow = allow[..., slice(*keys)] if allow.shape[3] > 1 else allow
+    return allow.expand(-1, -1, rows[1] - rows[0], keys[1] - keys[0])
+
+
+def _keys_left(call: Call, queries: int) -> int:
+    """The number of keys of the first queries of a call, if later keys are those of its other queries."""
+    _, _, all_queries, keys = call.shape
+    ends_with_queries = isinstance(call.offset, int) and call.offset + all_queries == keys
+    return keys - (all_queries - queries) if ends_with_queries else keys
+
+
+def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
+    """The first queries and keys of a tensor that broadcasts to (b, h, q, k)."""
+    if x is None or x.ndim == 0:
+        return x
+    x = x[..., :keys] if x.shape[-1] > 1 else x
+    return x if x.ndim < 2 or x.shape[-2] == 1 else x[..., :queries, :]
+
+
+def _head(x: Tensor | None, own: slice) -> Tensor | None:
+    """One head of a tensor that broadcasts to (b, h, q, k)."""
+    return x if x is None or x.ndim < 3 or x.shape[-3] == 1 else x[..., own, :, :]
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Without autocast, which would round the numbers that are computed about a model that runs under it."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that statistics are computed in: float32, or float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+# The weights of a recorded call, a band of queries at a time.
+
+
+TILE = 1 << 21  # scores computed at a time on a CPU: they stay in its cache, and memory traffic is what takes time
+TILE_CUDA = 1 << 26  # the same on a GPU
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The weights of a range of queries on all keys that these can reach; outside of them the weights are 0."""
+
+    rows: tuple[int, int]
+    keys: tuple[int, int]
+    scores: Float[Tensor, "b h r c"]  # where the mask forbids, very low but finite
+    weights: Float[Tensor, "b h r c"]
+    normal: bool = False  # the scores are the logarithms of the weights
+
+    def log(self) -> Float[Tensor, "b h r c"]:
+        """The logarithms of the weights."""
+        return self.scores if self.normal else torch.log_softmax(self.scores, dim=-1)
+
+
+def bands(source: Call) -> Iterator[Band]:
+    """Yield the whole map in bands of queries whose scores fit into the processor's cache."""
+    source = source.wide() if isinstance(source, LazyCall) else source
+    for rows in steps(source, (0, source.shape[2])):
+        yield band(source, rows, source.reach(*rows))
+
+
+def steps(source: Call, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Cut a range of queries into ranges whose scores fit into the processor's cache."""
+    b, h, _, k = source.shape
+    room = TILE_CUDA if source.device.type == "cuda" else TILE
+    step = max(16, min(256, room // max(1, b * h * k)))
+    for start in range(rows[0], max(rows[1], rows[0] + 1), step):  # an empty range is one empty step
+        yield start, min(start + step, rows[1])
+
+
+def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "b h r c"]:
+    """The weights of some queries on some keys, normalised over all keys."""
+    if isinstance(source, LazyCall):
+        first, last = source.reach(*rows)
+        if keys[0] <= first and last <= keys[1]:  # a softmax of the scores themselves, exact however large they are
+            return band(source, rows, keys).weights
+    scores, pattern = source.scores(rows, keys)
+    largest, rest = source.norm(rows)
+    weights = (scores - largest - rest).exp_()
+    return weights if pattern is None else weights.masked_fill_(pattern.forbidden, 0.0)
+
+
+def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
+    """The band of some queries; `keys` must contain all keys that these can reach."""
+    b, h, _, _ = source.shape
+    if keys[0] == keys[1]:
+        none = source.zeros(b, h, rows[1] - rows[0], 0)
+        return Band(rows, keys, none, none)
+    scores, pattern = source.scores(rows, keys)
+    if pattern is not None:
+        first = pattern.first
+        scores[..., first:].masked_fill_(pattern.forbidden[..., first:], torch.finfo(scores.dtype).min)
+    # The weights of a DenseCall need not sum to 1, and are not normalised again.
+    normal = not isinstance(source, LazyCall)
+    weights = scores.exp() if normal else torch.softmax(scores, dim=-1)
+    if pattern is not None and not (pattern.full and weights[..., :1].isfinite().all()):
+        weights.masked_fill_(pattern.forbidden, 0.0)  # a fully masked row came out uniform, that of a NaN query all NaN
+    return Band(rows, keys, scores, weights, normal)

@@ -1,0 +1,198 @@
+"""Exact statistics of attention without the matrix of its weights.
+
+One pass over bands of queries, each of which fits into the processor's cache, gives any of them, for any mask, bias,
+grouping and score; on CUDA a streaming kernel (stream.py) gives the same numbers. The alternative is one more fused
+attention call for each statistic that is linear in a key feature, and one transposed call for `received`. On a CPU, for
+entropy, distance and received together, the pass takes about half of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...errors import InputError
+from . import stream
+from .call import Band, Call, LazyCall, bands, full_precision
+from .stream import PLACED
+
+# The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
+MEANING = {
+    "entropy": "- sum_j p_ij ln p_ij, in nats: 0 if one key has all the weight, ln n if n keys share it equally",
+    "distance": "sum_j p_ij |place_i - place_j|, Euclidean; places are positions unless a grid is given",
+    "rms": "sqrt(sum_j p_ij |place_i - place_j|^2)",
+    "position": "sum_j p_ij place_j, the mean place of its keys",
+    "sink": "p_i0, the weight on the first key (Xiao et al. 2023)",
+    "maximum": "max_j p_ij",
+    "peak": "argmax_j p_ij, the key with the largest weight",
+    "received": "sum_i p_ij, the weight that key j receives from all queries",
+}
+
+
+LINE = 4096  # the most tokens on a line whose numbers are kept for the other layers
+
+
+@lru_cache(maxsize=64)
+def _short_line(first: int, count: int, device: torch.device) -> Float[Tensor, "n"]:
+    with torch.inference_mode(False):  # it is kept, and may be used outside of inference mode
+        return torch.arange(first, first + count, device=device, dtype=torch.float32)
+
+
+def line(first: int, count: int, device: torch.device) -> Float[Tensor, "n"]:
+    """The places of tokens on a line."""
+    kept = count <= LINE and device.type == "cpu"  # on a GPU another stream might read them before they are written
+    return (_short_line if kept else _short_line.__wrapped__)(first, count, device)
+
+
+class Places:
+    """The places of queries and keys: on a line, or in a grid after `special` tokens that have no place.
+
+    They are made on the device when they are read: a copy from the host would wait for the device.
+    """
+
+    def __init__(self, source: Call, grid: tuple[int, int] | None = None, special: int = 0) -> None:
+        self.source, self.grid, self.special = source, grid, special
+        _, _, n, k = source.shape
+        if grid is not None and not n == k == grid[0] * grid[1] + special:
+            raise InputError(
+                f"{n} queries and {k} keys are not {special} special tokens and a grid of "
+                f"{grid[0]} x {grid[1]} = {grid[0] * grid[1]}"
+            )
+
+    @property
+    def axes(self) -> int:
+        """Numbers of a place."""
+        return 1 if self.grid is None else 2
+
+    @property
+    def start(self) -> int | None:
+        """The position of the first query among the keys, on a line and if all rows have the same."""
+        offset = self.source.offset
+        return offset if self.grid is None and isinstance(offset, int) else None
+
+    @cached_property
+    def q(self) -> Float[Tensor, "b q axes"]:
+        """The places of the queries, for all rows or per row."""
+        if self.grid is not None:
+            return self.k
+        offset, device = self.source.offset, self.source.device
+        first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
+        return (first + line(self.source.first_key, self.source.shape[2], device)[None])[..., None]
+
+    @cached_property
+    def k(self) -> Float[Tensor, "1 k axes"]:
+        """The places of the keys."""
+        device = self.source.device
+        if self.grid is None:
+            return line(self.source.first_key, self.source.shape[3], device)[None, :, None]
+        patch = torch.arange(self.grid[0] * self.grid[1], device=device)
+        points = torch.stack([patch // self.grid[1], patch % self.grid[1]], dim=-1).float()
+        return torch.cat([points.new_zeros(self.special, 2), points])[None]
+
+
+def check(names: Iterable[str]) -> None:
+    """Raise for an unknown statistic."""
+    for name in names:
+        if name not in MEANING:
+            raise InputError(f"no statistic {name!r}: expected one of {', '.join(MEANING)}")
+
+
+@torch.no_grad()
+def statistics(
+    source: Call, *names: str, grid: tuple[int, int] | None = None, special: int = 0
+) -> dict[str, Float[Tensor, "b h n"] | Int[Tensor, "b h n"] | Float[Tensor, "b h n c"]]:
+    """Compute statistics of one recorded call, a number per row, head and query (`received`: per key).
+
+    Args:
+        source: A recorded call: one of `AttentionMap.sources`.
+        names: Names of look.MEANING.
+        grid: Height and width of a grid of patches, over which distances are Euclidean; None: tokens on a line.
+        special: Tokens before the grid that have no place in it (a class token, registers). Distances leave out the
+            weight on them, and scale the rest to sum to 1; their own distance is NaN.
+
+    Returns:
+        The statistics by name.
+
+    Examples:
+        >>> attention = clearhead.layers.Attention(8, heads=2)
+        >>> with torch.no_grad(), clearhead.watch(attention, "weights") as tape:
+        ...     out = attention(torch.randn(1, 7, 8))
+        >>> numbers = statistics(tape["weights"].sources[0], "entropy", "received")
+        >>> numbers["entropy"].shape, round(float(numbers["received"].sum()))
+        (torch.Size([1, 2, 7]), 14)
+    """
+    check(names)
+    if special < 0 or (special and grid is None):
+        raise InputError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
+    placed = [name for name in names if name in PLACED]
+    places = Places(source, grid, special) if placed else None
+    with full_precision(source.device):
+        if stream.serves(source, grid if placed else None):
+            result = stream.statistics(source, names, places, special)
+        elif special and placed:
+            others = [name for name in names if name not in PLACED]
+            result = tiled(source.without(special), placed, places) | (tiled(source, others, None) if others else {})
+        else:
+            result = tiled(source, names, places)
+    if special:
+        for name in {"distance", "rms"} & set(placed):
+            result[name][:, :, :special] = float("nan")
+    return result
+
+
+def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
+    """The reference implementation: statistics of each band's weights."""
+    b, h, n, k = source.shape
+    rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
+    received: Tensor | None = None
+    causal = isinstance(source, LazyCall) and source.mask.causal
+    for band in bands(source):
+        if "received" in names:
+            sums = band.weights.sum(-2)
+            if band.rows == (0, n) and band.keys == (0, k):
+                received = sums
+            else:
+                received = source.zeros(b, h, k) if received is None else received
+                received[:, :, slice(*band.keys)] += sums
+        for name, parts in rows.items():
+            parts.append(_of(name, band, source.first_key, places, causal))
+    result = {name: parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for name, parts in rows.items()}
+    if received is not None:
+        result["received"] = F.pad(received, (source.first_key, 0)) if source.first_key else received
+    return result
+
+
+def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bool) -> Tensor:
+    """One statistic of a band's queries; `causal`: none of them attends to a later key."""
+    p = band.weights
+    if p.shape[-1] == 0:  # all keys are masked
+        p = p.new_zeros(*p.shape[:-1], 1)
+        band = Band(band.rows, (0, 1), p, p, normal=True)
+    if name == "entropy":
+        return 0.0 - band.log().mul_(p).sum(-1)  # nothing else needs the logarithms; not -x, which would be -0.0
+    if name == "sink":
+        return p[..., 0].clone() if first_key + band.keys[0] == 0 else torch.zeros_like(p[..., 0])
+    if name == "maximum":
+        return p.amax(-1)
+    if name == "peak":
+        most, peak = p.max(-1)
+        return torch.where(most > 0, peak + first_key + band.keys[0], 0)
+    assert places is not None
+    start, (r, c) = places.start, p.shape[2:]
+    if name == "distance" and causal and start is not None:
+        # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
+        # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
+        here = line(0, r, p.device).to(p.dtype)
+        return here * p.sum(-1) - p @ line(band.keys[0] - band.rows[0] - start, c, p.device).to(p.dtype)
+    there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
+    if name == "position":
+        return p @ there[:, None].to(p.dtype)
+    d = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
+    d = d[..., 0].abs() if d.shape[-1] == 1 else torch.hypot(d[..., 0], d[..., 1])
+    d = d[:, None].to(p.dtype)
+    return (p * d).sum(-1) if name == "distance" else (p * d.square()).sum(-1).sqrt()

@@ -1,0 +1,1 @@
+"""What layers represent: CKA, features, receptive fields, projections, pictures of weights."""

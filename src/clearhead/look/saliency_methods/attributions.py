@@ -1,0 +1,65 @@
+"""Attribution: what every method of `saliency` returns, and the gradient that most of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ..axes import first_tensor
+from ..capture.watch import watch
+from ..targets import Target
+from .embedded import Subject, differentiable
+
+Done = Callable[[int, int], None]  # called with the number of rows or windows just finished, and of all
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribution:
+    """The saliency of one input before it is described."""
+
+    values: Tensor  # (height, width) or (t,)
+    whole: Tensor  # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
+    layer: str | None = None  # the layer that it was taken at
+    layers: list[str] | None = None  # the layers whose attention was multiplied
+    completeness: float | None = None  # integrated gradients: sum of the attributions - change of the score
+    complete: bool = True  # whether that is small beside the change
+
+
+def summed(subject: Subject, x: Tensor) -> Tensor:
+    """The sum over the channels of an image (c, height, width), or over the width of embeddings (t, d)."""
+    return x.sum(0 if subject.kind == "image" else 1)
+
+
+def magnitude(subject: Subject, x: Tensor) -> Tensor:
+    """The largest absolute value over the channels of an image (Simonyan et al. 2014), or their sum over the width."""
+    return x.abs().amax(0) if subject.kind == "image" else x.abs().sum(1)
+
+
+def gradients(subject: Subject, target: Target, rows: Float[Tensor, "n *s"]) -> Float[Tensor, "n *s"]:
+    """The gradient of the target's score at each of several rows; parameters get none."""
+    with differentiable(subject.model):
+        x = rows.detach().clone().requires_grad_()
+        score = target.score(subject.logits(x)).sum()
+        (found,) = torch.autograd.grad(score, x)
+    return found
+
+
+def layer_gradient(subject: Subject, target: Target, address: str) -> tuple[Tensor, Tensor]:
+    """The output of a module (or its input, at an address that ends in .input), and the gradient of the score there."""
+    with differentiable(subject.model):
+        x = subject.x.detach().clone().requires_grad_()
+        with watch(subject.model, address, grad=True) as tape:
+            score = target.score(subject.logits(x)).sum()
+        record = first_tensor(tape.calls(address)[-1])
+        (slope,) = torch.autograd.grad(score, record, allow_unused=True)
+    return record.detach(), torch.zeros_like(record) if slope is None else slope
+
+
+def enlarged(grid: Float[Tensor, "y x"], size: tuple[int, int]) -> Float[Tensor, "height width"]:
+    """A map of a layer's grid in the resolution of the image (bilinear)."""
+    return F.interpolate(grid[None, None], size=size, mode="bilinear", align_corners=False)[0, 0]

@@ -1,0 +1,112 @@
+"""Grad-CAM: the activations of a layer, weighted by their gradients and laid over the image (Selvaraju et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...errors import InputError
+from ..axes import Axes, Layout, record_layout
+from ..capture.addresses import INPUT
+from ..targets import Target
+from .attributions import Attribution, Done, enlarged, layer_gradient
+from .embedded import Subject
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerOptions:
+    """The options of Grad-CAM."""
+
+    layer: str | int | None = None  # address or number of a stage or block; None: the last one that can be explained
+
+
+def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | None) -> Attribution:
+    """The positive part of a layer's channels, each weighted by the mean of its gradient over all places.
+
+    The layer is a feature map, or the tokens of a vision transformer, whose patches are put on their grid. After the
+    last block of a model that answers from its class token, patches have no gradient any more: there the block before
+    is the default.
+    """
+    with torch.no_grad(), record_layout(subject.model) as layout:
+        subject.logits(subject.x)
+    grids, blocks = layout.gridded(), layout.token_blocks()
+    layers = _default_layers(grids, blocks)
+    if not layers:
+        raise InputError(
+            f"this {subject.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
+        )
+    if options.layer is None:
+        found = _last_with_gradient(subject, target, layers, layout)
+        if found is None:
+            raise _without_gradient(subject, target)
+        return _enlarged(subject, layout, *found)
+    address = _named(layout, options.layer, layers, blocks)
+    weighted = _weighted(subject, target, address, layout)
+    if weighted is None:
+        found = _last_with_gradient(subject, target, layers, layout)
+        if found is None:
+            raise _without_gradient(subject, target)
+        raise InputError(
+            f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
+            f"earlier layer, such as {found[0]}"
+        )
+    return _enlarged(subject, layout, address, weighted)
+
+
+def _without_gradient(subject: Subject, target: Target) -> InputError:
+    return InputError(f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit")
+
+
+def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
+    """The layers that are tried if none is named, in order: blocks of tokens and the feature maps that follow them.
+
+    A model without such blocks has feature maps alone.
+    """
+    maps = [path for path, axes in grids.items() if not axes.tokens]
+    if not blocks:
+        return maps
+    order = list(grids)
+    after = [path for path in maps if order.index(path) > order.index(blocks[-1])]
+    return [f"{blocks[0]}.{INPUT}", *blocks, *after]
+
+
+def _last_with_gradient(
+    subject: Subject, target: Target, layers: list[str], layout: Layout
+) -> tuple[str, Tensor] | None:
+    """The last layer whose places have a gradient, and its weighted channels."""
+    for address in reversed(layers):
+        weighted = _weighted(subject, target, address, layout)
+        if weighted is not None:
+            return address, weighted
+    return None
+
+
+def _named(layout: Layout, layer: str | int, layers: list[str], blocks: list[str]) -> str:
+    """The address of a layer; any module of the right shape can be named, not only a block."""
+    if blocks and isinstance(layer, int):
+        return layout.choose(layer, blocks)
+    if isinstance(layer, str) and (layer in layers or layer in layout.gridded()):
+        return layer
+    return layout.choose(layer, blocks or layers)
+
+
+def _weighted(subject: Subject, target: Target, address: str, layout: Layout) -> Tensor | None:
+    """Channels weighted by the mean of their gradients (y, x), with negative values; None if there is no gradient."""
+    record, slope = layer_gradient(subject, target, address)
+    axes = layout.axes(address, record)
+    if axes.grid is None:
+        return None
+    (values,), (slope,) = axes.on_grid(record), axes.on_grid(slope)
+    if not slope.any():
+        return None
+    return (values * slope.mean((1, 2), keepdim=True)).sum(0)
+
+
+def _enlarged(subject: Subject, layout: Layout, address: str, weighted: Tensor) -> Attribution:
+    layout.check_order(address)
+    height, width = subject.x.shape[-2:]
+    return Attribution(
+        values=enlarged(weighted.clamp(min=0), (height, width)), whole=weighted, layer=address
+    )  # fmt: skip

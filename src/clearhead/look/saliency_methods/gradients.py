@@ -1,0 +1,266 @@
+"""Saliency by gradients with respect to the input: plain, times the input, of noisy inputs, along a path."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ...checks import at_least
+from ...errors import InputError, Notice, nearest
+from ..targets import Target
+from .attributions import Attribution, Done, gradients, magnitude, summed
+from .embedded import Subject
+
+# Baselines: inputs that stand for "nothing", which integrated gradients start from and occlusion puts in place.
+
+
+Baseline = str | float | Tensor  # a word of BASELINES, one number for all values, or a tensor like the input
+
+
+def _colour(value: int) -> Callable[[Subject], Tensor]:
+    def fill(subject: Subject) -> Tensor:
+        pre = subject.preprocessing
+        if pre is None:
+            raise InputError("black and white need a Bundle with preprocessing: expected 'zero', 'blur' or a tensor")
+        scaled = [(value * pre.scale - m) / d for m, d in zip(pre.mean, pre.deviation, strict=True)]
+        return subject.x.new_tensor(scaled)[None, :, None, None].expand_as(subject.x)
+
+    return fill
+
+
+def _blur(subject: Subject) -> Tensor:
+    return blur(subject.x, max(subject.x.shape[-2:]) / 20)
+
+
+def _zero(subject: Subject) -> Tensor:
+    return torch.zeros_like(subject.x)
+
+
+def _mean(subject: Subject) -> Tensor:
+    assert subject.mean is not None
+    return subject.mean()
+
+
+# What each word means for an image and for a text; 0 is the mean colour of normalised images, or an empty embedding,
+# from which networks that normalise their input jump: the mean embedding of the vocabulary is a smooth start.
+BASELINES: dict[str, dict[str, Callable[[Subject], Tensor]]] = {
+    "image": {"zero": _zero, "black": _colour(0), "white": _colour(255), "blur": _blur},
+    "text": {"zero": _zero, "mean": _mean},
+}
+START = {"image": "zero", "text": "mean"}  # where the path of integrated gradients begins, if not given
+
+
+def baseline_of(subject: Subject, given: Baseline) -> Tensor:
+    """The baseline that a word, a number or a tensor means, of the shape of the input."""
+    x = subject.x
+    if isinstance(given, Tensor):
+        value = given if given.ndim == x.ndim else given[None]
+        if value.shape != x.shape:
+            raise InputError(f"baseline of shape {tuple(given.shape)}: expected {tuple(x.shape[1:])}, as the input")
+        return value.to(x)
+    if isinstance(given, int | float):
+        return torch.full_like(x, given)
+    known = BASELINES[subject.kind]
+    if given not in known:
+        raise InputError(
+            f"baseline={given!r}: expected {', '.join(known)}, a number or a tensor for this {subject.kind}"
+            f"{nearest(given, known)}"
+        )
+    return known[given](subject)
+
+
+def blur(x: Float[Tensor, "b c y x"], sigma: float) -> Float[Tensor, "b c y x"]:
+    """Blur images by a Gaussian of a standard deviation in pixels; edges are mirrored."""
+    radius = min(math.ceil(3 * sigma), x.shape[-1] - 1, x.shape[-2] - 1)
+    at = torch.arange(-radius, radius + 1, device=x.device, dtype=torch.float32)
+    kernel = torch.softmax(-(at**2) / (2 * sigma**2), 0).to(x.dtype)
+    channels = x.shape[1]
+    wide = F.pad(x, (radius, radius, radius, radius), mode="reflect")
+    rows = F.conv2d(wide, kernel.expand(channels, 1, 1, -1), groups=channels)
+    return F.conv2d(rows, kernel[:, None].expand(channels, 1, -1, 1), groups=channels)
+
+
+INCOMPLETE = 0.1  # error of completeness, as a share of the change of the score, above which values say nothing
+STEPS = 64  # points of the path, if not given
+SPANS, ORDER = 8, 4  # spans of a path that is refined, and points of each
+MOST, NARROW = 512, 1e-4  # points of a refined path, and its narrowest span
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientOptions:
+    """The plain gradient has no options."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseOptions:
+    """The options of SmoothGrad."""
+
+    samples: int = 25  # number of noisy inputs
+    noise: float = 0.15  # standard deviation of the noise, as a share of the input's range
+    seed: int = 0  # of the noise
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "samples")
+        if not self.noise >= 0:
+            raise InputError(f"noise={self.noise}: expected a share of 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PathOptions:
+    """The options of integrated gradients."""
+
+    steps: int | None = None  # points of the path at which the gradient is taken; None: STEPS, and more where needed
+    baseline: Baseline | None = None  # where the path begins; None: see START
+    refined: bool = True  # False: STEPS points or none
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "steps")
+
+
+def gradient(subject: Subject, target: Target, _: GradientOptions, __: Done | None) -> Attribution:
+    """The gradient of the score with respect to the input (Simonyan et al. 2014)."""
+    found = gradients(subject, target, subject.x)[0]
+    return Attribution(values=magnitude(subject, found), whole=found)
+
+
+def input_gradient(subject: Subject, target: Target, _: GradientOptions, __: Done | None) -> Attribution:
+    """The gradient times the input (Shrikumar et al. 2017)."""
+    found = (gradients(subject, target, subject.x) * subject.x)[0]
+    return Attribution(values=summed(subject, found), whole=found)
+
+
+def smooth_gradient(subject: Subject, target: Target, options: NoiseOptions, done: Done | None) -> Attribution:
+    """The mean gradient of noisy copies of the input (Smilkov et al. 2017)."""
+    x = subject.x
+    scale = options.noise * float(x.max() - x.min())
+    generator = torch.Generator().manual_seed(options.seed)
+    total, step = torch.zeros_like(x[0]), subject.rows(target.outputs)
+    for start in range(0, options.samples, step):
+        count = min(step, options.samples - start)
+        draws = [torch.randn(x.shape[1:], generator=generator) for _ in range(count)]  # the same in any batch size
+        total += gradients(subject, target, x + scale * torch.stack(draws).to(x)).sum(0)
+        if done is not None:
+            done(count, options.samples)
+    found = total / options.samples
+    return Attribution(values=magnitude(subject, found), whole=found)
+
+
+class IncompleteError(InputError):
+    """Integrated gradients do not add up to the change of the score."""
+
+
+def integrated_gradients(subject: Subject, target: Target, options: PathOptions, done: Done | None) -> Attribution:
+    """The integral of the gradient from a baseline to the input, times their difference (Sundararajan et al. 2017).
+
+    The sum of all attributions is the change of the score (completeness). Gauss-Legendre with STEPS points gives that
+    for most models. In deep language models the score may fall and rise again within a hundredth of the path, where
+    an attention sink breaks down: there the spans that are not complete by themselves are halved until they are.
+
+    Raises:
+        IncompleteError: If the error stays above INCOMPLETE; with a number of steps of the caller's it is a Notice.
+    """
+    path = _Path(subject, target, START[subject.kind] if options.baseline is None else options.baseline, done)
+    found = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
+    if options.steps is None and not found.complete and options.refined:
+        found = path.attribution(_refined(path))
+    if found.complete:
+        return found
+    problem = (
+        f"integrated gradients: the values add up to {path.change + (found.completeness or 0.0):.3g}, and the score "
+        f"changes by {path.change:.3g}"
+    )
+    if options.steps is None:
+        raise IncompleteError(
+            f"{problem}, even with {path.used} points of the path: expected method='occlusion' or "
+            "method='input-gradient', which need no path, or another baseline"
+        )
+    warnings.warn(f"{problem}: expected more steps, or another baseline", Notice, stacklevel=3)
+    return found
+
+
+class _Path:
+    """The straight path from a baseline to the input, the score along it, and integrals of the gradient."""
+
+    def __init__(self, subject: Subject, target: Target, baseline: Baseline, done: Done | None) -> None:
+        self.subject, self.target, self.done = subject, target, done
+        self.start = baseline_of(subject, baseline)
+        self.way = subject.x - self.start
+        self.rows = subject.rows(target.outputs)  # of one pass
+        self.used = 0  # gradients so far
+        self.change = self.score(1.0) - self.score(0.0)
+
+    def at(self, points: Tensor) -> Tensor:
+        """The inputs at some places of the path, 0 to 1."""
+        return self.start + points.reshape(-1, *[1] * (self.way.ndim - 1)) * self.way
+
+    @torch.no_grad()
+    def score(self, place: float) -> float:
+        """The target's score at a place of the path."""
+        return float(self.target.score(self.subject.logits(self.at(self.way.new_tensor([place])))).double())
+
+    def integrals(self, spans: Sequence[tuple[float, float]], order: int, expected: int | None = None) -> list[Tensor]:
+        """The attribution to each value that each span of the path adds, by Gauss-Legendre with `order` points."""
+        nodes, weights = np.polynomial.legendre.leggauss(order)
+        places = [left + (right - left) * (node + 1) / 2 for left, right in spans for node in nodes]
+        shares = [(right - left) * weight / 2 for left, right in spans for weight in weights]
+        sums = [torch.zeros_like(self.way[0]) for _ in spans]
+        for first in range(0, len(places), self.rows):
+            some = self.way.new_tensor(places[first : first + self.rows])
+            for i, slope in enumerate(gradients(self.subject, self.target, self.at(some)), first):
+                sums[i // order] += shares[i] * slope
+            if self.done is not None:
+                self.done(len(some), expected or len(places))
+        self.used += len(places)
+        return [x * self.way[0] for x in sums]
+
+    def attribution(self, whole: Tensor) -> Attribution:
+        """The attribution of the whole path, with its error."""
+        error = float(whole.double().sum()) - self.change
+        complete = abs(error) <= INCOMPLETE * abs(self.change)
+        return Attribution(
+            values=summed(self.subject, whole), whole=whole, completeness=error, complete=complete
+        )  # fmt: skip
+
+
+def _refined(path: _Path) -> Tensor:
+    """The integral over spans that are halved where their part is far from the change of the score across them."""
+    edges = [i / SPANS for i in range(SPANS + 1)]
+    scores = {edge: path.score(edge) for edge in edges}
+    spans = list(pairwise(edges))
+    parts = dict(zip(spans, path.integrals(spans, ORDER, MOST), strict=True))
+    while True:
+        errors = {
+            (left, right): abs(float(part.double().sum()) - scores[right] + scores[left])
+            for (left, right), part in parts.items()
+        }
+        wrong = _largest(errors, INCOMPLETE / 2 * abs(path.change))
+        narrow = min(right - left for left, right in parts) < NARROW  # a jump, which no number of points follows
+        if not wrong or narrow or path.used >= MOST:
+            return torch.stack(list(parts.values())).sum(0)
+        halves = []
+        for left, right in wrong:
+            middle = (left + right) / 2
+            scores[middle] = path.score(middle)
+            halves += [(left, middle), (middle, right)]
+            del parts[left, right]
+        parts |= zip(halves, path.integrals(halves, ORDER, MOST), strict=True)
+
+
+def _largest(errors: dict[tuple[float, float], float], allowed: float) -> list[tuple[float, float]]:
+    """The spans of the largest errors, so many that the sum of the others is allowed."""
+    left, wrong = sum(errors.values()), []
+    for span in sorted(errors, key=lambda span: -errors[span]):
+        if left <= allowed:
+            break
+        wrong.append(span)
+        left -= errors[span]
+    return wrong

@@ -1,0 +1,164 @@
+"""Deletion and insertion curves: how well a saliency map names the pixels or tokens that the answer depends on.
+
+Petsiuk et al. 2018, section 3.3: the most salient places are removed first, and the probability should fall early (a
+small area under the curve); or they are put into a blurred image first, and it should rise early (a large area).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ... import draw
+from ...errors import InputError
+from ...weights import Bundle
+from ..targets import Chosen, Target, choose_target
+from .attributions import Done
+from .embedded import Given, Subject, subject
+from .gradients import Baseline, baseline_of
+from .saliency import Saliency
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PerturbationCurves(draw.Drawn):
+    """The target's probability while the most salient places are deleted, or inserted, for each of several maps.
+
+    Examples:
+        >>> model, text = clearhead.load("everyday"), "A man is standing in the"
+        >>> maps = {name: saliency(model, text, method=name) for name in ("gradient", "occlusion")}
+        >>> curves = perturbation_curves(model, text, maps)
+        >>> curves.deletion["gradient"].shape, sorted(curves.deletion_area)
+        (torch.Size([7]), ['gradient', 'occlusion'])
+    """
+
+    target: str  # the name of the class or token
+    share: Float[Tensor, "n"]  # of the places that are deleted or inserted
+    deletion: dict[str, Float[Tensor, "n"]]  # its probability while places are deleted, by the name of a map
+    insertion: dict[str, Float[Tensor, "n"]]  # the same while they are inserted
+
+    @property
+    def deletion_area(self) -> dict[str, float]:
+        """The area under each deletion curve: the smaller, the better."""
+        return {name: float(torch.trapezoid(curve, self.share)) for name, curve in self.deletion.items()}
+
+    @property
+    def insertion_area(self) -> dict[str, float]:
+        """The area under each insertion curve: the larger, the better."""
+        return {name: float(torch.trapezoid(curve, self.share)) for name, curve in self.insertion.items()}
+
+    def figure(self) -> Figure:
+        """Draw the deletion and the insertion curves; the legend has the areas under both."""
+        deleted, inserted = self.deletion_area, self.insertion_area
+        titles = {name: f"{name} ({deleted[name]:.2f}, {inserted[name]:.2f})" for name in self.deletion}
+        plots = {
+            kind: {titles[name]: (self.share.numpy(), curve.numpy()) for name, curve in curves.items()}
+            for kind, curves in (("deletion", self.deletion), ("insertion", self.insertion))
+        }
+        return draw.panels(plots, xlabel="share of places", ylabel=f"probability of {self.target.strip()}", zero=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "target": self.target, "share": self.share.tolist(),
+            "deletion": {name: curve.tolist() for name, curve in self.deletion.items()},
+            "insertion": {name: curve.tolist() for name, curve in self.insertion.items()},
+            "deletion_area": self.deletion_area, "insertion_area": self.insertion_area,
+        }  # fmt: skip
+
+
+def perturbation_curves(
+    model: Bundle | nn.Module,
+    given: Given,
+    saliency: Saliency | Mapping[str, Saliency],
+    *,
+    target: Chosen = None,
+    tokenizer: Any = None,
+    steps: int = 32,
+    deleted: Baseline = "zero",
+    empty: Baseline | None = None,
+    done: Done | None = None,
+) -> PerturbationCurves:
+    """Return deletion and insertion curves of one or several saliency maps of an input (Petsiuk et al. 2018).
+
+    Args:
+        model: The model that the maps are of.
+        given: The input that they are of.
+        saliency: A map, or several by name, all of one target.
+        target: The target; that of the maps if not given. For a function of the logits its value is followed.
+        tokenizer: The tokenizer of a model of transformers, if a text is given.
+        steps: Steps from nothing to everything; of a text at most one per token.
+        deleted: What takes the place of a deleted pixel or token, as the baseline of `saliency`.
+        empty: What insertion begins with; a blurred image, or "zero" for a text, if not given.
+        done: Called with the number of rows just finished, and of all.
+
+    Examples:
+        >>> model, text = clearhead.load("everyday"), "A man is standing in the"
+        >>> curves = perturbation_curves(model, text, saliency(model, text, method="occlusion"))
+        >>> float(curves.deletion["occlusion"][0]) == float(curves.insertion["occlusion"][-1])
+        True
+    """
+    maps = {saliency.method: saliency} if isinstance(saliency, Saliency) else dict(saliency)
+    if not maps:
+        raise InputError("perturbation_curves got no saliency maps: expected one or more")
+    if steps < 1:
+        raise InputError(f"steps={steps}: expected 1 or more")
+    chosen = {(one.index, one.at) for one in maps.values()}
+    if len(chosen) > 1:
+        raise InputError(f"maps of several targets, {', '.join(sorted(one.target for one in maps.values()))}")
+    ((index, at),) = chosen
+    if target is None and index is None:
+        raise InputError("these maps are of a function of the logits: expected target=the function")
+    about = subject(model, given, tokenizer=tokenizer, at=at)
+    size = tuple(about.x.shape[-2:]) if about.kind == "image" else (about.x.shape[1],)
+    for name, one in maps.items():
+        if tuple(one.values.shape) != size:
+            raise InputError(f"the map {name!r} has shape {tuple(one.values.shape)}: the input has {size}")
+    with torch.no_grad():
+        goal = choose_target(index if target is None else target, about.logits(about.x), about.names, about.name)
+        places = about.x[0, 0].numel() if about.kind == "image" else size[0]
+        counts = torch.linspace(0, places, min(steps, places) + 1).round().long()
+        start = baseline_of(about, ("blur" if about.kind == "image" else "zero") if empty is None else empty)
+        removed = baseline_of(about, deleted)
+        rows = 2 * len(maps) * len(counts)
+        curves: dict[str, list[Tensor]] = {}
+        for name, one in maps.items():
+            order = one.values.flatten().argsort(descending=True, stable=True)
+            rank = torch.empty_like(order).scatter_(0, order, torch.arange(places)).reshape(size).to(about.x.device)
+            curves[name] = [
+                _curve(about, goal, rank, counts, before, after, done, rows)
+                for before, after in ((about.x, removed), (start, about.x))
+            ]
+    return PerturbationCurves(
+        target=goal.name, share=counts / places, deletion={name: both[0] for name, both in curves.items()},
+        insertion={name: both[1] for name, both in curves.items()},
+    )  # fmt: skip
+
+
+def _curve(
+    about: Subject,
+    goal: Target,
+    rank: Tensor,
+    counts: Tensor,
+    before: Tensor,
+    after: Tensor,
+    done: Done | None,
+    rows: int,
+) -> Float[Tensor, "n"]:
+    """The probability where the first places are from `after` and the others from `before`."""
+    found = []
+    for some in counts.split(about.rows(goal.outputs)):
+        changed = rank < some.to(rank.device).reshape(-1, *[1] * rank.ndim)
+        changed = changed[:, None] if about.kind == "image" else changed[:, :, None]
+        logits = about.logits(torch.where(changed, after, before)).double()
+        found.append(goal.score(logits) if goal.index is None else logits.softmax(-1)[:, goal.index])
+        if done is not None:
+            done(len(some), rows)
+    return torch.cat(found).cpu().float()

@@ -1,0 +1,141 @@
+"""Rollout as a saliency method: the row of the token that the answer is read from, on the image or the text."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from ...errors import InputError, Notice
+from ..axes import Layout, record_layout
+from ..capture.addresses import Tree, matching
+from ..capture.tape import Tape
+from ..capture.watch import watch
+from ..maps.attention_map import AttentionMap
+from ..maps.rollout import Fusion, left_out, named_maps, relevance, rollout, say_left_out, square_maps, weights_of
+from ..targets import Target
+from .attributions import Attribution, Done, enlarged, layer_gradient
+from .embedded import Subject, differentiable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutOptions:
+    """The options of attention rollout."""
+
+    residual: float = 0.5  # share of the identity, which stands for the residual stream
+    fusion: Fusion = "mean"  # how the maps of all heads become one: mean, max or min
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelevanceOptions:
+    """The gradient-weighted rollout has no options."""
+
+
+def attention_rollout(subject: Subject, target: Target, options: RolloutOptions, __: Done | None) -> Attribution:
+    """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
+    with torch.no_grad(), record_layout(subject.model) as layout, _watched(subject, grad=False) as tape:
+        subject.logits(subject.x)
+    layers = _maps(subject, tape)
+    matrix = rollout(list(layers.values()), residual=options.residual, fusion=options.fusion)[0]
+    return _placed(subject, target, layout, matrix, layers)
+
+
+def gradient_weighted_rollout(
+    subject: Subject, target: Target, _: RelevanceOptions, __: Done | None
+) -> Attribution:  # fmt: skip
+    """Attention maps weighted by their gradients, accumulated over the layers (Chefer et al. 2021)."""
+    with differentiable(subject.model), record_layout(subject.model) as layout:
+        x = subject.x.detach().clone().requires_grad_()
+        with _watched(subject, grad=True) as tape:
+            score = target.score(subject.logits(x)).sum()
+        layers = _maps(subject, tape)
+        weights = [weights_of(layer) for layer in layers.values()]
+        slopes = torch.autograd.grad(score, weights, allow_unused=True)
+    known = [(w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)]
+    return _placed(subject, target, layout, relevance(known)[0], layers)
+
+
+@contextmanager
+def _watched(subject: Subject, *, grad: bool) -> Iterator[Tape]:
+    """Watch all attention maps of a model; raises if it cannot have any."""
+    tree = Tree(subject.model)
+    if not matching("**.weights", tree.known | tree.possible):
+        raise _unfit(subject)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no attention call", Notice)  # the error that follows says it
+        with watch(subject.model, "**.weights", grad=grad) as tape:
+            yield tape
+
+
+def _maps(subject: Subject, tape: Tape) -> dict[str, AttentionMap]:
+    """The maps that rollout multiplies, by their addresses.
+
+    A layer after them may be left out, as one in which a class token reads the patches: a Notice says so. One before
+    the last of them may not, as it changes what the tokens of the others hold.
+    """
+    named = named_maps(tape)
+    if not any(layer.shape[2] == layer.shape[3] for layer in named.values()):
+        raise _unfit(subject)
+    layers = square_maps(named)
+    rows = next(iter(layers.values())).shape[0]
+    if rows != len(subject.x):
+        raise InputError(
+            f"the attention of this {subject.name} is within {rows} windows: rollout does not fit, since none of its "
+            "maps is over all tokens. The gradient methods, grad-cam and occlusion fit"
+        )
+    names = list(named)
+    until = names.index(list(layers)[-1])
+    between = left_out({name: named[name] for name in names[:until]})
+    if between and subject.kind == "image":
+        raise InputError(
+            f"rollout can multiply {len(layers)} of the {len(named)} attention maps of this {subject.name}: the others "
+            f"have not as many keys as queries ({between}). The gradient methods, grad-cam and occlusion fit"
+        )
+    say_left_out(named)
+    return layers
+
+
+def _unfit(subject: Subject) -> InputError:
+    return InputError(
+        f"no self-attention was seen in this {subject.name}: rollout does not fit; gradient, input-gradient, "
+        "smoothgrad, integrated, occlusion" + (" and grad-cam do" if subject.kind == "image" else " do")
+    )
+
+
+def _placed(
+    subject: Subject, target: Target, layout: Layout, matrix: Tensor, maps: Iterable[str]
+) -> Attribution:  # fmt: skip
+    """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
+    tokens = len(matrix)
+    axes = layout.places(tokens) if subject.kind == "image" else None
+    if subject.kind == "text" and len(subject.tokens or []) != tokens:
+        raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
+    if subject.kind == "image" and axes is None:
+        raise InputError(
+            f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
+            "methods and occlusion do"
+        )
+    layers = [name.removesuffix(".weights") for name in maps]
+    row = matrix[_read(subject, target, layout, tokens)].mean(0)
+    if axes is None or axes.grid is None:
+        return Attribution(values=row, whole=matrix, layers=layers)
+    height, width = subject.x.shape[-2:]
+    cells = row[axes.special :].unflatten(0, axes.grid)
+    return Attribution(values=enlarged(cells, (height, width)), whole=matrix, layers=layers)
+
+
+def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool[Tensor, "t"]:
+    """The tokens of the last layer that the answer is read from: those with a gradient, for example a class token."""
+    blocks = layout.blocks(tokens)
+    if not blocks:
+        raise InputError(f"the layers of this {subject.name} were not found: rollout does not fit")
+    _, slope = layer_gradient(subject, target, blocks[-1])
+    read = slope[0].abs().sum(-1) > 0
+    if not read.any():
+        raise InputError(f"the answer of this {subject.name} does not depend on its last layer: rollout does not fit")
+    return read

@@ -1,0 +1,61 @@
+"""A progress bar on stderr for work that comes before training; nothing is shown if stderr is not a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+STEP = 0.002  # smallest change of a share that moves the bar
+PART = 4096  # items between two moves of the bar
+
+Stage = Callable[[str, float], None]  # called with what is being done, and the share of it that is done
+
+
+@contextmanager
+def progress_bar() -> Iterator[Stage]:
+    """Show a bar while the block runs; yields the function that moves it.
+
+    Examples:
+        >>> with progress_bar() as stage:
+        ...     stage("reading", 0.5)
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        tasks: dict[str, tuple[Any, float]] = {}  # the bar of each name, and the share that it shows
+
+        def stage(name: str, share: float) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=1.0), 0.0
+            task, shown = tasks[name]
+            if abs(share - shown) >= STEP:
+                tasks[name] = task, share
+                progress.update(task, completed=share)
+
+        yield stage
+
+
+def in_parts(items: Sequence[T], name: str) -> Iterator[Sequence[T]]:
+    """Yield a few items at a time, with a bar if there are many.
+
+    Args:
+        items: What to yield in parts.
+        name: The name of the bar.
+
+    Examples:
+        >>> list(in_parts([1, 2, 3], "tokens"))
+        [[1, 2, 3]]
+    """
+    if len(items) <= PART:
+        yield items
+        return
+    with progress_bar() as stage:
+        for first in range(0, len(items), PART):
+            if first:
+                stage(name, first / len(items))
+            yield items[first : first + PART]

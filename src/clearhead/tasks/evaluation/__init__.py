@@ -1,0 +1,1 @@
+"""evaluate, by what the data is."""

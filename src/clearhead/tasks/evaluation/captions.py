@@ -1,0 +1,149 @@
+"""The evaluation of captioners: the scores of captioning papers; on generated scenes, exact captions and pointing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from ...data.generated.scenes import COLOURS, SHAPES, Scene, SceneConfig, Scenes
+from ...data.images.captions import read_flickr8k
+from ...data.images.files import ImageLike, read_image
+from ...errors import InputError, nearest
+from ...metrics import Score, caption_scores
+from ...weights import Bundle
+from ..caption import PENALTY, Caption, caption
+from ..translate import NoAttentionError
+from .text import Done, Place, score_rows, table
+
+SETS = ("flickr8k", "scenes")
+SCENES = 500  # scenes that are captioned
+IMAGES = 64  # images that are captioned between two reports of progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaptionOptions:
+    """The options for captioners."""
+
+    split: str | None = None  # part of flickr8k: train, valid or test; None: test
+    beams: int = 5  # hypotheses of the beam search; 1 is greedy
+    penalty: float = PENALTY  # the search ranks by log-probability / length^penalty
+    limit: int | None = None  # largest number of tokens of a caption; None: as in `caption`
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionScores:
+    """The scores of a captioner, and its captions."""
+
+    data: str  # the name of the data
+    scores: tuple[Score, ...]  # as captioning papers report them, or the shares of `scenes`, in percent
+    seconds: float  # time that captioning took
+    hypotheses: list[str]  # the captions
+    references: list[list[str]] = field(repr=False)  # of each image
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a score by its name, like "BLEU-4"."""
+        values = {score.name: score.value for score in self.scores}
+        if name not in values:
+            raise InputError(f"no score {name!r}: there are {', '.join(values)}{nearest(name, values)}")
+        return values[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
+        return {
+            "data": self.data, "images": len(self.hypotheses), "scores": scores, "seconds": self.seconds,
+            "hypotheses": self.hypotheses,
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        n = len(self.hypotheses)
+        return table(
+            ("data", self.data, ""),
+            *score_rows(self.scores),
+            ("images", str(n), f"{self.seconds:.1f} s, {n / self.seconds:.1f} per second"),
+        )
+
+
+def measure_captions(
+    bundle: Bundle, data: Place | Sequence[Place], chosen: CaptionOptions, root: Path | None, done: Done | None
+) -> CaptionScores:
+    """Caption the images of a set, and compute the scores."""
+    if data not in SETS:
+        raise InputError(f"{data!r}: a captioner is evaluated on {' or '.join(SETS)}{nearest(str(data), SETS)}")
+    if data == "scenes":
+        return _scene_scores(bundle, chosen, done)
+    part = chosen.split or "test"
+    files = read_flickr8k(part, root)
+    start = time.perf_counter()
+    results: list[Caption] = []
+    for i in range(0, len(files.names), IMAGES):
+        results += _captions(
+            bundle, [read_image(str(files.root), name) for name in files.names[i : i + IMAGES]], chosen
+        )
+        if done is not None:
+            done(min(IMAGES, len(files.names) - i), len(files.names))
+    seconds = time.perf_counter() - start
+    texts = [one.text for one in results]
+    scores = tuple(caption_scores(texts, files.captions).values())
+    return CaptionScores(
+        data=f"flickr8k {part}", scores=scores, seconds=seconds, hypotheses=texts, references=files.captions
+    )  # fmt: skip
+
+
+def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float, float]:
+    """The share of colour and object words whose map is largest inside the right box, and that of a random place.
+
+    The captions must be those of the scenes, word by word: exact ones, or given ones.
+    """
+    hits, chances = list[bool](), list[float]()
+    for one, scene in zip(results, scenes, strict=True):
+        height, width = scene.image.shape[1:]
+        for word, box, weights in zip(scene.caption.split(), scene.boxes, one.maps, strict=True):
+            if box is None or word not in (*COLOURS, *SHAPES):
+                continue
+            rows, columns = (
+                (np.arange(n) + 0.5) * size / n for n, size in zip(weights.shape, (height, width), strict=True)
+            )
+            top, left, bottom, right = box
+            inside = ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))
+            hits.append(bool(inside.flat[int(weights.argmax())]))
+            chances.append(float(inside.mean()))
+    if not hits:
+        raise InputError("none of these captions has a word with a box: expected scenes")
+    return float(np.mean(hits)), float(np.mean(chances))
+
+
+def _scene_scores(bundle: Bundle, chosen: CaptionOptions, done: Done | None) -> CaptionScores:
+    if chosen.split is not None:
+        raise InputError(f"split={chosen.split!r} is for flickr8k: scenes are generated")
+    size = None if bundle.preprocessing is None else bundle.preprocessing.size
+    scenes = Scenes(SceneConfig() if size is None else SceneConfig(pixels=size[0]), seed=0).scenes(SCENES)
+    start = time.perf_counter()
+    results = _captions(bundle, [scene.image.transpose(1, 2, 0) for scene in scenes], chosen)
+    seconds = time.perf_counter() - start
+    if done is not None:
+        done(len(scenes), len(scenes))
+    exact = [one.text == scene.caption for one, scene in zip(results, scenes, strict=True)]
+    scores = [Score("exact", 100 * float(np.mean(exact)), "captions that are equal word by word, in percent")]
+    right = [(one, scene) for one, scene, same in zip(results, scenes, exact, strict=True) if same]
+    try:
+        share, chance = pointing(*zip(*right, strict=True)) if right else (0.0, 0.0)
+        about = "colour and object words of exact captions whose map is largest in the right box, in percent"
+        scores += [Score("pointing", 100 * share, about), Score("chance", 100 * chance, "the same for a random place")]
+    except NoAttentionError:  # one vector for the whole image points nowhere
+        pass
+    return CaptionScores(
+        data=f"scenes, {len(scenes)}", scores=tuple(scores), seconds=seconds, hypotheses=[one.text for one in results],
+        references=[[scene.caption] for scene in scenes],
+    )  # fmt: skip
+
+
+def _captions(bundle: Bundle, images: list[ImageLike], chosen: CaptionOptions) -> list[Caption]:
+    results: Any = caption(bundle, images, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit)
+    return list(results)

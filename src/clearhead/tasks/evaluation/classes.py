@@ -1,0 +1,381 @@
+"""The evaluation of classifiers of texts or images: accuracy and macro F1."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from rich.table import Table
+from torch import Tensor
+
+from ...data import make_data
+from ...data.files import DataError, locate
+from ...data.images.files import LabelledImages, find_images, image_root, labelled_files
+from ...data.images.folders import CropConfig, ImageConfig, Images, divided, readable
+from ...data.images.in_memory import Pixels
+from ...data.text.labelled import labels_of, read_sst2
+from ...errors import InputError, Notice, nearest
+from ...weights import Bundle
+from ..batching import IMAGES
+from ..classify import class_names, classify
+from ..text import embed
+from .columns import ALL, Part, evaluated_part, labelled_columns, trained_on_all, trained_on_file
+from .text import Done, Place, file_or_set, one_file, table
+
+# Classes from frozen features: nearest neighbours, and a linear probe. No weight of the model changes.
+
+
+ROWS = 1024  # features that are compared with all training features at a time
+
+
+@torch.no_grad()
+def nearest_neighbours(
+    train: Float[Tensor, "n d"], labels: Int[Tensor, "n"], test: Float[Tensor, "m d"], *, neighbours: int = 20,
+    temperature: float = 0.07,
+) -> Int[Tensor, "m"]:  # fmt: skip
+    """Return the class of each test feature by a vote of its nearest training features.
+
+    Each neighbour votes with the weight exp(cosine / temperature): Wu et al. 2018, section 3.4.
+
+    Args:
+        train: training features.
+        labels: their classes.
+        test: test features.
+        neighbours: number of neighbours that vote; at most all of them.
+        temperature: the smaller, the more the nearest count.
+
+    Examples:
+        >>> train = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+        >>> nearest_neighbours(train, torch.tensor([0, 0, 1]), torch.tensor([[0.2, 3.0], [5.0, 1.0]]), neighbours=1)
+        tensor([1, 0])
+    """
+    if neighbours < 1 or temperature <= 0 or not len(train):
+        raise InputError(
+            f"neighbours={neighbours}, temperature={temperature}, {len(train)} features: expected 1 neighbour or more, "
+            "a temperature above 0, and training features"
+        )
+    if not train.isfinite().all() or not test.isfinite().all():  # NaN would be the nearest of all
+        raise InputError("some features are not finite: expected a model without NaN and infinity")
+    train, classes = F.normalize(train, dim=-1), int(labels.max()) + 1
+    found = []
+    for some in F.normalize(test, dim=-1).split(ROWS):
+        cosine, index = (some @ train.T).topk(min(neighbours, len(train)), dim=-1)
+        votes = torch.zeros(len(some), classes, dtype=cosine.dtype, device=cosine.device)
+        votes.scatter_add_(1, labels[index], ((cosine - cosine[:, :1]) / temperature).exp())
+        found.append(votes.argmax(-1))
+    return torch.cat(found) if found else labels[:0]
+
+
+def linear_probe(
+    train: Float[Tensor, "n d"], labels: Int[Tensor, "n"], test: Float[Tensor, "m d"], *, penalty: float = 1e-4,
+    steps: int = 100,
+) -> Int[Tensor, "m"]:  # fmt: skip
+    """Return the class of each test feature by a linear classifier that is fitted to the training features.
+
+    Multinomial logistic regression on standardised features: the mean cross-entropy plus penalty x |W|^2, which is
+    convex, minimised by L-BFGS.
+
+    Args:
+        train: training features.
+        labels: their classes.
+        test: test features.
+        penalty: weight of the squared weights.
+        steps: largest number of steps.
+
+    Examples:
+        >>> train = torch.tensor([[1.0, 0.0], [2.0, 0.5], [-1.0, 0.2], [-2.0, 0.0]])
+        >>> linear_probe(train, torch.tensor([0, 0, 1, 1]), torch.tensor([[-3.0, 0.0], [3.0, 0.0]]))
+        tensor([1, 0])
+    """
+    if penalty < 0 or steps < 1 or not len(train):
+        raise InputError(
+            f"penalty={penalty}, steps={steps}, {len(train)} features: expected a penalty of 0 or more, 1 step or "
+            "more, and training features"
+        )
+    mean, deviation = train.mean(0), train.std(0, correction=0).clamp(min=1e-6)
+    x = (train - mean) / deviation
+    classes = int(labels.max()) + 1
+    weight = torch.zeros(classes, x.shape[1], dtype=x.dtype, device=x.device, requires_grad=True)
+    bias = torch.zeros(classes, dtype=x.dtype, device=x.device, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = F.cross_entropy(F.linear(x, weight, bias), labels) + penalty * weight.square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimiser.step(closure)
+    with torch.no_grad():
+        return F.linear((test - mean) / deviation, weight, bias).argmax(-1)
+
+
+TEXTS = 256  # texts that are classified between two reports of progress
+MOST = 20  # classes that a message lists
+IMAGE_SETS = {  # data of images that has a name, and the name of its held-out part
+    "cifar10": "test", "fashion-mnist": "test", "imagenette": "valid", "mnist": "test",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassOptions:
+    """The options for classifiers."""
+
+    split: str | None = None  # part of a named set, a folder of images or the model's data; None: the held-out part
+    text: str | None = None  # column of the texts in a file; None: the one of the model's training, or a usual name
+    label: str | None = None  # column of the labels
+    by: Literal["head", "knn", "linear"] | None = None  # images: the model's output layer, or its frozen features
+    neighbours: int = 20  # knn: number of neighbours that vote
+    skip_bad: bool = False  # images: leave out files that cannot be read, and count them
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """The classes that a classifier predicted, and the measures that follow from them."""
+
+    data: str  # the name of the data
+    hypotheses: list[str]  # the predicted class of each text or image
+    references: list[str]  # the true class of each text or image
+    seconds: float  # time that it took
+    unit: str = "texts"  # what was classified: texts or images
+    files: Sequence[str] = ()  # the file of each image, if they are files
+    left_out: int = 0  # rows without a text or a label, or image files that cannot be read, which are not counted
+    remark: str = ""  # which part of the data it is, if that is not all
+
+    @property
+    def accuracy(self) -> float:
+        """The share of texts or images whose class was predicted correctly."""
+        right = sum(a == b for a, b in zip(self.hypotheses, self.references, strict=True))
+        return right / len(self.references)
+
+    @property
+    def f1(self) -> float:
+        """The macro F1: the mean over classes of 2 hits / (predicted + true), of classes that occur in either."""
+        true, predicted = Counter(self.references), Counter(self.hypotheses)
+        hits = Counter(a for a, b in zip(self.references, self.hypotheses, strict=True) if a == b)
+        scores = [2 * hits[name] / (true[name] + predicted[name]) for name in true.keys() | predicted]
+        return sum(scores) / len(scores)
+
+    @property
+    def confusion(self) -> dict[str, dict[str, int]]:
+        """The number of inputs of each true class (first key) by their predicted class (second key)."""
+        pairs = Counter(zip(self.references, self.hypotheses, strict=True))
+        names = sorted({*self.references, *self.hypotheses})
+        return {
+            true: {predicted: pairs[true, predicted] for predicted in names} for true in sorted(set(self.references))
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "data": self.data, "accuracy": self.accuracy, "f1": self.f1, self.unit: len(self.references),
+            "confusion": self.confusion, "seconds": self.seconds, "hypotheses": self.hypotheses,
+            "references": self.references, "left_out": self.left_out,
+            **({"files": list(self.files)} if self.files else {}),
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        rows = [
+            (true, f"{counts[true] / sum(counts.values()):.2%}", f"of {sum(counts.values()):,} {self.unit} recognised")
+            for true, counts in self.confusion.items()
+        ]
+        what = "rows without a text or a label" if self.unit == "texts" else "image files that cannot be read"
+        return table(
+            ("data", self.data, self.remark),
+            *([("left out", f"{self.left_out:,}", what)] if self.left_out else []),
+            ("accuracy", f"{self.accuracy:.2%}", f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s"),
+            ("macro F1", f"{self.f1:.4f}", "mean of the classes"),
+            *rows,
+        )
+
+
+def class_scores(
+    bundle: Bundle, data: Place | Sequence[Place], chosen: ClassOptions, root: Path | None, done: Done | None
+) -> ClassScores:
+    """Classify labelled texts or images, as the model reads, and compare the classes with the labels."""
+    data = one_file(bundle, data)
+    if chosen.by in ("knn", "linear") or (chosen.by is None and "classify" not in bundle.can):
+        return _feature_scores(bundle, data, chosen, root, done)
+    bundle.require("classify", "a classifier, or by='knn' or by='linear'")
+    if bundle.config.classes == 1 or bundle.scores == "value":
+        raise InputError(f"this {bundle.name} gives scores, not classes: expected a classifier of two classes or more")
+    read = _images if bundle.reads == "images" else _texts
+    read_data = read(bundle, data, chosen, root)
+    labels = read_data.labels
+    start, predicted = time.perf_counter(), list[str]()
+    for some in read_data.inputs:
+        results: Any = classify(bundle, some, top=1)
+        predicted += [classes[0][0] for classes in results]
+        if done is not None:
+            done(len(some), len(labels))
+    return ClassScores(
+        data=read_data.name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start,
+        unit=read_data.unit, files=read_data.files, left_out=read_data.left_out, remark=read_data.remark,
+    )  # fmt: skip
+
+
+def _feature_scores(
+    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None, done: Done | None
+) -> ClassScores:
+    """Classify validation images by the frozen features of training images: nearest neighbours, or a linear probe."""
+    if bundle.reads != "images":
+        raise InputError(f"by={chosen.by!r}: this {bundle.name} reads {bundle.reads}, expected a model of images")
+    if chosen.split is not None:
+        raise InputError(
+            f"split={chosen.split!r}: features of train are fitted, and those of the held-out part classified"
+        )
+    images = _image_parts(bundle, data, chosen, root, share=CropConfig().share)
+    parts = images.parts
+    if len(parts) < 2:
+        raise InputError(f"{data} has too few images to divide them into train and val, which by={chosen.by!r} needs")
+    start, count = time.perf_counter(), sum(len(part.labels) for part in parts.values())
+    classes = sorted(set(parts["train"].labels))
+    held_out = list(parts)[-1]
+    for label in parts[held_out].labels:
+        if label not in classes:
+            raise DataError(f"{data}: the class {label!r} of {held_out} has no training image")
+    features = []
+    for part in parts.values():
+        rows = []
+        for some in part.batches(IMAGES):
+            rows.append(torch.from_numpy(embed(bundle, some, normalise=False)))
+            if done is not None:
+                done(len(some), count)
+        features.append(torch.cat(rows))
+    labels = torch.tensor([classes.index(label) for label in parts["train"].labels])
+    found = (
+        linear_probe(features[0], labels, features[1]) if chosen.by == "linear"
+        else nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
+    )  # fmt: skip
+    return ClassScores(
+        data=f"{data} {held_out}, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
+        references=list(parts[held_out].labels), seconds=time.perf_counter() - start, unit="images",
+        files=parts[held_out].names, left_out=images.left_out,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledInputs:
+    """What is classified, and the true classes."""
+
+    name: str  # of the data
+    unit: str  # what it consists of: texts or images
+    inputs: Iterator[Sequence[Any]]  # some at a time
+    labels: list[str]  # of each input
+    files: Sequence[str] = ()  # of each image
+    left_out: int = 0  # rows or files that are not among the inputs
+    remark: str = ""  # which part of the data it is
+
+
+def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledInputs:
+    """A file of text TAB label, or a part of sst2."""
+    empty = 0
+    if data == "sst2":
+        split = chosen.split or "test"
+        part = Part(f"sst2 {split}", read_sst2(split, root))
+    else:
+        path = file_or_set(data, root, "sst2")
+        columns = labelled_columns(bundle, path, chosen.text, chosen.label)
+        rows = labels_of(columns, skip_empty=True)
+        part, empty = evaluated_part(bundle, data, path, rows, chosen.split, root), columns.empty
+    known = class_names(bundle)
+    for line in part.rows:
+        if line.label not in known:
+            raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}")
+    texts = [line.text for line in part.rows]
+    some = (texts[first : first + TEXTS] for first in range(0, len(texts), TEXTS))
+    labels = [line.label for line in part.rows]
+    return LabelledInputs(
+        name=part.name, unit="texts", inputs=some, labels=labels, left_out=empty, remark=part.remark
+    )  # fmt: skip
+
+
+def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledInputs:
+    """A named set of images, or a folder or zip file of them: all, or a part if it has train/ and val/."""
+    found = _image_parts(bundle, data, chosen, root)
+    name, images = _chosen_part(data, found, chosen.split)
+    _check_labels(bundle, data, images.labels)
+    if found.own and len(found.parts) == 1 and chosen.split is None:
+        warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
+    return LabelledInputs(
+        name=name, unit="images", inputs=images.batches(IMAGES), labels=list(images.labels), files=images.names,
+        left_out=found.left_out, remark=ALL if found.own and len(found.parts) > 1 and chosen.split is None else "",
+    )  # fmt: skip
+
+
+def held_out_images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledImages:
+    """The held-out images of a named set, a folder or a zip file, with their labels; all of it if it is undivided."""
+    return _chosen_part(data, _image_parts(bundle, data, chosen, root), chosen.split)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageParts:
+    """The parts of data of images."""
+
+    parts: dict[str, LabelledImages]  # train and a held-out one, or train alone
+    whole: LabelledImages | None = None  # all of them, of files
+    own: bool = False  # whether the model was trained on it
+    left_out: int = 0  # files that cannot be read
+
+
+def _chosen_part(data: Place, found: ImageParts, split: str | None) -> tuple[str, LabelledImages]:
+    """The name and the images of the part that is evaluated."""
+    parts = found.parts
+    if split == "all" and found.whole is not None:
+        return str(data), found.whole
+    if len(parts) == 1 and split is None:
+        return str(data), parts["train"]
+    if split is not None and (len(parts) == 1 or split not in parts):
+        expected = "no split, because it is not divided into train and val"
+        if len(parts) > 1:
+            expected = f"one of {', '.join(parts)}{', all' if found.whole is not None else ''}"
+        raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
+    part = split or list(parts)[-1]
+    return f"{data} {part}", parts[part]
+
+
+def _image_parts(
+    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None, share: float = 0.0
+) -> ImageParts:
+    """The parts of a named set, or of a folder, zip file or CSV of images.
+
+    Undivided files are divided as training divides them, if the model was trained on them, or by `share`.
+    """
+    if data in IMAGE_SETS:
+        opened = make_data(str(data), {"rows": 1}, seed=0, root=root)
+        assert isinstance(opened, Images | Pixels)
+        return ImageParts({"train": opened.originals("train"), IMAGE_SETS[str(data)]: opened.originals("valid")})
+    try:
+        path = locate(data, root)
+    except FileNotFoundError as cause:
+        expected = f"expected a folder or zip file with a folder per class, or one of {', '.join(IMAGE_SETS)}"
+        raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
+    train, valid = find_images(path)
+    trained = trained_on_file(bundle, path, root)
+    own = isinstance(trained, ImageConfig)
+    skip_bad = chosen.skip_bad or (own and trained.skip_bad)
+    bad, (train, valid) = readable(image_root(path), train, valid, skip_bad=skip_bad, option="skip_bad")
+    if not valid:
+        train, valid = divided(train, trained.share if own else share)
+    parts = {"train": train, "valid": valid} if valid else {"train": train}
+    opened_parts = {name: labelled_files(image_root(path), files) for name, files in parts.items()}
+    whole = labelled_files(image_root(path), sorted([*train, *valid], key=lambda image: image.name))
+    return ImageParts(opened_parts, whole=whole, own=own, left_out=len(bad))
+
+
+def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:
+    """Raise if a class of the data is none of the model's classes."""
+    known = class_names(bundle)
+    listed = ", ".join(known[:MOST]) + (f" ... ({len(known)} in all)" if len(known) > MOST else "")
+    for label in dict.fromkeys(labels):
+        if label not in known:
+            raise DataError(f"{data}: the class {label!r} is none of the model's: {listed}{nearest(label, known)}")

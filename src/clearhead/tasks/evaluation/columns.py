@@ -1,0 +1,257 @@
+"""Which columns of a file an evaluation reads: those that the user names, or those that the model was trained on.
+
+A translator is never evaluated in the other direction without a word: languages that the file's columns are named after
+decide, and a file that has others than the model's is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ... import config
+from ...data import data_config
+from ...data.files import DataError, fingerprint, locate
+from ...data.tables.column_names import is_language, language_of, may_be_language
+from ...data.tables.columns import LABELLED, PARALLEL, Role, TwoColumns, two_columns
+from ...data.tables.reading import Table, open_table
+from ...data.text.labelled import Label, LabelledConfig, divided
+from ...data.text.parallel import Line
+from ...data.text.translations import PairConfig
+from ...errors import InputError, MissingFileError, Notice
+from ...weights import Bundle
+
+# The data that a model was trained on, as its folder or the recipe of its run names it.
+
+
+R = TypeVar("R", Label, Line)  # a row of a table
+PARTS = ("valid", "train", "all")  # of the data that a model was trained on: held out, the others, both
+ALL = "held out of its training; split=all takes all"  # a remark beside the data of an evaluation
+COLUMNS = ("text", "label", "source", "target")  # options that name columns, or languages
+
+
+def _places(bundle: Bundle) -> list[Path]:
+    """The folder of a model, and the run folder that it is in."""
+    places = [] if bundle.folder is None else [bundle.folder]
+    if bundle.folder is not None and bundle.folder.name in ("model", "unfinished"):
+        places.append(bundle.folder.parent)
+    return places
+
+
+def trained_on(bundle: Bundle) -> Any:
+    """The options of the data in the recipe of a model's run; None if there is no recipe."""
+    for path in (place / "recipe.toml" for place in _places(bundle)):
+        if path.is_file():
+            data = config.load(path)["data"]
+            return config.read(data_config(data["name"]), data.without("name"))
+    return None
+
+
+def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
+    """The options of the data of a model's run, if it was this file or folder; None otherwise.
+
+    It is known by its content, wherever it lies now. A Notice says if the content has changed: which rows are held out
+    depends on all of them.
+    """
+    options = trained_on(bundle)
+    name = getattr(options, "path", None)
+    if not isinstance(name, str):
+        return None
+    mark = _fingerprints(bundle).get(name)
+    if mark is not None and fingerprint(path) == mark:
+        return options
+    if not same_place(name, path, root):
+        return None
+    if mark is not None:
+        warnings.warn(
+            Notice(f"{path} has changed since the training: rows that are now held out may have been trained on"),
+            stacklevel=3,
+        )
+    return options
+
+
+def _fingerprints(bundle: Bundle) -> dict[str, str]:
+    """The fingerprint of each file of the data of a model's run, when it was last trained; {} if unknown."""
+    for path in (place / "facts.json" for place in _places(bundle)):
+        if path.is_file():
+            attempts = json.loads(path.read_bytes()).get("attempts", [])
+            return dict(attempts[-1].get("files", {})) if attempts else {}
+    return {}
+
+
+def same_place(name: str, path: Path, root: Path | None) -> bool:
+    """Whether the path in a recipe is the file or folder given."""
+    try:
+        return locate(name, root).resolve() == path.resolve()
+    except MissingFileError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[R]):
+    """The rows of a table that are evaluated."""
+
+    name: str  # of the data, for the result
+    rows: Sequence[R]
+    remark: str = ""
+
+
+def evaluated_part(
+    bundle: Bundle, data: str | Path, path: Path, rows: Sequence[R], split: str | None, root: Path | None
+) -> Part[R]:
+    """Return the rows of a table to evaluate: of the table that a model was trained on, those that were held out.
+
+    Args:
+        bundle: The model.
+        data: What the user named.
+        path: The file.
+        rows: Its rows.
+        split: The part that the user asks for: valid, train or all; None: valid, if there is one.
+        root: A data folder in which files are searched first.
+    """
+    options = trained_on_file(bundle, path, root)
+    if options is None:
+        if split not in (None, "all"):
+            raise InputError(
+                f"split={split!r}: the model was not trained on {data}, which is taken as a whole: expected no split"
+            )
+        return Part(str(data), rows)
+    if split not in (None, *PARTS):
+        raise InputError(f"split={split!r}: expected one of {', '.join(PARTS)}")
+    places = _held_out(options, path, root)
+    if split is None and not places:
+        warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
+    if split == "all" or (split is None and not places):
+        return Part(str(data), rows)
+    kept = [row for row in rows if (row.where in places) == (split != "train")]
+    if not kept:
+        raise InputError(f"split={split!r}: {data} has no such rows: expected split=all, or another file")
+    return Part(f"{data} {split or 'valid'}", kept, ALL if split is None else "")
+
+
+def trained_on_all(data: str | Path) -> str:
+    """A sentence for data of which nothing was held out."""
+    return f"{data}: the model was trained on all of it, so that this does not tell how good it is on other data"
+
+
+def _held_out(options: Any, path: Path, root: Path | None) -> set[str]:
+    """The places of the rows of a file that a training held out for validation."""
+    if getattr(options, "valid_path", None) is not None:
+        return set()
+    own = replace(options, path=str(path))
+    if isinstance(own, LabelledConfig):
+        return {row.where for row in divided(own, root)[1]}
+    return {row.where for row in own.read(root)[1]} if isinstance(own, PairConfig) else set()
+
+
+def trained_columns(bundle: Bundle) -> dict[str, str]:
+    """The columns of the table that a model was trained on, by what they are for; of a named set its languages."""
+    options = trained_on(bundle)
+    named = {option: getattr(options, option, None) for option in COLUMNS}
+    return {option: str(name) for option, name in named.items() if name is not None} | dict(bundle.columns)
+
+
+def trained_languages(bundle: Bundle) -> dict[str, str]:
+    """The codes of the languages of a translator, by side: source and target; {} if its training does not name them."""
+    columns = trained_columns(bundle)
+    codes = {side: language_of(columns[side]) for side in ("source", "target") if side in columns}
+    return {side: code for side, code in codes.items() if code is not None}
+
+
+Names = tuple[str | None, str | None]
+
+
+def labelled_columns(bundle: Bundle, path: Path, text: str | None, label: str | None) -> TwoColumns:
+    """Open a table of texts and labels.
+
+    Args:
+        bundle: The classifier.
+        path: The file.
+        text: The column of the texts; None: the one that it was trained on, if it is there, or one with a usual name.
+        label: The column of the labels, likewise.
+    """
+    trained = _trained(bundle, LABELLED)
+    table = _open(bundle, path, (text, label), trained)
+    found = [_column(table, word) for word in (text, label)]
+    for i, name in enumerate(trained):
+        if found[i] is None and name in table.columns and name not in found:
+            found[i] = name
+    return TwoColumns(table, *two_columns(table, LABELLED, (found[0], found[1])))
+
+
+def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | None) -> TwoColumns:
+    """Open a table of sources and targets.
+
+    Args:
+        bundle: The translator.
+        path: The file.
+        source: The column of the sources, by its name, its number or its language; None: as in the model's training.
+        target: The column of the targets, likewise.
+    """
+    trained = _trained(bundle, PARALLEL)
+    table = _open(bundle, path, (source, target), trained)
+    found = [_given(table, word) for word in (source, target)]
+    for i, name in enumerate(trained):
+        if found[i] is None and (source, target)[i] is None and name is not None:
+            found[i] = next(
+                (c for c in (name, _of_language(table, name)) if c in table.columns and c not in found), None
+            )
+    _check_direction(table, found, (source, target), trained)
+    return TwoColumns(table, *two_columns(table, PARALLEL, (found[0], found[1])))
+
+
+def _trained(bundle: Bundle, roles: tuple[Role, Role]) -> Names:
+    """The names of the columns, or of the languages, that a model was trained on."""
+    columns = trained_columns(bundle)
+    return columns.get(roles[0].option), columns.get(roles[1].option)
+
+
+def _open(bundle: Bundle, path: Path, wanted: Names, trained: Names) -> Table:
+    header: Any = getattr(trained_on(bundle), "header", None)
+    return open_table(path, header=header, named=[name for name in (*wanted, *trained) if name])
+
+
+def _column(table: Table, word: str | None) -> str | None:
+    """The column that the user names, by its name or its number; raises if there is none."""
+    if word is None or word in table.columns:
+        return word
+    if word.isdigit() and 0 < int(word) <= len(table.columns):
+        return table.columns[int(word) - 1]
+    return table.column(word)
+
+
+def _given(table: Table, word: str | None) -> str | None:
+    """The column that the user names; None for a language, if no column is named after one."""
+    if word is None or word in table.columns:
+        return word
+    column = _of_language(table, word)
+    if column is None and may_be_language(word) and not any(map(is_language, table.columns)):
+        return None
+    return column or _column(table, word)
+
+
+def _of_language(table: Table, word: str) -> str | None:
+    """The only column that is named after the language of a word."""
+    code = language_of(word)
+    columns = [name for name in table.columns if code is not None and language_of(name) == code]
+    return columns[0] if table.header and len(columns) == 1 else None
+
+
+def _check_direction(table: Table, found: list[str | None], wanted: Names, trained: Names) -> None:
+    """Raise if the columns that are not found would be chosen against what the model was trained on."""
+    if None not in found or None in trained or wanted != (None, None) or not table.header:
+        return
+    usual = [any(name.lower() in role.usual for name in table.columns) for role in PARALLEL]
+    if all(usual):  # source and target say it
+        return
+    swapped = all(str(name).isdigit() for name in trained) and trained != ("1", "2")
+    languages = [name for name in table.columns if is_language(name)]
+    if swapped or (len(languages) >= 2 and all(map(is_language, map(str, trained)))):
+        raise DataError(
+            f"{table.path} has the columns {', '.join(table.columns)}, and the model was trained on {trained[0]} as "
+            f"the source and {trained[1]} as the target: expected source=COLUMN target=COLUMN"
+        )

@@ -1,0 +1,195 @@
+"""The evaluation of language models: the perplexity of texts, or of the answers of chats."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ...data.files import HOMES, DataError, find, locate, read_text
+from ...data.tables.kinds import guess
+from ...data.tables.reading import is_table, open_table
+from ...data.text.chats import ChatsConfig
+from ...data.text.plain import TextConfig
+from ...errors import InputError, Notice
+from ...metrics import Score
+from ...weights import Bundle
+from ..score import Counted, answer_likelihoods, document_likelihoods
+from ..text import likelihood
+from .columns import ALL, PARTS, trained_on_all, trained_on_file
+
+Place = str | Path
+Done = Callable[[int, int], None]  # called with the number of texts or tokens just finished, and of all
+ROWS = 100  # of a table, by which it is recognised
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextOptions:
+    """The options for language models."""
+
+    stride: int | None = None  # tokens that the window of the model's context moves by; None: half its context
+    last: float | None = None  # share of the text that is read, counted from its end; None: 1, or the held-out share
+    split: str | None = None  # of the chats that the model was trained on: valid, train or all; None: valid
+
+    def __post_init__(self) -> None:
+        if self.last is not None and not 0.0 < self.last <= 1.0:
+            raise InputError(f"last={self.last}: expected a share above 0, up to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextScores:
+    """The log-probability of a text under a language model, and the measures that follow from it."""
+
+    data: str  # the name of the data
+    tokens: int  # number of tokens that count: all but the first
+    bytes: int  # size of the text in UTF-8
+    characters: int  # number of its characters
+    logprob: float  # sum of the log-probabilities of these tokens, in nats
+    stride: int | None  # tokens that the window moved by; None: half the context
+    seconds: float  # time that it took
+    left_out: int = 0  # rows without text, or chats without an answer, which are not counted
+    remark: str = ""  # which part of the data it is, if that is not all
+
+    @property
+    def loss(self) -> float:
+        """The mean negative log-probability per token, in nats."""
+        return -self.logprob / max(self.tokens, 1)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss)."""
+        return math.exp(self.loss)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The negative log-probability per byte, in bits: it does not depend on the tokenizer."""
+        return -self.logprob / math.log(2.0) / max(self.bytes, 1)
+
+    @property
+    def bits_per_character(self) -> float:
+        """The negative log-probability per character, in bits."""
+        return -self.logprob / math.log(2.0) / max(self.characters, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "data": self.data, "perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte,
+            "bits_per_character": self.bits_per_character, "tokens": self.tokens, "bytes": self.bytes,
+            "characters": self.characters, "logprob": self.logprob, "stride": self.stride,
+            "left_out": self.left_out, "seconds": self.seconds,
+        }  # fmt: skip
+
+    def __rich__(self) -> Table:
+        return table(
+            ("data", self.data, self.remark),
+            *([("left out", f"{self.left_out:,}", "rows without text or an answer")] if self.left_out else []),
+            ("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"),
+            ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.bits_per_character:.4f} per character"),
+            ("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"),
+        )
+
+
+def text_scores(
+    bundle: Bundle, data: Place | Sequence[Place], chosen: TextOptions, root: Path | None, done: Done | None
+) -> TextScores:
+    """Compute the log-probability of a text file or a named text, of texts, or of the answers of chats."""
+    data = one_file(bundle, data)
+    path = find(str(data), root) if str(data) in HOMES else file_or_set(data, root, "shakespeare")
+    start = time.perf_counter()
+    trained = None if str(data) in HOMES else trained_on_file(bundle, path, root)
+    if path.is_dir() or is_table(path):
+        name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
+    else:
+        name, remark, counted = _text_counted(bundle, data, path, chosen, trained, done)
+    if trained is not None and chosen == TextOptions(stride=chosen.stride) and not remark:
+        warnings.warn(Notice(trained_on_all(data)), stacklevel=3)
+    return TextScores(
+        data=name, remark=remark, left_out=counted.left_out, tokens=counted.tokens,
+        bytes=len(counted.text.encode()), characters=len(counted.text), logprob=counted.logprob,
+        stride=chosen.stride, seconds=time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def _rows_counted(
+    bundle: Bundle, data: Place, path: Path, chosen: TextOptions, trained: Any, done: Done | None
+) -> tuple[str, str, Counted]:
+    """The name of the data, a remark about its part, and the log-probability of the texts or answers in it."""
+    if chosen.stride is not None or chosen.last is not None:
+        raise InputError(f"stride and last are for a text file: {data} has several texts, which are read as a whole")
+    if path.is_dir() or not _has_chats(path):
+        _check_no_split(data, chosen)
+        return str(data), "", document_likelihoods(bundle, path, done)
+    divided = isinstance(trained, ChatsConfig) and trained.valid_path is None and trained.share > 0
+    part = chosen.split or ("valid" if divided else "all")
+    if part != "all" and (not divided or part not in PARTS):
+        expected = (
+            f"one of {', '.join(PARTS)}" if divided else f"no split: the model was not trained on a part of {data}"
+        )
+        raise InputError(f"split={part!r}: expected {expected}")
+    if part == "all":
+        return str(data), "", answer_likelihoods(bundle, path, done)
+    counted = answer_likelihoods(bundle, path, done, part=part, options=trained)
+    return f"{data} {part}", ALL if chosen.split is None else "", counted
+
+
+def _text_counted(
+    bundle: Bundle, data: Place, path: Path, chosen: TextOptions, trained: Any, done: Done | None
+) -> tuple[str, str, Counted]:
+    """The same of the end of a text file: of the one that the model was trained on, the end that was held out."""
+    _check_no_split(data, chosen)
+    last, remark = chosen.last or 1.0, ""
+    if chosen.last is None and isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0:
+        last, remark = trained.share, f"the last {trained.share:.0%}, held out of its training; last=1 takes all"
+    text = read_text(path)
+    text = text[len(text) - round(len(text) * last) :]
+    result = likelihood(bundle, text, stride=chosen.stride, done=done)
+    return str(data), remark, Counted(result.logprob, result.counted, text)
+
+
+def _check_no_split(data: Place, chosen: TextOptions) -> None:
+    """Raise if a part is asked for, of data that has none."""
+    if chosen.split is not None:
+        raise InputError(
+            f"split={chosen.split!r} is for chats: of a text last=SHARE takes the end; {data} has no split"
+        )
+
+
+def _has_chats(path: Path) -> bool:
+    """Whether a table has conversations."""
+    opened = open_table(path)
+    return guess(opened, list(islice(opened.rows(), ROWS))).kind == "chats"
+
+
+def one_file(bundle: Bundle, data: Place | Sequence[Place]) -> Place:
+    """The name of the data; raises for several files, which only translators take."""
+    if not isinstance(data, Place):
+        raise InputError(f"{len(data)} files: this {bundle.name} does not translate, expected one")
+    return data
+
+
+def file_or_set(data: Place, root: Path | None, known: str) -> Path:
+    """The file of this name; the message for a missing one mentions the set that there is."""
+    try:
+        return locate(data, root)
+    except FileNotFoundError as cause:
+        raise DataError(f"{cause}, and no set of that name: there is {known}") from cause
+
+
+def score_rows(scores: Iterable[Score]) -> list[tuple[str, str, str]]:
+    """The rows of a table of scores: name, value and signature."""
+    return [(score.name, f"{score.value:.2f}", score.signature) for score in scores]
+
+
+def table(*rows: tuple[str, str, str]) -> Table:
+    """A table of name, value and remark, for rich."""
+    result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+    for row in rows:
+        result.add_row(*row)
+    return result

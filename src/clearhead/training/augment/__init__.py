@@ -1,0 +1,1 @@
+"""Augmentation of images on the device, keyed by (seed, step, row)."""

@@ -1,0 +1,1 @@
+"""Checkpoints: written in the background, sharded, hashed; and the mean of several."""

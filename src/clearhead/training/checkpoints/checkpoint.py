@@ -1,0 +1,267 @@
+"""Writer: checkpoints, of which each worker writes its own shards of the tensors (weights/checkpoint.py reads them).
+
+    step-00001000/part-00000.safetensors   the shards of worker 0
+    step-00001000/part-00000.json          which shard of which tensor they are
+    step-00001000/index.json               checksums of all files, shards of all tensors, the loop's facts
+
+A checkpoint is written under a temporary name and renamed when its index, the last file, is on disk. So a folder with
+its final name is complete, unless the disk fails, which the checksums detect.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...atomic_files import atomic_write, sync_folder
+from ...errors import InputError
+from ...weights.checkpoints.checkpoint import (
+    ASIDE,
+    FINAL,
+    FORMAT,
+    Checkpoint,
+    CheckpointError,
+    DamagedError,
+    check_cover,
+    file_size,
+    gather,
+    latest,
+    place,
+    read_index,
+    seal,
+    step_name,
+    type_name,
+)
+from ...weights.tensor_files import TYPES, write_tensors
+from ..run_folder import to_json
+
+__all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Writer", "latest", "step_name"]
+
+_POLL = 0.05  # seconds between two looks at the shared file system
+_GRACE = 5.0  # seconds of delay that a shared file system may have
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Writer:
+    """Writes checkpoints in the background, one at a time, into a folder that all workers see.
+
+    `attempt` is the unique name of this attempt at the run, the same for all its workers.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        attempt: str,
+        keep: int = 2,  # newest checkpoints to keep
+        timeout: float = 600.0,  # seconds that workers wait for each other
+    ) -> None:
+        if not re.fullmatch(r"[\w-]+", attempt):
+            raise InputError(f"attempt is {attempt!r}, expected letters, digits, _ and -")
+        if not 0 <= rank < world:
+            raise InputError(f"rank is {rank}, expected at least 0 and less than world, {world}")
+        if keep < 1:
+            raise InputError(f"keep is {keep}, expected at least 1")
+        self.folder = Path(folder)
+        self._rank, self._world, self._attempt, self._keep, self._timeout = rank, world, attempt, keep, timeout
+        self._saves = 0
+        self._host: dict[str, Tensor] = {}  # host memory of the last snapshot, reused by the next
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if rank == 0:
+            self._restore_aside()
+            for path in self.folder.glob(".step-*.tmp"):
+                if f".{attempt}-" not in path.name:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], facts: Any, *, protect: Collection[int] = ()) -> None:
+        """Copy the tensors to host memory now and write them in the background; every worker must call this.
+
+        Tensors that are not sharded are equal on all workers, and worker 0 writes them. `facts` is any JSON value; that
+        of worker 0 is written. Checkpoints of the steps in `protect` are never removed. An existing checkpoint of this
+        step is replaced.
+        """
+        self.wait()
+        try:
+            frozen = json.loads(json.dumps(facts, allow_nan=False))
+        except (TypeError, ValueError) as cause:
+            raise InputError(f"the facts of step {step} cannot be written as JSON: {cause}") from cause
+        about = self._snapshot(tensors)
+        self._saves += 1
+        work = (step, about, dict(self._host), frozen, frozenset(protect))
+        self._thread = threading.Thread(target=self._run, args=work, name=f"save {step_name(step)}")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the last save is complete on all workers; raises its error if it failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _snapshot(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Copy this worker's shards to `_host`; returns dtype, shape and this worker's shard of each tensor."""
+        about, host, streams = {}, {}, set()
+        for name, tensor in tensors.items():
+            if tensor.dtype not in TYPES:
+                known = ", ".join(map(type_name, TYPES))
+                raise InputError(f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved: expected {known}")
+            local, offset, writes = place(tensor, self._rank)
+            mine = writes and local.numel() > 0
+            about[name] = {
+                "dtype": type_name(tensor.dtype),
+                "shape": list(tensor.shape),
+                "piece": {"offset": list(offset), "shape": list(local.shape)} if mine else None,
+            }
+            if not mine:
+                continue
+            kept = self._host.get(name)
+            if kept is None or kept.dtype != local.dtype or kept.shape != local.shape:
+                kept = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+            host[name] = kept.copy_(local, non_blocking=local.is_cuda)
+            if local.is_cuda:
+                streams.add(torch.cuda.current_stream(local.device))
+        for stream in streams:
+            stream.synchronize()
+        self._host = host
+        return about
+
+    def _run(
+        self, step: int, about: dict[str, Any], host: dict[str, Tensor], facts: Any, protect: frozenset[int]
+    ) -> None:
+        # Numbered, since worker 0 may begin the next save of the same step while another still waits for this one.
+        temporary = self.folder / f".{step_name(step)}.{self._attempt}-{self._saves}.tmp"
+        part = f"part-{self._rank:05d}"
+        try:
+            temporary.mkdir(exist_ok=True)
+            size, sha256 = write_tensors(temporary / f"{part}.safetensors", host)
+            atomic_write(temporary / f"{part}.json", to_json({"size": size, "sha256": sha256, "tensors": about}))
+            if self._rank == 0:
+                self._finish(step, temporary, facts, protect)
+            else:
+                self._await_final(step, temporary)
+        except Exception as cause:
+            self._error = cause
+            if self._rank == 0:
+                shutil.rmtree(temporary, ignore_errors=True)
+                self._restore_aside()
+            else:  # tell worker 0 not to wait for this one
+                with suppress(OSError):
+                    (temporary / f"{part}.safetensors").unlink(missing_ok=True)
+                    (temporary / f"{part}.failed").write_text(str(cause))
+            self._error = self._explained(step, cause)
+            self._error.__cause__ = cause
+
+    def _explained(self, step: int, cause: Exception) -> CheckpointError:
+        full = isinstance(cause, OSError) and cause.errno in _FULL
+        intact = latest(self.folder, say=lambda _: None)
+        last = f"the last intact checkpoint is {intact.path}" if intact else "there is no intact checkpoint yet"
+        return CheckpointError(
+            f"step {step} could not be saved in {self.folder}: {'the disk is full' if full else cause}; {last}"
+        )
+
+    def _finish(self, step: int, temporary: Path, facts: Any, protect: frozenset[int]) -> None:
+        """On worker 0: collect the parts, write the index, rename the folder, and remove old checkpoints."""
+        names = [f"part-{rank:05d}" for rank in range(self._world)]
+
+        def failed() -> list[Path]:
+            return list(temporary.glob("*.failed"))
+
+        def arrived() -> bool:
+            return bool(failed()) or all((temporary / f"{name}.json").exists() for name in names)
+
+        if not self._until(arrived):
+            missing = [name for name in names if not (temporary / f"{name}.json").exists()]
+            raise TimeoutError(f"{', '.join(missing)} did not arrive")
+        if failures := failed():
+            raise CheckpointError(f"{failures[0].stem} failed: {failures[0].read_text()}")
+        files: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
+        for name in names:
+            text = (temporary / f"{name}.json").read_bytes()
+            part = json.loads(text)
+            if (size := file_size(temporary / f"{name}.safetensors")) != part["size"]:
+                raise DamagedError(f"{name}.safetensors has {size} bytes of {part['size']}")
+            files[f"{name}.safetensors"] = {"size": part["size"], "sha256": part["sha256"]}
+            files[f"{name}.json"] = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+            gather(tensors, name, part["tensors"])
+        check_cover(tensors)
+        index = {
+            "format": FORMAT, "step": step, "attempt": self._attempt, "save": self._saves, "facts": facts,
+            "files": files, "tensors": tensors,
+        }  # fmt: skip
+        atomic_write(temporary / "index.json", to_json({"sha256": seal(index), "index": index}))
+        final = self.folder / step_name(step)
+        aside = self.folder / f".{step_name(step)}.{self._attempt}.old"
+        if final.exists():
+            os.rename(final, aside)
+        os.rename(temporary, final)
+        sync_folder(self.folder)
+        shutil.rmtree(aside, ignore_errors=True)
+        self._prune(step, protect)
+
+    def _await_final(self, step: int, temporary: Path) -> None:
+        """On other workers: wait until worker 0 has renamed the folder."""
+        final = self.folder / step_name(step) / "index.json"
+
+        def renamed() -> bool:
+            if temporary.exists():
+                return False
+            try:
+                index = read_index(final)
+            except DamagedError:
+                return False
+            return (index["attempt"], index["save"]) == (self._attempt, self._saves)
+
+        if not self._until(renamed, hopeless=lambda: not temporary.exists()):
+            raise TimeoutError("worker 0 did not finish it")
+
+    def _until(self, done: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False) -> bool:
+        """Poll until `done`; returns False at the timeout, which is short if `hopeless` or the program is ending."""
+        deadline = time.monotonic() + self._timeout
+        while not done():
+            if hopeless() or not threading.main_thread().is_alive():
+                deadline = min(deadline, time.monotonic() + _GRACE)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def _prune(self, step: int, protect: frozenset[int]) -> None:
+        """Remove all but the newest `keep` checkpoints up to `step`; later ones, of a run that was resumed, stay."""
+        steps = sorted(int(found[1]) for path in self.folder.iterdir() if (found := FINAL.match(path.name)))
+        old = [s for s in steps if s <= step][: -self._keep]
+        for s in old:
+            if s in protect:
+                continue
+            gone = self.folder / f".{step_name(s)}.{self._attempt}-{self._saves}.tmp"
+            with suppress(PermissionError):  # Windows: another process reads it; the next save tries again
+                os.rename(self.folder / step_name(s), gone)  # so that a crash leaves no partial one under its name
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def _restore_aside(self) -> None:
+        """Undo an interrupted replacement: the old checkpoint gets its name back, unless the new one has it."""
+        for path in self.folder.iterdir():
+            if aside := ASIDE.match(path.name):
+                if (self.folder / aside[1]).exists():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    os.rename(path, self.folder / aside[1])

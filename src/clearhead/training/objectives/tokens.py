@@ -1,0 +1,214 @@
+"""Base class of objectives over tokens: the cross-entropy of targets, without all logits in memory at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...checks import fraction
+from ...data import IGNORE
+from ...data.files import as_line
+from ...decode import Choice, Plan, search
+from ...layers import Readout
+from ...metrics import bleu, chrf
+from ...tasks.translate import translate
+from ...tokens import Pair
+from ...weights import Bundle
+from ..loss import linear_cross_entropy, measured
+from .objective import Losses, Measurement, Objective, Role, Sample, Tensors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmoothingConfig:
+    """Options of objectives with a cross-entropy."""
+
+    smoothing: float = 0.0  # label smoothing: share of each target that is spread evenly over all classes
+
+    def __post_init__(self) -> None:
+        fraction(self, "smoothing")
+
+
+class TokenObjective(Objective):
+    """The cross-entropy of the targets of a batch; targets of -100 are ignored."""
+
+    Config: ClassVar[type[Any]] = SmoothingConfig
+    measurements: ClassVar[Mapping[str, Measurement]] = {
+        "loss": Measurement("nats/token"), "accuracy": Measurement("share", "higher"),
+        "perplexity": Measurement("tokens"),
+    }  # fmt: skip
+
+    def count(self, batch: Mapping[str, np.ndarray]) -> int:
+        return int((batch["targets"] != IGNORE).sum())
+
+    def loss(self, batch: Tensors) -> Losses:
+        """The summed cross-entropy, in nats."""
+        return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing, cap=self.cap)
+
+    @torch.no_grad()
+    def measure(self, batch: Tensors) -> Tensors:
+        loss, right = measured(*self.readout(batch), cap=self.cap)
+        return {"loss": loss, "accuracy": right.to(loss.dtype)}
+
+    @property
+    def cap(self) -> float | None:
+        """The bound of the model's logits, if it has one."""
+        head = self.player("model").head
+        return head.cap if isinstance(head, Readout) else None
+
+    def summarise(self, means: dict[str, float]) -> dict[str, float]:
+        """The loss and accuracy per token, and the perplexity: exp of the loss."""
+        return means | {"perplexity": perplexity(means["loss"])}
+
+    def readout(self, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+        """The input of the output layer, its weights, and the targets."""
+        model = self.player("model")
+        inputs = {name: x for name, x in batch.items() if name not in ("targets", "weight")}
+        x, targets = self.select(model.states(**inputs), batch["targets"])
+        if isinstance(model.head, Readout):
+            x = x * model.head.scale
+        if model.head.bias is None:
+            return x, model.head.weight, targets
+        # The fused loss has no bias: one more input, which is always 1, adds it.
+        weight = torch.cat([model.head.weight, model.head.bias[:, None]], dim=1)
+        return F.pad(x, (0, 1), value=1.0), weight, targets
+
+    def select(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions whose loss is computed: all of them."""
+        return x, targets
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a loss in nats per token; infinity if it is too large for a float."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+# Next token: the cross-entropy of each token given those before it.
+#
+# ids (b, t), targets (b, t) with -100 for positions without loss; for packed documents also documents and at (b, t).
+
+
+PERPLEXITY_ROWS = 3  # number of samples, always of the same rows and with the same seed
+GIVEN, WRITTEN = 12, 40  # tokens of a prompt, and of its continuation
+CHOICE = Choice(sample=True, temperature=0.7)
+
+
+class NextToken(TokenObjective):
+    """The cross-entropy of each token given those before it: language modelling (Radford et al. 2018)."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="predict")}
+    reads: ClassVar[tuple[str, ...]] = ("ids", "targets")
+    may_read: ClassVar[tuple[str, ...]] = ("documents", "at")
+
+    @property
+    def writes_text(self) -> bool:  # type: ignore[override]
+        """True if the model can generate and every id of its vocabulary can be decoded to text."""
+        tokens = self.data.tokens
+        if tokens is None or isinstance(tokens, Pair):
+            return False
+        return "generate" in self.player("model").can and self.data.sizes["vocab"] == len(tokens)
+
+    def samples(self, bundle: Bundle) -> list[Sample]:
+        tokens, data = bundle.tokenizer(), self.data
+        batch = data.valid(0) if data.valid_batches else data.batch(0)
+        rows = [_cut(ids, targets) for ids, targets in zip(batch["ids"][:PERPLEXITY_ROWS], batch["targets"][:PERPLEXITY_ROWS], strict=True)]
+        if bundle.max_tokens is not None:
+            rows = [(given, wanted, min(limit, bundle.max_tokens - len(given))) for given, wanted, limit in rows]
+        rows = [row for row in rows if row[2] > 0]
+        if not rows:
+            return []
+        given, wanted, limits = (list(column) for column in zip(*rows, strict=True))
+        ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
+        plan = Plan(
+            start=[ids.tolist() for ids in given], end=ends, limit=limits, choice=CHOICE, seed=list(range(len(given))),
+            banned=bundle.spare_ids,
+        )  # fmt: skip
+        answers = search(bundle.model, {}, plan)
+        written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in answers]
+        texts: Any = [[tokens.decode(np.array(row, np.int64)) for row in rows] for rows in (given, written, wanted)]
+        return [{"given": g, "written": w, "wanted": v} for g, w, v in zip(*texts, strict=True)]
+
+
+def _cut(ids: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """The prompt of a row, the ids that should follow, and how many to write at most.
+
+    A row whose first targets do not count has a question: it is the prompt, and the answer should follow.
+    """
+    counted = np.flatnonzero(targets >= 0)
+    if len(counted) and counted[0] > 0:
+        return ids[: counted[0] + 1], targets[counted], len(counted)
+    n = min(GIVEN, (len(ids) + 1) // 2)  # a short text is cut in the middle
+    return ids[:n], ids[n : n + WRITTEN], WRITTEN
+
+
+# Masked tokens: the cross-entropy of masked tokens given all others (Devlin et al. 2019, 3.1).
+#
+# ids (b, t) with masked tokens, targets (b, t) with -100 at all other positions, lengths (b,).
+
+
+class MaskedTokens(TokenObjective):
+    """The cross-entropy of masked tokens given all others, BERT's pretraining."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="fill")}
+    reads: ClassVar[tuple[str, ...]] = ("ids", "targets", "lengths")
+
+    def select(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The masked positions, which are few; all positions when compiling, where shapes must not change."""
+        if torch.compiler.is_compiling():
+            return x, targets
+        masked = targets != IGNORE
+        return x[masked], targets[masked]
+
+
+# Translation: the cross-entropy of each target token given the source and the target tokens before it.
+#
+# source (b, s), lengths (b,), ids (b, t) and targets (b, t) with -100 for positions without loss.
+
+
+ROWS = 3  # number of samples, always of the same rows
+
+
+class Translation(TokenObjective):
+    """The cross-entropy of each target token given the source (Sutskever et al. 2014)."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="translate")}
+    reads: ClassVar[tuple[str, ...]] = ("ids", "targets", "source", "lengths")
+    text_measurements: ClassVar[Mapping[str, Measurement]] = {
+        "bleu": Measurement("score from 0 to 100", "higher"), "chrf": Measurement("score from 0 to 100", "higher"),
+    }  # fmt: skip
+    writes_text = True
+
+    def decode(self, bundle: Bundle, rows: Sequence[tuple[str, str]]) -> list[Sample]:
+        """Greedy translations."""
+        results: Any = translate(bundle, [source for source, _ in rows], beams=1)
+        return [
+            {"given": given, "written": as_line(one.text), "wanted": wanted}
+            for (given, wanted), one in zip(rows, results, strict=True)
+        ]
+
+    def score(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Corpus BLEU and chrF of sacreBLEU, as `evaluate` computes them."""
+        texts = [one["written"] for one in samples], [one["wanted"] for one in samples]
+        return {"bleu": bleu(*texts).value, "chrf": chrf(*texts).value}
+
+    def samples(self, bundle: Bundle) -> list[Sample]:
+        tokens: Any = bundle.tokens
+        data = self.data
+        middle = data.valid_batches // 2  # batches are sorted by length: neither the shortest nor the longest
+        batch = data.valid(middle) if data.valid_batches else data.batch(0)
+        batch = {name: x[:ROWS] for name, x in batch.items()}
+        given = [tokens.source.decode(row[: n - 1]) for row, n in zip(batch["source"], batch["lengths"], strict=True)]
+        wanted = [tokens.target.decode(row[row != IGNORE][:-1]) for row in batch["targets"]]
+        results: Any = translate(bundle, given, beams=1)
+        return [
+            {"given": g, "written": one.text, "wanted": w} for g, one, w in zip(given, results, wanted, strict=True)
+        ]  # fmt: skip

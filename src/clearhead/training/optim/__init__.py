@@ -1,0 +1,1 @@
+"""Optimisers, schedules and learning rates by layer."""

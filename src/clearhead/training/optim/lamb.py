@@ -1,0 +1,98 @@
+"""LAMB: Adam whose update of each matrix has a length in proportion to the matrix, for large batches (You et al. 2020).
+
+torch has no LAMB; this one computes all parameters at a time, and norms over all shards (FSDP2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tensors import local
+
+
+class Lamb(torch.optim.Optimizer):
+    """Algorithm 2 of You et al. 2020, with phi(z) = z.
+
+    Parameters of groups without weight decay, which are biases and norms, are updated as by AdamW: their norms start at
+    0, or tell nothing about a good step.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:  # fmt: skip
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decays": True})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p].update(fresh_state(p))
+            if params:
+                self._step(params, group)
+        return loss
+
+    def _step(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        (beta1, beta2), states = group["betas"], [self.state[p] for p in params]
+        here, grads = [local(p) for p in params], [local(p.grad) for p in params if p.grad is not None]
+        mean, square = ([local(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq"))
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
+        torch._foreach_lerp_(mean, grads, 1 - beta1)
+        torch._foreach_mul_(square, beta2)
+        torch._foreach_addcmul_(square, grads, grads, 1 - beta2)
+        unbiased = torch._foreach_div(square, _missing(beta2, steps))
+        root = torch._foreach_sqrt(unbiased)
+        torch._foreach_add_(root, group["eps"])
+        update = torch._foreach_div(torch._foreach_div(mean, _missing(beta1, steps)), root)
+        if group["weight_decay"]:
+            torch._foreach_add_(update, here, alpha=group["weight_decay"])
+        if group["decays"]:
+            sizes, lengths = _norms(here, params), _norms(update, params)
+            known = (sizes > 0) & (lengths > 0)
+            trust = torch.where(known, sizes / lengths, 1.0)
+            update = torch._foreach_mul(update, list(trust.unbind()))
+        torch._foreach_add_(here, update, alpha=-group["lr"])
+
+
+def fresh_state(p: Tensor) -> dict[str, Tensor]:
+    """The state of a parameter before the first step."""
+    step = torch.zeros((), dtype=torch.float32, device=p.device)
+    return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+
+
+def _missing(beta: float, steps: list[Tensor]) -> list[Tensor]:
+    """1 - beta^step: the share of a moving average that does not come from its initial 0."""
+    shares = torch._foreach_pow(beta, steps)
+    torch._foreach_neg_(shares)
+    torch._foreach_add_(shares, 1.0)
+    return list(shares)
+
+
+def _norms(parts: Sequence[Tensor], like: Sequence[Tensor]) -> Tensor:
+    """The norms of tensors of which `parts` are this worker's shards, sharded like `like`."""
+    if not any(hasattr(p, "to_local") for p in like):
+        return torch.stack(torch._foreach_norm(list(parts)))
+    return torch.stack([_norm(part, p) for part, p in zip(parts, like, strict=True)])
+
+
+def _norm(part: Tensor, like: Tensor) -> Tensor:
+    """The norm of a tensor of which `part` is this worker's shard, sharded like `like`."""
+    if not hasattr(like, "to_local"):
+        return part.norm()
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    spread = DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+    whole: Tensor = spread.norm().full_tensor()
+    return whole

@@ -1,0 +1,300 @@
+"""The optimiser of a player: parameter groups, weight decay, gradient clipping, and float32 master weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...checks import one_of
+from ...errors import InputError
+from ..tensors import copy_all, local, wide
+from .lamb import Lamb, fresh_state
+from .layer_decay import layer_scales, part_scales
+from .muon import Muon
+from .schedule import Scalar, Scheduled, ends
+
+NAMES = ("adamw", "sgd", "muon", "lamb")
+# Muon is for matrices between hidden states. Parameters with one of these names are embeddings, output layers or
+# score vectors, which Jordan et al. 2024 leave to AdamW.
+EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "score"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """The optimiser of one player."""
+
+    name: str = "adamw"  # adamw, sgd, lamb (for large batches), or muon (for hidden matrices, with adamw for the rest)
+    lr: float = 1e-3  # peak learning rate, which the schedule scales
+    betas: tuple[float, float] = (0.9, 0.95)  # adamw, lamb: decay rates of the first and second moments
+    momentum: float = 0.9  # sgd, muon: decay rate of the momentum
+    decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
+    rates: dict[str, float] = field(default_factory=dict)  # factors of the learning rate of submodules: {encoder = 0.1}
+    layer_decay: float = 1.0  # factor of the learning rate from a layer to the next lower one, for fine-tuning
+    eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
+    clip: float | None = 1.0  # largest norm of all gradients together; 0: no clipping
+    ema: Scalar = 0.0  # decay rate of an exponential moving average of the weights; 0: no average
+
+    def __post_init__(self) -> None:
+        one_of("name", self.name, NAMES)
+        if self.clip is None:
+            object.__setattr__(
+                self, "clip", 0.0
+            )  # TOML cannot express None, and a written recipe must be read back the same
+        for option in ("lr", "eps"):
+            if not 0.0 < getattr(self, option) < float("inf"):
+                raise InputError(f"{option}={getattr(self, option)}: expected a number above 0")
+        for option in ("decay", "clip"):
+            if not all(0.0 <= end < float("inf") for end in ends(getattr(self, option))):
+                raise InputError(f"{option}={getattr(self, option)}: expected 0 or more")
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise InputError(f"layer_decay={self.layer_decay}: expected a number above 0, at most 1")
+        for part, rate in self.rates.items():
+            if not 0.0 < rate < float("inf"):
+                raise InputError(
+                    f'rates.{part}={rate}: expected a number above 0; freeze = ["{part}"] trains none of it'
+                )
+        if not 0.0 <= self.momentum < 1.0:
+            raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
+        start, final = ends(self.ema)
+        scheduled = isinstance(self.ema, Scheduled)
+        if not (0.0 <= start < 1.0 and (0.0 <= final < 1.0 or (scheduled and final == 1.0))):
+            most = ", or 1 as the end of a schedule" if scheduled else ""
+            raise InputError(f"ema={self.ema}: expected a share, at least 0 and below 1{most}")
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise InputError(f"betas={self.betas}: expected two shares, at least 0 and below 1")
+
+
+class Optimiser:
+    """The optimiser of one player: updates its parameters with their gradients.
+
+    With `masters` the model computes with its bfloat16 parameters, and float32 master copies of them are updated, so
+    that small updates are not lost to rounding (Micikevicius et al. 2018, 3.1). `step` and `gather` do not synchronise
+    with the device. Sharded parameters (FSDP2) are updated shard by shard. `tensors` is the complete state, for
+    checkpoints.
+
+    Args:
+        named: A model, or its parameters by name.
+        config: The options of the recipe's [optim] section.
+        masters: Whether to keep float32 master copies of the parameters.
+
+    Examples:
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimiser = Optimiser(model, OptimConfig(name="sgd", lr=0.1), masters=False)
+        >>> model(torch.ones(1, 3)).sum().backward()
+        >>> sorted(optimiser.gradients()), sorted(optimiser.weights())
+        (['bias', 'weight'], ['bias', 'weight'])
+        >>> optimiser.step()  # the norm of the gradients: of 6 + 2 ones
+        tensor(2.8284)
+        >>> optimiser.gradients()
+        {}
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool) -> None:
+        head: tuple[str, ...] = getattr(named, "head_parts", ("head",))
+        if isinstance(named, nn.Module):
+            named = dict(named.named_parameters())
+        self.config = config
+        self.parameters: dict[str, Tensor] = {name: p for name, p in named.items() if p.requires_grad}
+        if not self.parameters:
+            raise InputError("no parameter requires a gradient: there is nothing to train")
+        if len({id(p) for p in self.parameters.values()}) < len(self.parameters):
+            raise InputError("one parameter has two names, and would be updated twice: expected each parameter once")
+        with torch.no_grad():
+            self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
+        self._optimisers = _make(self.weights(), config, head)
+        # AdamW with master weights on a GPU has its own kernel.
+        self._fused = config.name == "adamw" and all(
+            m.is_cuda and m.is_contiguous() and not hasattr(m, "device_mesh")
+            for m in self.masters.values() or [torch.empty(0)]
+        )
+        self.prepare()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The tensors that are updated, and saved as the model's weights: the masters, or the parameters themselves."""
+        return dict(self.masters or self.parameters)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Add the gradients of a micro-batch to float32 sums, and clear them.
+
+        Without masters there is nothing to do, because autograd accumulates gradients in the parameters' own dtype.
+        """
+        if not self.masters:
+            return
+        arrived, sums, added = [], [], []
+        for name, master in self.masters.items():
+            p = self.parameters[name]
+            if p.grad is None:
+                continue
+            grad = torch.empty_like(master)
+            arrived.append((grad, p.grad))
+            p.grad = None
+            if master.grad is None:
+                master.grad = grad
+            else:
+                sums.append(local(master.grad))
+                added.append(local(grad))
+        copy_all(arrived)
+        if sums:  # of equal dtypes: with mixed ones this would be one kernel per tensor
+            torch._foreach_add_(sums, added)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of the next step by name, before clipping."""
+        if not self.masters:
+            return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        sums = {n: _sum(master.grad, self.parameters[n].grad) for n, master in self.masters.items()}
+        return {name: grad for name, grad in sums.items() if grad is not None}
+
+    @torch.no_grad()
+    def step(self, lr_scale: float = 1.0, decay: float | None = None) -> Float[Tensor, ""]:
+        """Clip the gradients, update the weights, and clear the gradients; returns their norm before clipping.
+
+        Args:
+            lr_scale: The learning rate of this step as a share of the peak, config.lr.
+            decay: The weight decay of this step; by default that of the config.
+        """
+        lr, weights = self.config.lr * lr_scale, self.weights()
+        for group in (group for optimiser in self._optimisers for group in optimiser.param_groups):
+            if decay is not None and group["decays"]:
+                group["weight_decay"] = decay
+        if self._fused:
+            norm = self._step_fused(lr)
+        else:
+            self.gather()
+            grads = [w.grad for w in weights.values() if w.grad is not None]
+            if not grads:
+                raise RuntimeError("no parameter has a gradient: call backward() before step()")
+            norm = _norm(grads)
+            if self.config.clip:
+                torch._foreach_mul_([local(g) for g in grads], (self.config.clip / (norm + 1e-6)).clamp(max=1.0))
+            for optimiser in self._optimisers:
+                for group in optimiser.param_groups:
+                    group["lr"] = lr * group["scale"]
+                optimiser.step()
+            self.restore()
+        self.clear()
+        return norm
+
+    def clear(self) -> None:
+        """Clear all gradients, including the float32 sums of micro-batches."""
+        for w in (*self.weights().values(), *self.parameters.values()):
+            w.grad = None
+
+    def _step_fused(self, lr: float) -> Tensor:
+        """Clip and update with one kernel per tensor."""
+        from . import adamw_kernel
+
+        (optimiser,), name_of = self._optimisers, {id(m): n for n, m in self.masters.items()}
+        grads = self.gradients()
+        if not grads:
+            raise RuntimeError("no parameter has a gradient: call backward() before step()")
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads.values()), 2, torch.float32)))
+        for group in optimiser.param_groups:
+            names = [name_of[id(m)] for m in group["params"] if name_of[id(m)] in grads]
+            states = [optimiser.state[self.masters[n]] for n in names]
+            torch._foreach_add_([state["step"] for state in states], 1)
+            rows = (
+                (self.parameters[n], grads[n], self.masters[n], state["exp_avg"], state["exp_avg_sq"], state["step"])
+                for n, state in zip(names, states, strict=True)
+            )
+            adamw_kernel.step(
+                rows, norm, clip=float(self.config.clip or 0.0), lr=lr * group["scale"], betas=self.config.betas,
+                eps=self.config.eps,
+                decay=group["weight_decay"],
+            )  # fmt: skip
+        return norm
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Copy the masters into the model's parameters."""
+        copy_all([(self.parameters[name], master) for name, master in self.masters.items()])
+
+    def prepare(self) -> None:
+        """Create the optimiser state, as zeros, that torch would create only in the first step."""
+        for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                for p in group["params"]:
+                    if not optimiser.state[p]:
+                        optimiser.state[p].update(_fresh(optimiser, p, group.get("momentum", 0.0)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimiser state for checkpoints; to resume, fill these tensors in place and call `restore`.
+
+        Names are optim/<name>/<state>, and master/<name> for the master weights, if there are any.
+        """
+        names = {id(w): name for name, w in self.weights().items()}
+        tensors = {}
+        for optimiser in self._optimisers:
+            for p, state in optimiser.state.items():
+                for key, value in state.items():
+                    assert isinstance(value, Tensor), f"{key} is a {type(value).__name__}, and would not be saved"
+                    tensors[f"optim/{names[id(p)]}/{key}"] = value
+        return tensors | {f"master/{name}": master for name, master in self.masters.items()}
+
+
+def is_matrix(p: Tensor) -> bool:
+    """Whether a parameter is a matrix, which is decayed; scales (h, 1, 1) and tokens (1, 1, d) are vectors."""
+    return p.ndim == 2 or (p.ndim > 2 and sum(n > 1 for n in p.shape) >= 2)
+
+
+def is_inside(name: str, p: Tensor) -> bool:
+    """Whether a parameter is a matrix between hidden states, which Muon updates."""
+    return p.ndim == 2 and EDGES.isdisjoint(name.split("."))
+
+
+def _make(weights: Mapping[str, Tensor], config: OptimConfig, head: tuple[str, ...]) -> list[torch.optim.Optimizer]:
+    optimisers: list[torch.optim.Optimizer] = []
+    decay = ends(config.decay)[0]
+    parts = part_scales(weights, config.rates)
+    scales = {name: scale * parts[name] for name, scale in layer_scales(weights, config.layer_decay, head).items()}
+    inside = {n: w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)}
+    if inside:
+        groups = _by_scale(inside, scales, decays=True)
+        optimisers.append(Muon(groups, config.lr, momentum=config.momentum, weight_decay=decay))
+    rest = {n: w for n, w in weights.items() if n not in inside}
+    groups = [
+        *_by_scale({n: w for n, w in rest.items() if is_matrix(w)}, scales, weight_decay=decay, decays=True),
+        *_by_scale({n: w for n, w in rest.items() if not is_matrix(w)}, scales, weight_decay=0.0, decays=False),
+    ]
+    if groups and config.name == "sgd":
+        optimisers.append(torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True))
+    elif groups and config.name == "lamb":
+        optimisers.append(Lamb(groups, config.lr, betas=config.betas, eps=config.eps))
+    elif groups:
+        optimisers.append(torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True))
+    return optimisers
+
+
+def _by_scale(weights: Mapping[str, Tensor], scales: Mapping[str, float], **options: Any) -> list[dict[str, Any]]:
+    """Parameter groups, one for each factor of the learning rate."""
+    groups: dict[float, list[Tensor]] = {}
+    for name, w in weights.items():
+        groups.setdefault(scales[name], []).append(w)
+    return [{"params": params, "scale": scale, **options} for scale, params in groups.items()]
+
+
+def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict[str, Tensor]:
+    """The state before the first step; a test compares it with torch's."""
+    if isinstance(optimiser, torch.optim.AdamW | Lamb):
+        return fresh_state(p)
+    return {"momentum_buffer": torch.zeros_like(p)} if momentum or isinstance(optimiser, Muon) else {}
+
+
+def _norm(grads: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together, over all shards."""
+    meshes: dict[object, list[Tensor]] = {}
+    for grad in grads:
+        meshes.setdefault(getattr(grad, "device_mesh", None), []).append(grad)
+    norms = [torch.nn.utils.get_total_norm(group) for group in meshes.values()]
+    norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, either of which may be missing."""
+    return b if a is None else a if b is None else a + b

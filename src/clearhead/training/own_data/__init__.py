@@ -1,0 +1,1 @@
+"""A training of your own file: finetune, and the recipe that a file needs."""

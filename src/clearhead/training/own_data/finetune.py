@@ -1,0 +1,365 @@
+"""finetune: a recipe from a checkpoint and a file of data, and the training of it.
+
+What is learned follows from what the model can do and what the data holds (TASKS). The checkpoint gives the model's
+options and its tokenizer; the data gives the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ... import __version__, config
+from ... import tokens as text
+from ...checks import one_of
+from ...data import data_config
+from ...data.tables.column_names import language_of
+from ...devices import find_device
+from ...errors import InputError, InputTypeError
+from ...layers.lora import choose_maps
+from ...tokens.chat_template import read_template
+from ...weights import Bundle, load
+from ...weights.huggingface.tokenizers import write_chat
+from ..recipe import read_recipe
+from ..run import Run, run_recipe
+from ..run_folder import FolderError, tokenizer_hash
+from .memory import check_memory
+from .new_recipe import DataLike, as_file, batch_size, propose_shorter, understood, with_steps
+
+EPOCHS = 3.0
+RANK = 16  # of low-rank updates
+OF = {"images": " of images"}  # what a model is of, by its input, where messages say it
+CONTEXT = 512  # tokens per window of text, where the model's context is longer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """Which weights are trained."""
+
+    about: str
+    recipe: Mapping[str, Any]  # keys of the recipe
+    rate: float  # factor of the learning rate of full fine-tuning: few weights need larger steps
+
+
+METHODS = {
+    "full": Method(about="all weights", recipe={}, rate=1.0),
+    "lora": Method(about="low-rank updates of the linear maps of all blocks (Hu et al. 2021)", recipe={}, rate=10.0),
+    "head": Method(about="only the head; for classifiers", recipe={"learn": "head"}, rate=20.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What a model learns from a kind of data."""
+
+    can: frozenset[str]  # capabilities of the checkpoint, one of which it needs
+    reads: str = "tokens"  # input of the checkpoint, a key of models.model.INPUT_KEYS
+    kind: str  # what `understand` finds in the data
+    about: str
+    lr: float  # peak learning rate of full fine-tuning
+    rows: int = 16  # rows per step, of a usual length
+    best: str = "valid_loss"  # measurement of the best checkpoint
+    classifies: bool = False  # whether labels are learned
+    data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
+    model: Callable[[Any], dict[str, Any]] = lambda c: {}  # Config of the checkpoint -> options of the model
+
+    def fits(self, bundle: Bundle) -> bool:
+        """Whether a checkpoint reads what the task gives it, and can do one of the things that it needs."""
+        return self.reads == bundle.reads and bool(self.can & bundle.can)
+
+    @property
+    def needs(self) -> str:
+        """The models that it is for, in words."""
+        return f"a model{OF.get(self.reads, '')} that can {' or '.join(sorted(self.can))}"
+
+
+def _context(bundle: Bundle) -> int | None:
+    """The tokens per row that a model was trained on: with windows in all blocks it could read more."""
+    return getattr(bundle.config, "context", None) or bundle.max_tokens
+
+
+def _text(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    context = min(_context(bundle) or CONTEXT, CONTEXT)
+    rows = max(4096 // context, 1)
+    return {**options, "context": context, "rows": rows, "valid_rows": rows}
+
+
+def _chats(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    if bundle.chat is None:
+        raise InputError(
+            f"this {bundle.name} has no chat template, and the data has chats: expected a chat model, or data with "
+            "texts; a template of your own goes into chat_template.jinja in the model's folder"
+        )
+    return options
+
+
+def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(data_config("masked"))}
+    kept = {name: value for name, value in options.items() if name in known}
+    return {**kept, "name": "masked", "of": options["path"], "batch_tokens": 4096}
+
+
+def _translations(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    """The columns in the direction of the model, where both are named after its languages."""
+    sides = ("source", "target")
+    known, given = ([language_of(names.get(side) or "") for side in sides] for names in (bundle.columns, options))
+    if None not in known and given == known[::-1]:
+        options = options | {"source": options["target"], "target": options["source"]}
+    return {**options, "join": False}
+
+
+def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    given = bundle.preprocessing
+    if given is None:
+        return options
+    size = given.resize if given.crop is None else given.crop
+    size = size[0] if isinstance(size, tuple) else size
+    return {**options, "size": size, "mean": list(given.mean), "deviation": list(given.deviation)}
+
+
+def _classifier(c: Any) -> dict[str, Any]:
+    """A classifier of first tokens has a pooler, as in transformers; one of means (MiniLM) keeps them as they are."""
+    new = getattr(c, "answer", "class") != "class" and c.pool == "first"
+    return {"answer": "class", **({"pooler": True} if new else {})}
+
+
+# By name; the first that fits the checkpoint and the data is chosen.
+TASKS = {
+    "chat": Task(
+        can=frozenset({"generate"}), kind="chats", data=_chats, lr=5e-5, rows=8,
+        about="the answers of conversations, token by token; questions do not count",
+    ),
+    "text": Task(can=frozenset({"generate"}), kind="text", data=_text, lr=5e-5, about="each token of texts"),
+    "translation": Task(
+        can=frozenset({"translate"}), reads="pairs", kind="pairs", data=_translations, lr=5e-5, rows=64,
+        about="the target of each source",
+    ),
+    "classification": Task(
+        can=frozenset({"fill", "classify", "embed", "encode"}), kind="labelled", lr=1e-4, rows=64,
+        best="valid_accuracy", classifies=True, model=_classifier, about="the label of each text",
+    ),
+    "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
+    "images": Task(
+        can=frozenset({"classify", "embed"}), reads="images", kind="images", data=_images, lr=1e-4,
+        best="valid_accuracy", classifies=True, about="the class of each image",
+    ),
+}  # fmt: skip
+
+
+def finetune(
+    model: str | Path,
+    data: DataLike,
+    *overrides: str,
+    method: str = "full",
+    rank: int = RANK,
+    merge: bool = True,
+    epochs: float = EPOCHS,
+    valid: DataLike | None = None,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Fine-tune a model on a file of data; the same call resumes a training that was stopped.
+
+    The objective follows from both: a chat model learns the answers of chats, a language model texts, a translator
+    pairs, an encoder labels or masked words, a vision model the classes of images. `finetune_recipe` gives the recipe
+    without training it.
+
+    Args:
+        model: What `load` takes: a folder, a GGUF file, a shipped model's name.
+        data: A file or folder, as `clearhead data FILE` understands it: .txt, .csv, .tsv, .jsonl, .parquet, images. Or
+            rows: a data frame, a list of dictionaries, or a list of texts.
+        overrides: Values of the recipe to change: "optim.lr=1e-5", "data.label=stars".
+        method: Which weights are trained: "full" (all), "lora" (low-rank updates), or "head".
+        rank: The rank of LoRA's updates.
+        merge: Add LoRA's updates to the weights in the end; otherwise the result is a small folder in PEFT's layout.
+        epochs: The number of times that each example is used; ignored if overrides have steps=N.
+        valid: A file for validation; a share of the data if not given.
+        out: The run folder; runs/MODEL-DATA if not given.
+        root: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        quiet: Print nothing but warnings.
+
+    Raises:
+        InputError: The model cannot learn from this data, or the training would not fit into memory; the message says
+            what would.
+
+    Examples:
+        >>> _ = (tmp / "lines.txt").write_text("Tom bought a red car. Mary sold it.\\n" * 60)
+        >>> run = finetune("everyday", tmp / "lines.txt", "steps=2", "data.rows=1", out=tmp / "run", quiet=True)
+        >>> run.finished, (tmp / "run" / "model").is_dir()
+        (True, True)
+    """
+    place = Path(out) if out is not None else default_folder(model, data)
+    recipe = finetune_recipe(
+        model, data, *overrides, method=method, rank=rank, merge=merge, epochs=epochs, valid=valid, out=place,
+        root=root, device=device,
+    )  # fmt: skip
+    settings = read_recipe(recipe)
+    propose = partial(propose_shorter, settings, new=False)
+    where = None if root is None else Path(root)
+    return run_recipe(settings, out=place, root=where, device=device, quiet=quiet, propose=propose)
+
+
+def default_folder(model: str | Path, data: DataLike) -> Path:
+    """The run folder of a fine-tuning, if none is given: runs/MODEL-DATA."""
+    paths = (one if isinstance(one, str | Path) else "data" for one in (model, data))
+    words = [Path(one).name.split(".")[0] or "model" for one in paths]
+    return Path("runs") / "-".join(words)
+
+
+def finetune_recipe(
+    model: str | Path,
+    data: DataLike,
+    *overrides: str,
+    method: str = "full",
+    rank: int = RANK,
+    merge: bool = True,
+    epochs: float = EPOCHS,
+    valid: DataLike | None = None,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    device: str = "auto",
+) -> config.Table:
+    """The recipe with which `finetune` trains.
+
+    The tokenizer of the checkpoint is written into the run folder, from which the recipe reads it.
+
+    Args:
+        model: As in `finetune`.
+        data: As in `finetune`.
+        overrides: Values of the recipe to change.
+        method: Which weights are trained: "full", "lora" or "head".
+        rank: The rank of LoRA's updates.
+        merge: Add LoRA's updates to the weights in the end.
+        epochs: The number of times that each example is used.
+        valid: A file for validation; a share of the data if not given.
+        out: The run folder; runs/MODEL-DATA if not given.
+        root: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps.
+
+    Examples:
+        >>> _ = (tmp / "lines.txt").write_text("Tom bought a red car. Mary sold it.\\n" * 60)
+        >>> recipe = finetune_recipe("everyday", tmp / "lines.txt", "data.rows=1", out=tmp / "run")
+        >>> recipe["pretrained"], recipe["optim"]["lr"], recipe["data"]["name"]
+        ('everyday', 5e-05, 'text')
+    """
+    one_of("method", method, METHODS)
+    if isinstance(model, Bundle):
+        raise InputTypeError(
+            "a Bundle is in memory, and a training must find its weights again: expected the folder or the name of a "
+            "model; save(bundle, folder) writes one"
+        )
+    place = Path(out) if out is not None else default_folder(model, data)
+    where, runs_on = None if root is None else Path(root), find_device(device)
+    if place.exists() and not place.is_dir():
+        raise InputError(f"out={str(place)!r} is a file: expected the name of a folder for the run")
+    bundle = load(model, device="cpu")
+    data = as_file(data, place / "data.jsonl")
+    held_out = None if valid is None else as_file(valid, place / "valid.jsonl")
+    kind, options = understood(data, where, overrides)
+    task = choose_task(bundle, kind, data)
+    if method == "lora":
+        choose_maps(bundle.model, "all")  # raises if there are none
+    if method == "head" and not task.classifies:
+        raise InputError(
+            f"method='head' trains the output layer of a classifier, and this {bundle.name} learns {task.about}: "
+            "expected method 'full' or 'lora'"
+        )
+    if bundle.tokens is None and task.reads == "tokens":
+        raise InputError(
+            f"{model} has no tokenizer, so that its ids mean nothing here: expected tokenizer.json, vocab.txt or a "
+            "SentencePiece file in the folder"
+        )
+    section = task.data(bundle, options)
+    if held_out is not None:
+        _check_valid(section["name"], held_out)
+        section["valid_path"] = str(held_out)
+    if bundle.tokens is not None:
+        _check_folder(bundle, place)
+        section["tokens"] = str(write_tokens(bundle, place / "tokens"))
+    chosen = config.override(config.Table({"data": section}), *(word for word in overrides if word.startswith("data.")))
+    section |= batch_size(chosen["data"], where, task.rows, _context(bundle))
+    how = METHODS[method]
+    table: dict[str, Any] = {
+        "pretrained": str(model),
+        **how.recipe,
+        "precision": "bfloat16" if runs_on.type == "cuda" and torch.cuda.is_bf16_supported() else "float32",
+        "data": section,
+        "optim": {"lr": task.lr * how.rate, "decay": 0.01, "betas": [0.9, 0.999]},
+        "schedule": {"shape": "linear", "final": 0.0},
+    }
+    if changed := _changed_options(bundle, task):
+        table["model"] = changed
+    if method == "lora":
+        table["lora"] = {"rank": rank, "merge": merge}
+    recipe = with_steps(table, overrides, epochs=epochs, best=task.best, root=where)
+    check_memory(bundle.model, read_recipe(recipe), method, runs_on)
+    return recipe
+
+
+def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
+    """The task that fits a checkpoint and a kind of data; raises with what each of them would need."""
+    for task in TASKS.values():
+        if task.kind == kind and task.fits(bundle):
+            return task
+    fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.fits(bundle)]
+    needs = [task.needs for task in TASKS.values() if task.kind == kind]
+    wants = " or ".join(needs) if needs else f"data with {', '.join(task.kind for task in TASKS.values())}"
+    learns = (
+        f"This {bundle.name} can learn from {'; '.join(fits)}" if fits else f"This {bundle.name} cannot be fine-tuned"
+    )
+    raise InputError(
+        f"{data} holds {kind}, which needs {wants}. {learns}. `clearhead data {data}` shows how it is read"
+    )
+
+
+def write_tokens(bundle: Bundle, folder: Path) -> Path:
+    """Write the tokenizer, the chat template and the special ids of a checkpoint into a folder; returns the folder."""
+    assert bundle.tokens is not None
+    text.save(bundle.tokens, folder)
+    write_chat(bundle.chat, folder)
+    config.write({"clearhead": __version__, "special": config.dump(bundle.special)}, folder / "config.json")
+    return folder
+
+
+def _check_folder(bundle: Bundle, folder: Path) -> None:
+    """Raise if a run folder has the tokenizer or the chat template of another model, before anything is written to it.
+
+    A run that failed before its first step may be replaced.
+    """
+    assert bundle.tokens is not None
+    place = folder / "tokens"
+    if text.saved(place) is None:
+        return
+    has_begun = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
+    if (folder / "recipe.toml").is_file() and not has_begun:
+        return
+    same_chat = (read_template(place) or "").splitlines() == (bundle.chat or "").splitlines()
+    if tokenizer_hash(text.load(place)) != tokenizer_hash(bundle.tokens) or not same_chat:
+        raise FolderError(
+            f"{place} has the tokenizer of another model: expected another run folder, which out (--out) names, or "
+            "remove this one"
+        )
+
+
+def _check_valid(name: str, valid: str | Path) -> None:
+    """Raise unless data of this name can have a file of its own for validation."""
+    if "valid_path" not in {f.name for f in fields(data_config(name))}:
+        raise InputError(
+            f"valid={str(valid)!r}: {name} have no other file for validation: expected a folder with train/ and val/ "
+            "inside, or leave it out"
+        )
+
+
+def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
+    """The options of a task that the checkpoint's family has, and has with another value."""
+    known = {f.name for f in fields(bundle.config)} if bundle.config is not None else set()
+    wanted = task.model(bundle.config)
+    return {name: x for name, x in wanted.items() if name in known and getattr(bundle.config, name) != x}

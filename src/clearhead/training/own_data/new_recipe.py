@@ -1,0 +1,311 @@
+"""Recipes from a file of data alone: what it holds, how long a training of it takes, and a new model that fits it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from codecs import BOM_UTF8
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ... import config
+from ...atomic_files import atomic_write
+from ...data import Data, data_config, make_data, understand
+from ...data.batching import Bucketed
+from ...data.files import locate
+from ...data.tables.understand import is_images
+from ...devices import find_device
+from ...errors import InputError, InputTypeError, MissingFileError, Notice, nearest
+from ..pace import HOUR
+from ..recipe import Recipe
+
+VALIDATIONS = 10  # at most this many in a training of up to 10,000 steps
+LONGEST_INTERVAL = 1000  # steps between two validations
+CPU_STEPS = 10_000  # steps of a new language model on a CPU, unless the number of steps or epochs is given
+ROUND = 32  # tokens that limits are rounded up to
+BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
+LONGEST = 2048  # tokens of a row, whatever the context of a model
+CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
+
+# Sections of the recipe of a new model, by the kind of data, and how often each example is used.
+NEW_EPOCHS = {"text": 10.0, "pairs": 40.0, "labelled": 10.0, "images": 30.0}
+NEW: dict[str, dict[str, Any]] = {
+    "text": {
+        "data": {"tokens": "bpe", "context": 256, "rows": 16, "valid_rows": 16},
+        "model": {"name": "gpt", "width": 256, "depth": 6, "heads": 8, "positions": "rotary", "dropout": 0.2},
+        "optim": {"lr": 1e-3},
+    },
+    "pairs": {
+        "data": {"join": False, "size": 4000, "batch_tokens": 4096},
+        "model": {"name": "transformer", "width": 256, "depth": 4, "heads": 4, "order": "pre", "dropout": 0.3},
+        "objective": {"smoothing": 0.1},
+        "optim": {"lr": 2e-3, "betas": [0.9, 0.98], "decay": 0.0, "ema": 0.999},
+    },
+    "labelled": {
+        "data": {"size": 8000},
+        "model": {"name": "bert", "answer": "class", "width": 128, "depth": 4, "heads": 4, "dropout": 0.3},
+        "optim": {"lr": 5e-4},
+        "run": {"best": "valid_accuracy"},
+    },
+    "images": {
+        "data": {"size": 64},
+        "model": {"name": "resnet"},
+        "optim": {"lr": 1e-3},
+        "run": {"best": "valid_accuracy"},
+    },
+}  # fmt: skip
+
+
+def is_data(source: object) -> bool:
+    """Whether what should be a recipe is a file or folder of data: no .toml, and no .json that begins as a table.
+
+    A name of a recipe that ships is one if there is no file of this name.
+
+    Raises:
+        MissingFileError: There is no such file, and a recipe has another ending.
+    """
+    if not isinstance(source, str | Path):
+        return False
+    path = config.find_recipe(source)
+    if not path.exists():
+        if path.suffix in (".toml", ".json"):
+            return False
+        others = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        others += config.shipped_recipes() if path.parent == Path() else ()
+        raise MissingFileError(
+            f"{source}: there is no such file: expected a recipe, .toml or .json, one that ships, or a file of data"
+            f"{nearest(path.name, others)}"
+        )
+    if (path / "recipe.toml").exists():  # a run folder
+        return False
+    if path.suffix == ".json":
+        with path.open("rb") as file:
+            return file.read(1000).removeprefix(BOM_UTF8).lstrip()[:1] == b"["
+    return path.suffix != ".toml"
+
+
+def understood(data: str | Path, root: Path | None, overrides: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """The kind of a file or folder of data, and its [data] section; overrides like data.text=COLUMN decide first."""
+    if is_images(data, root):
+        return "images", {"name": "images", "path": str(data)}
+    found = understand(data, root, given=data_options(overrides))
+    if found.other_columns:
+        warnings.warn(
+            Notice(f"{data}: the columns {found.chosen} are read; there is also {found.other_columns}"), stacklevel=4
+        )
+    return found.kind, dict(found.options)
+
+
+def data_options(overrides: Sequence[str]) -> dict[str, Any]:
+    """The options of the [data] section that overrides give."""
+    words = [word for word in overrides if word.startswith("data.")]
+    return dict(config.override(config.Table({"data": {}}), *words)["data"])
+
+
+def new_recipe(
+    data: str | Path, *overrides: str, root: Path | None = None, device: str = "auto"
+) -> config.Table:  # fmt: skip
+    """The recipe of a new model for a file of data, of a size that two CPU cores can train.
+
+    Args:
+        data: A file or folder, as `clearhead data FILE` understands it.
+        overrides: Values to change: "model.width=384", "epochs=20".
+        root: A folder to search for data files first.
+        device: auto, cpu, cuda, cuda:1 or mps; on a CPU a large text is not read several times unless "epochs=10" or
+            "steps=N" is given.
+    """
+    kind, section = understood(data, root, overrides)
+    if kind not in NEW:
+        raise InputError(
+            f"{data} holds {kind}, which need a pretrained model: expected `clearhead finetune MODEL {data}`; a new "
+            f"model learns from {', '.join(NEW)}"
+        )
+    given = NEW[kind]
+    size = {"size": vocabulary_size(locate(data, root))} if kind == "text" else {}
+    table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
+    best = given.get("run", {}).get("best", "valid_loss")
+    on_cpu = kind == "text" and find_device(device).type == "cpu"
+    most = CPU_STEPS if on_cpu else None
+    return with_steps(table, overrides, epochs=NEW_EPOCHS[kind], best=best, root=root, most=most)
+
+
+def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str:
+    """A sentence with the options of a training that takes about an hour, for one that takes longer.
+
+    Args:
+        recipe: The recipe, made from a file of data.
+        new: Whether the model is a new one, which may be smaller.
+        step: The steps that are done.
+        rate: Steps per second.
+    """
+    steps = step + max(int(HOUR * rate), 1)
+    sentence = f"for about an hour add steps={steps} to the same command, also after Ctrl-C"
+    sizes = {name: recipe.model.get(name) for name in ("width", "depth")}
+    halved = [f"model.{name}={size // 2}" for name, size in sizes.items() if isinstance(size, int) and size > 1]
+    if new and halved:
+        sentence += f"; steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}"
+    return sentence
+
+
+def vocabulary_size(path: Path) -> int:
+    """A vocabulary that a text is large enough for."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    return min(max(size // CHARACTERS_PER_TOKEN, 512), 16_000)
+
+
+def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context: int | None) -> dict[str, int]:
+    """Limits in tokens for about this many rows per step; none for data whose rows all have the same length.
+
+    A row may be as long as the model's context, up to LONGEST and to batch_tokens, if it is given; the limit is that of
+    the longest row, if it is shorter. With pack=true a step has as many tokens, in as few rows as the context allows.
+    """
+    if section["name"] not in BUCKETED:
+        return {}
+    tokens = section.get("batch_tokens")
+    most = min(context or LONGEST, LONGEST, tokens if isinstance(tokens, int) else LONGEST)
+    limits = {"longest": most} | dict(section)
+    if tokens is None or isinstance(tokens, int):
+        limits["batch_tokens"] = max(most, 1 << 14)  # it does not change the lengths
+    packs = bool(limits.pop("pack", False))
+    opened = _open(config.Table(limits), 0, root)
+    assert isinstance(opened, Bucketed)
+    lengths, others = (part.buckets.lengths for part in (opened.training, opened.validation))
+    opened.close()
+    longest = min(_rounded_up(int(np.concatenate([lengths, others]).max())), most)
+    usual = int(np.median(lengths))
+    step = max(_rounded_up(rows * usual), longest)
+    packed = max(step // -(-step // most), longest)  # as few rows as the context allows
+    found = {"longest": packed if packs else longest, "batch_tokens": step}
+    return {name: value for name, value in found.items() if name not in section}
+
+
+def _rounded_up(tokens: int) -> int:
+    return -(-tokens // ROUND) * ROUND
+
+
+def with_steps(
+    table: Mapping[str, Any], overrides: Sequence[str], *, epochs: float, best: str, root: Path | None,
+    most: int | None = None,
+) -> config.Table:  # fmt: skip
+    """A recipe with its overrides, the number of steps of these epochs, and validations in between.
+
+    An override such as "epochs=20" changes their number; without one there are at most `most` steps.
+    """
+    times = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
+    overrides = [word for word in overrides if not word.startswith("epochs=")]
+    try:
+        epochs = float(times[-1]) if times else epochs
+    except ValueError:
+        raise InputError(f"epochs={times[-1]}: expected a number") from None
+    if not epochs > 0:
+        raise InputError(f"epochs={epochs}: expected more than 0")
+    given = config.override(config.Table({"steps": 0, **table}), *overrides)
+    section = given["data"]
+    opened = _open(section if isinstance(section, config.Table) else config.Table(section), given.get("seed", 0), root)
+    try:
+        steps = given["steps"] or _steps(opened, epochs)
+        if most is not None and not times and not given["steps"] and steps > most:
+            _tell_shortened(steps, most, epochs)
+            steps = most
+        validations = opened.valid_batches
+    finally:
+        opened.close()
+    interval = min(max(-(-int(steps) // VALIDATIONS), 1), LONGEST_INTERVAL)
+    known = {f.name for f in fields(data_config(section["name"]))}
+    if validations > LONGEST_INTERVAL and "valid_most" in known:  # it would take longer than the steps in between
+        table = {**table, "data": {"valid_most": LONGEST_INTERVAL // 4, **table["data"]}}
+    run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
+    if validations:
+        run |= {"valid_every": interval}
+        run |= {} if dict(given.get("run", {})).get("average") else {"best": best}  # they choose different weights
+    complete = {**table, "run": run, "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)}}
+    if "ema" in table["optim"]:  # an average over more steps than there are would be that of the initial weights
+        complete["optim"] = {**table["optim"], "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4))}
+    return config.override(config.Table({"steps": steps, **complete}), *overrides)
+
+
+def _tell_shortened(steps: int, most: int, epochs: float) -> None:
+    warnings.warn(
+        Notice(
+            f"a new model on a CPU: {most:,} steps, which use each example {epochs * most / steps:.2g} times; "
+            f"epochs={epochs:g} would be {steps:,} steps"
+        ),
+        stacklevel=4,
+    )
+
+
+def _open(section: config.Table, seed: int, root: Path | None) -> Data:
+    return make_data(str(section["name"]), section.without("name"), seed=seed, root=root)
+
+
+def _steps(data: Data, epochs: float) -> int:
+    """The number of steps in which each example is used `epochs` times."""
+    if data.steps_per_epoch is None:
+        raise InputError("this data has no end, so that it has no epochs: expected steps=N")
+    return max(round(data.steps_per_epoch * epochs), 1)
+
+
+# Rows of data that are in memory, not in a file: a data frame, dictionaries, or texts.
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A data frame, such as that of pandas."""
+
+    def to_dict(self, orient: str) -> Any: ...
+
+
+DataLike = str | Path | Frame | Sequence[Any]  # a path, or rows
+
+
+def as_file(data: DataLike, path: Path) -> str | Path:
+    """Return the path of data; rows are written to `path`, as JSON Lines, with null for a missing value.
+
+    Args:
+        data: A path; or a data frame, a list of dictionaries, or a list of texts.
+        path: Where rows are written.
+
+    Examples:
+        >>> as_file([{"text": "Good.", "label": 1}], tmp / "data.jsonl").read_text()
+        '{"text": "Good.", "label": 1}\\n'
+        >>> as_file("reviews.csv", tmp / "data.jsonl")
+        'reviews.csv'
+    """
+    if isinstance(data, str | Path):
+        return data
+    rows = data.to_dict("records") if isinstance(data, Frame) else data
+    if not isinstance(rows, Sequence) or not rows:
+        raise InputError("no rows are given: expected the path of a file, a data frame, dictionaries or texts")
+    lines = []
+    for number, row in enumerate(rows):
+        value = {"text": row} if isinstance(row, str) or _is_missing(row) else row
+        if not isinstance(value, Mapping):
+            raise InputTypeError(f"row {number} is a {type(row).__name__}: expected a dictionary, or a text")
+        try:
+            given = {name: None if _is_missing(one) else one for name, one in value.items()}
+            lines.append(json.dumps(given, ensure_ascii=False, default=_plain))
+        except (TypeError, ValueError) as problem:
+            raise InputTypeError(f"row {number}: {problem}: expected texts and numbers") from problem
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, "".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN of any type, or pandas' NaT or NA."""
+    if value is None:
+        return True
+    unequal = value != value  # of NaN and NaT alone it is true, of NA it is NA, of an array an array
+    return unequal is value or (isinstance(unequal, bool | np.bool_) and bool(unequal))
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

@@ -1,0 +1,1 @@
+"""How weights begin: drawn, pretrained, or with adapters."""

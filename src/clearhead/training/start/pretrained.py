@@ -1,0 +1,134 @@
+"""Options of pretrained weights: those that differ from the checkpoint's are refused, unless the recipe allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ... import config
+from ...errors import nearest
+from ...models import Model, family, family_of
+from ...weights.checkpoints.pretrained import Pretrained, check_fit, chosen_parts, misfit, tensors
+from ..recipe import Recipe, place_of, section_key
+
+if TYPE_CHECKING:
+    from ..setup import PlayerSetup
+
+
+def pretrained_key(recipe: Recipe, player: str) -> str:
+    """The dotted key of a player's pretrained weights, for messages."""
+    return ".".join(section_key(recipe, player, "pretrained"))
+
+
+def written(recipe: Recipe, player: str, start: Pretrained, differ: Collection[str]) -> str:
+    """The line of a recipe with which options may differ from the checkpoint."""
+    keys = {"folder": start.folder, "part": start.part, "into": start.into}
+    words = [f'{key} = "{value}"' for key, value in keys.items() if value is not None]
+    names = ", ".join(f'"{option}"' for option in dict.fromkeys([*start.differ, *differ]))
+    return f"{pretrained_key(recipe, player)} = {{{', '.join(words)}, differ = [{names}]}}"
+
+
+def check_whole(recipe: Recipe, player: str, given: config.Table, start: Pretrained, saved: PlayerSetup) -> None:
+    """Raise if an option of the recipe contradicts the checkpoint, whose weights depend on it."""
+    known, free = {f.name for f in fields(family(saved.model)[1])}, {*family(saved.model)[0].may_differ, *start.differ}
+    for option, value in given.items():
+        theirs = saved.options.get(option)
+        if option in free or option not in known or theirs == value or _is_size(saved, option, theirs, value):
+            continue
+        problem = (
+            f"{given.place(option)}{'.'.join(given.key)}.{option} = {value!r}: the checkpoint {start.folder} has "
+            f"{_shown(theirs)}"
+        )
+        other = saved.with_option(option, value)
+        if other is None:
+            raise config.ConfigError(f"{problem}; leave it out")
+        unfit = misfit(saved.empty(), other, all_used=True)
+        if unfit:
+            raise config.ConfigError(f"{problem}, and its weights do not fit ({unfit}); leave it out")
+        raise config.ConfigError(
+            f"{problem}; leave it out or, if the weights can be used with another, write "
+            f"{written(recipe, player, start, [option])}"
+        )
+
+
+def check_start(
+    recipe: Recipe, player: str, setup: PlayerSetup, start: Pretrained, given: config.Table, source: PlayerSetup
+) -> None:
+    """Raise if a checkpoint does not fit the model, or if one for a submodule was trained for another computation."""
+    key = pretrained_key(recipe, player)
+    place = place_of(recipe, section_key(recipe, player, "pretrained"))
+    checkpoint, model = source.empty(), setup.empty()
+    parts = chosen_parts(checkpoint, model, start, f"{place}{key}")
+    ours = _own_setup(parts[1]) or setup
+    known = [*(f.name for f in fields(family(ours.model)[1])), "tokens"]
+    for option in start.differ:
+        if option not in known:
+            hint = nearest(option, known) or f"; its options are {', '.join(known)}"
+            raise config.ConfigError(f'{place}{key}: differ = ["{option}"]: a {ours.model} has no such option{hint}')
+    if not start.is_whole:
+        different = _different_options(ours, source, start)
+        if misfit(*parts, all_used=start.into is None):  # probably because of a size
+            different = [option for option in different if not _is_number(ours.options.get(option))]
+        if different:
+            where = ".".join([*given.key, *([start.into] if ours is not setup and start.into else [])])
+            mine = ", ".join(f"{where}.{o} = {_shown(ours.options.get(o))}" for o in different)
+            theirs = ", ".join(f"{o} = {_shown(source.options.get(o))}" for o in different)
+            raise config.ConfigError(
+                f"{given.place(different[0])}{mine}: the checkpoint {start.folder} has {theirs}; expected the same or, "
+                f"if the weights can be used with another, {written(recipe, player, start, different)}"
+            )
+    check_fit(checkpoint, model, start, f"{place}{key}")
+
+
+def _own_setup(part: nn.Module) -> PlayerSetup | None:
+    """The family and the options of a submodule that is a model itself, such as the encoder of a captioner."""
+    from ..setup import PlayerSetup
+
+    if not isinstance(part, Model):
+        return None
+    return PlayerSetup(model=family_of(part), options=config.dump(part.config))
+
+
+def _different_options(setup: PlayerSetup, source: PlayerSetup, start: Pretrained) -> list[str]:
+    """The options of both models that differ and do not only fix the sizes of weights, which are compared anyway."""
+    free = {*start.differ, *family(setup.model)[0].may_differ, *family(source.model)[0].may_differ}
+    both = {f.name for f in fields(source.config)}
+    differs = []
+    for option in (f.name for f in fields(setup.config)):
+        ours, theirs = setup.options.get(option), source.options.get(option)
+        if option in free or option not in both or ours == theirs or _is_size(source, option, ours, theirs):
+            continue
+        other = source.with_option(option, ours) if _is_number(ours) else None
+        if other is None or _same_shapes(source.empty(), other):
+            differs.append(option)
+    return differs
+
+
+def _is_size(setup: PlayerSetup, option: str, a: Any, b: Any) -> bool:
+    """True if an option that only one of two models gives is a size of weights, like `hidden`, but not `window`."""
+    value = b if a is None else a
+    if (a is None) == (b is None) or not _is_number(value):
+        return False
+    others = (setup.with_option(option, other) for other in (1, 2 * value))
+    return any(_shapes(other) != _shapes(setup.empty()) for other in others if other is not None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else repr(value)
+
+
+def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(x.shape) for name, x in tensors(model).items()}
+
+
+def _same_shapes(a: Model, b: Model) -> bool:
+    """True if the tensors that two models both have are of the same shapes."""
+    theirs = _shapes(b)
+    return all(theirs.get(name, shape) == shape for name, shape in _shapes(a).items())

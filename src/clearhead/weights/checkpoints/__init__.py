@@ -1,0 +1,1 @@
+"""What a training writes, read: checkpoints, unfinished runs, pretrained weights."""

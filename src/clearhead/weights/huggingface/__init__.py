@@ -1,0 +1,1 @@
+"""Folders in Hugging Face's layout, one file per family."""

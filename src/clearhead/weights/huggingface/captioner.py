@@ -1,0 +1,154 @@
+"""A ViT whose tokens a GPT-2 attends to, the usual captioner in Hugging Face's format, to and from our captioner.
+
+    ours (models/captioner.py)             theirs
+    encoder.blocks.0.attn.query            encoder.encoder.layer.0.attention.attention.query; see vit.py
+    memory.project                         enc_to_dec_proj, where the widths differ
+    decoder.blocks.0.attn.query ...        decoder.transformer.h.0.attn.c_attn; see gpt2.py
+    decoder.blocks.0.cross.query           decoder.transformer.h.0.crossattention.q_attn
+    decoder.blocks.0.cross.key, .value     decoder.transformer.h.0.crossattention.c_attn: both concatenated
+    decoder.blocks.0.cross_norm            decoder.transformer.h.0.ln_cross_attn
+
+config.json has a section for each of the two, in the format of their own folders. Only a ViT and a GPT-2 are read:
+other encoders and decoders (Swin, TrOCR, BERT ...) are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
+
+from torch import Tensor
+
+from ... import config
+from ...models import gpt
+from ...models.captioner import Config
+from ...tokens.special import Special
+from ..fill import Shapes, WeightsError
+from ..table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, pairs
+from . import gpt2, vit
+from .folder import read_theirs
+from .tokenizers import folder_tokens, write_subwords
+
+CROSS = {"add_cross_attention": True, "cross_attention_hidden_size": None}  # fixed keys of the decoder
+# The sections of config.json: the only model type of each, and the layout that reads it.
+SECTIONS = {
+    "encoder": ("vit", vit.LAYOUTS["vit"]),
+    "decoder": ("gpt2", replace(gpt2.LAYOUT, fixed=gpt2.FIXED | CROSS)),
+}
+# What all such captioners have. Ours: its only value.
+PLAIN: dict[str, Any] = {
+    "decoder": "transformer", "encoder_depth": 0, "places": "none", "special": True, "positions": "learned",
+    "order": "pre", "scaled": False,
+}  # fmt: skip
+SHARED = ("vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout")  # with our GPT
+MASKS = ("bias", "masked_bias")  # causal masks in old files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Theirs:
+    """The sections of their config.json."""
+
+    encoder: dict[str, Any] = field(default_factory=dict)
+    decoder: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sections()
+
+    def sections(self) -> list[Any]:
+        """The keys of each section that we read; raises if it is of a model that we do not support."""
+        return [_section(name, getattr(self, name)) for name in SECTIONS]
+
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config. Of their dropout rates only that of the decoder's residual stream is kept."""
+        encoder, decoder = (theirs.to_ours({}) for theirs in self.sections())
+        return Config(
+            encoder={"name": "vit", **config.dump(encoder)}, bridge=_bridge(encoder.width, decoder.width),
+            inner_dropout=decoder.dropout, **PLAIN, **{name: getattr(decoder, name) for name in SHARED},
+        )  # fmt: skip
+
+
+def _section(name: str, values: Mapping[str, Any]) -> Any:
+    expected, layout = SECTIONS[name]
+    found = values.get("model_type")
+    if found != expected:
+        raise WeightsError(
+            f"{name}.model_type is {found!r}, expected {expected!r}: of vision-encoder-decoder models, those with a "
+            "ViT (vit) and a GPT-2 (gpt2) are supported"
+        )
+    return read_theirs(layout, config.Table(values, key=(name,)))  # the caller names the file
+
+
+def to_theirs(c: Config, special: Special) -> dict[str, Any]:
+    """Their config.json; raises for options that such a captioner does not have."""
+    for name, value in PLAIN.items():
+        if getattr(c, name) != value:
+            raise WeightsError(f"{name}={getattr(c, name)!r}: a ViT and GPT-2 captioner has {name}={value!r}")
+    if c.encoder["name"] != "vit":
+        raise WeightsError(f"encoder.name={c.encoder['name']!r}: a ViT and GPT-2 captioner has a 'vit'")
+    encoder = c.encoder_config()
+    bridge = _bridge(encoder.width, c.width)
+    if c.bridge != bridge:
+        raise WeightsError(
+            f"bridge={c.bridge!r}: a ViT and GPT-2 captioner of widths {encoder.width} and {c.width} has "
+            f"bridge={bridge!r}"
+        )
+    end = special.ends[0] if special.ends else None
+    start = end if special.start is None else special.start
+    ids = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": special.pad}
+    decoder = gpt2.to_theirs(_gpt(c), special) | {"is_decoder": True, "add_cross_attention": True}
+    return {
+        "architectures": ["VisionEncoderDecoderModel"], "model_type": "vision-encoder-decoder",
+        "is_encoder_decoder": True, "tie_word_embeddings": False, "encoder": vit.to_theirs("vit", encoder),
+        "decoder": decoder, **ids,
+    }  # fmt: skip
+
+
+def _bridge(encoder: int, decoder: int) -> Literal["linear", "none"]:
+    """How the memory is made of the encoder's tokens: they have a projection only if the widths differ."""
+    return "none" if encoder == decoder else "linear"
+
+
+def _gpt(c: Config) -> gpt.Config:
+    """The Config of our GPT with the sizes of the decoder."""
+    return gpt.Config(**{name: getattr(c, name) for name in SHARED})
+
+
+def rows(c: Config) -> Iterator[Row]:
+    """Our parameters and their names."""
+    for row in vit.rows("encoder", c.encoder_config()):
+        yield Row(tuple(f"encoder.{name}" for name in row.ours), row.theirs, row.conversion)
+    if c.bridge == "linear":
+        yield from pairs({"memory.project": "enc_to_dec_proj"})
+    for row in gpt2.rows(_gpt(c)):
+        names = tuple(name if name.startswith("head.") else f"decoder.{name}" for name in row.ours)
+        yield Row(names, tuple(f"decoder.{name}" for name in row.theirs), row.conversion)
+    for i in range(c.depth):
+        ours, theirs = f"decoder.blocks.{i}", f"decoder.transformer.h.{i}"
+        for leaf, conversion in (("weight", JOINED_TRANSPOSED), ("bias", JOINED)):
+            both = (f"{ours}.cross.key.{leaf}", f"{ours}.cross.value.{leaf}")
+            yield Row(both, (f"{theirs}.crossattention.c_attn.{leaf}",), conversion)
+        linear = {"cross.query": "crossattention.q_attn", "cross.out": "crossattention.c_proj"}
+        yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED)
+        yield from pairs({f"{ours}.cross_norm": f"{theirs}.ln_cross_attn"})
+
+
+def ignored(c: Config) -> dict[str, None]:
+    """The pooler and the mask token of the encoder, for other tasks, and the causal masks of old files."""
+    masks = [f"decoder.transformer.h.*.{part}.{name}" for part in ("attn", "crossattention") for name in MASKS]
+    return vit.ignored("encoder") | dict.fromkeys(masks)
+
+
+def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
+    """The logits of transformers."""
+    height, width = c.encoder_config().shape
+    out = pretrained("VisionEncoderDecoderModel")(
+        pixel_values=inputs["images"], decoder_input_ids=inputs["ids"], interpolate_pos_encoding=height == width
+    )
+    return cast(Tensor, out.logits)
+
+
+LAYOUT = Layout(
+    model="captioner", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, reference=_reference,
+    read_tokens=folder_tokens, write_tokens=write_subwords, ignored=ignored,
+)  # fmt: skip

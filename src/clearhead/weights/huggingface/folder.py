@@ -1,0 +1,339 @@
+"""Model folders of Hugging Face's libraries, to and from our models.
+
+`model_type` in config.json names the layout; each layout has its own file with a two-way table (see gpt2.py), or
+shares it with a close relative. To add one, write such a file, and its line in LAYOUT_FILES and SAVED_AS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from ... import config
+from ...atomic_files import atomic_write
+from ...errors import nearest
+from ...models import Model, family, family_of
+from ...tokens import Pair, Tokenizer
+from ...tokens.chat_template import read_template
+from ...tokens.special import ID_KEYS, Special, special_ids
+from ..bundle import Bundle, Scores, check_tokens
+from ..fill import WeightsError, build_empty
+from ..table import Layout, Used, dtype_name, export, fill
+from ..tensor_files import Tensors, open_tensors, replace_tensors
+from .preprocessor import read_preprocessing, write_preprocessing
+from .sentence_transformers import longest_text, sentence_tokens
+from .tokenizers import between, remove_tokens, with_mask, write_chat
+
+# model_type: the file of this folder with its Layout.
+LAYOUT_FILES = {
+    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama",
+    "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert", "roberta": "roberta",
+    "xlm-roberta": "roberta", "distilbert": "distilbert", "bart": "bart", "mbart": "bart", "m2m_100": "bart",
+    "pegasus": "bart", "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
+    "resnet": "resnet", "convnext": "convnext", "vision-encoder-decoder": "captioner",
+}  # fmt: skip
+# Our family: the model types to save it as, in order of preference; one of those that share a table stands for all.
+SAVED_AS = {
+    "transformer": ("marian", "bart", "t5"), "gpt": ("gpt2", "llama", "phi3", "olmo2", "gemma2"),
+    "bert": ("bert", "roberta", "distilbert"), "vit": ("vit", "deit", "dinov2", "dinov2_with_registers"),
+    "resnet": ("resnet",), "convnext": ("convnext",), "captioner": ("vision-encoder-decoder",),
+}  # fmt: skip
+# Keys that tell the model type of a config.json that is older than the key model_type.
+MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
+# How the names of transformers' classes end whose tensors may look like those of a classifier of texts.
+UNREAD = {
+    "ForTokenClassification": "labels each token", "ForQuestionAnswering": "marks the answer in a text",
+    "ForMultipleChoice": "chooses one of several texts",
+}  # fmt: skip
+# Ours: problem_type of config.json.
+PROBLEMS: dict[Scores, str] = {
+    "softmax": "single_label_classification", "sigmoid": "multi_label_classification", "value": "regression",
+}  # fmt: skip
+INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
+
+
+def get_layout(model_type: str) -> Layout:
+    """The Layout of a model type; a file for several has them by model type."""
+    file = import_module(f".{LAYOUT_FILES[model_type]}", __package__)
+    layout: Layout = file.LAYOUTS[model_type] if hasattr(file, "LAYOUTS") else file.LAYOUT
+    return layout
+
+
+def model_type(table: config.Table) -> str:
+    """The model type of a config.json; raises if it is not one of LAYOUT_FILES."""
+    kind = table.get("model_type")
+    if kind is None:
+        kind = next((known for known, keys in MARKS.items() if all(key in table for key in keys)), None)
+    if not isinstance(kind, str) or kind not in LAYOUT_FILES:
+        place, hint = table.origin.place(("model_type",)), nearest(str(kind), LAYOUT_FILES)
+        more = "" if find_spec("transformers") else INSTALL
+        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}")
+    return kind
+
+
+def check_class(name: Any, where: str) -> None:
+    """Raise for a class of transformers whose task no family here has; `where` begins the message."""
+    task = next((task for end, task in UNREAD.items() if isinstance(name, str) and name.endswith(end)), None)
+    if task is not None:
+        raise WeightsError(
+            f"{where}: such a model {task}, which no family here does: expected a language model, a translator, or an "
+            "encoder that predicts masked tokens, classifies or embeds texts"
+        )
+
+
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None, changed: Mapping[str, Tensor] | None = None,
+    words: Mapping[str, Any] | None = None,
+) -> tuple[Bundle, Used]:  # fmt: skip
+    """Load a folder of theirs; returns the bundle, and which tensors it was loaded from.
+
+    Args:
+        folder: The folder.
+        device: Where to put the model.
+        dtype: The dtype of the weights; None: the stored one.
+        changed: Tensors, by their names, that replace those of the folder or are added to them.
+        words: Keys that replace those of config.json.
+    """
+    table = config.load(folder / "config.json")
+    table = config.Table({**table, **(words or {})}, origin=table.origin)
+    kind = model_type(table)
+    layout = get_layout(kind)
+    if not changed:
+        for name in _listed(table.get("architectures")):
+            check_class(name, f"{table.place('architectures')}architectures names {name}")
+    theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
+    with open_tensors(folder) as tensors:
+        model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json", changed or {})
+    if dtype is None:
+        _one_dtype(model, table)
+    tokens = None if layout.read_tokens is None else sentence_tokens(folder, layout.read_tokens(folder, theirs))
+    check_tokens(tokens, model.config, str(folder))
+    special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
+    labels = class_names(folder, table, classes) if not changed or len(table.get("id2label", ())) == classes else None
+    bundle = Bundle(
+        model, tokens, model.config, folder, special, read_template(folder), labels,
+        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
+        longest=longest_text(folder, model), scores=read_scores(table, classes),
+        columns=_languages(folder) if "translate" in model.can else {},
+    )  # fmt: skip
+    return bundle, used
+
+
+def _languages(folder: Path) -> dict[str, str]:
+    """The languages of a translator's source and target, if its folder names them."""
+    path = folder / "tokenizer_config.json"
+    table = config.load(path) if path.is_file() else config.Table()
+    named = {side: table.get(f"{side}_lang") for side in ("source", "target")}
+    return {side: name for side, name in named.items() if isinstance(name, str) and name}
+
+
+def build(
+    layout: Layout, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path,
+    changed: Mapping[str, Tensor] | None = None,
+) -> tuple[Model, Used]:  # fmt: skip
+    """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
+    tensors = today(layout, tensors)
+    if changed:
+        tensors = tensors.replaced(changed, changed)
+    if layout.merge is not None:
+        tensors = layout.merge(tensors)
+    with naming(where):
+        options = layout.to_ours(theirs, tensors.shapes)
+    model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
+    used = fill(model, tensors, layout.rows(model.config), layout.ignored(model.config), device, dtype)
+    return model.eval(), used
+
+
+@contextmanager
+def naming(where: Path) -> Iterator[None]:
+    """Let an error about options begin with the file that has them."""
+    try:
+        yield
+    except ValueError as cause:
+        raise WeightsError(f"{where}: {cause}") from cause
+
+
+def today(layout: Layout, tensors: Tensors) -> Tensors:
+    """The tensors of a file under today's names, with the prefix that a file saved without a head lacks."""
+    if layout.rename is not None:
+        tensors = tensors.renamed(layout.rename)
+    if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
+        tensors = tensors.renamed(lambda name: layout.prefix + name)
+    return tensors
+
+
+def _one_dtype(model: Model, table: config.Table) -> None:
+    """Cast a model whose files mix floating-point types to the one that config.json names, or else the most frequent.
+
+    So does transformers; such a model could not be called, because products need one dtype.
+    """
+    counts: Counter[torch.dtype] = Counter()
+    for p in model.parameters():
+        counts[p.dtype] += p.numel()
+    if len(counts) > 1:
+        named = getattr(torch, str(table.get("dtype") or table.get("torch_dtype")), None)
+        model.to(named if named in counts else counts.most_common(1)[0][0])
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def read_theirs(layout: Layout, table: config.Table) -> Any:
+    """The keys of config.json that we read, as the layout's dataclass; raises for what we do not support."""
+    if table.get("quantization_config") is not None:
+        place = table.place("quantization_config")
+        raise WeightsError(f"{place}quantization_config: quantised weights are not supported, expected plain ones")
+    for name, value in layout.fixed.items():
+        if table.get(name, value) != value:
+            raise WeightsError(f"{table.place(name)}{'.'.join((*table.key, name))} is {table[name]}: expected {value}")
+    hints = get_type_hints(layout.theirs)
+    # A null means the default, unless the field itself may be None.
+    nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
+    given = table.without(*(name for name in table if name not in hints or name in nulls))
+    kind = table.get("model_type")
+    return config.read(
+        layout.theirs, given.with_defaults(layout.defaults.get(kind, {}) if isinstance(kind, str) else {})
+    )
+
+
+def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
+    """The names of a classifier's classes, if config.json has any; raises unless it has one for each."""
+    names = table.get("id2label")
+    if not classes or not isinstance(names, dict) or (len(names) != classes == table.get("num_labels")):
+        return None  # in old files num_labels is right where both differ
+    if names.keys() != {str(i) for i in range(classes)}:
+        raise WeightsError(
+            f"{folder / 'config.json'}: id2label has {len(names)} names, expected one for each of the classes 0 to "
+            f"{classes - 1} of the output layer"
+        )
+    return tuple(str(names[str(i)]) for i in range(classes))
+
+
+def read_scores(table: config.Table, classes: int | None) -> Scores:
+    """How the logits of a classifier become scores, as in the pipelines of transformers: one output has a sigmoid."""
+    kind = table.get("problem_type")
+    if kind is not None and kind not in PROBLEMS.values():
+        place, known = table.place("problem_type"), ", ".join(PROBLEMS.values())
+        raise WeightsError(f"{place}problem_type is {kind!r}: expected one of {known}")
+    named = next((scores for scores, problem in PROBLEMS.items() if problem == kind), None)
+    return "sigmoid" if classes == 1 and named != "value" else named or "softmax"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a folder of theirs has for a bundle, beside its weights."""
+
+    layout: Layout
+    config: dict[str, Any]  # config.json
+    tokens: dict[str, bytes]  # files of the tokenizer, by name
+
+
+def contents(bundle: Bundle) -> Contents:
+    """What a folder of theirs would have for a bundle; raises WeightsError if it cannot express the bundle.
+
+    The weights are not looked at: they may be on the meta device.
+    """
+    special = bundle.special or Special()
+    layout, theirs = _their_config(bundle, special)
+    check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
+        raise WeightsError(f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'")
+    return Contents(layout, theirs, token_files(bundle, layout, special))
+
+
+def save(bundle: Bundle, folder: Path) -> Path:
+    """Write a bundle as a folder that from_pretrained reads; returns the folder."""
+    planned, special = contents(bundle), bundle.special or Special()
+    layout, theirs = planned.layout, planned.config
+    tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
+    tensors = tensors if layout.split is None else layout.split(tensors)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_tensors(folder / "model.safetensors", tensors)
+    remove_tokens(folder)  # of the model that was here before
+    for name, content in planned.tokens.items():
+        atomic_write(folder / name, content)
+    write_chat(bundle.chat, folder)
+    write_preprocessing(bundle.preprocessing, folder)
+    layout.write_extra(bundle.config, folder, bundle.longest)
+    if layout.write_tokens is None:
+        (folder / "generation_config.json").unlink(missing_ok=True)
+    else:
+        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None} | _more_ids(special)
+        pads = "decoder_start_token_id" in theirs and special.pad is not None and special.pad not in special.ends
+        banned = {"bad_words_ids": [[special.pad]]} if pads else {}
+        config.write(ids | banned, folder / "generation_config.json")
+    if bundle.labels is not None:
+        theirs["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}
+        theirs["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
+    if bundle.scores != "softmax":
+        theirs["problem_type"] = PROBLEMS[bundle.scores]
+    config.write({**theirs, "dtype": dtype_name(next(bundle.model.parameters()))}, folder / "config.json")
+    return folder
+
+
+def _more_ids(special: Special) -> dict[str, Any]:
+    """Keys of generation_config.json that a config.json may have no place for."""
+    ends = {"eos_token_id": list(special.ends)} if len(special.ends) > 1 else {}
+    others = {"pad_token_id": special.pad, "forced_eos_token_id": special.last}
+    return ends | {key: i for key, i in others.items() if i is not None}
+
+
+def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, bytes]:
+    """The files of the tokenizer, by name; raises if the layout has no format for it."""
+    if bundle.tokens is None:
+        return {}
+    assert layout.write_tokens is not None  # check_tokens refuses tokens for a model that reads none
+    # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
+    with TemporaryDirectory() as scratch:
+        layout.write_tokens(_tokens_as_read(bundle), Path(scratch), special)
+        settings = Path(scratch) / "tokenizer_config.json"
+        config.write({**config.load(settings), **_input_settings(bundle)}, settings)
+        return {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
+
+
+def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
+    """The tokenizer with what the model reads around a text: that of an encoder may leave it to `with_special`."""
+    assert bundle.tokens is not None
+    if isinstance(bundle.tokens, Pair) or bundle.reads != "tokens" or "predict" in bundle.can:
+        return bundle.tokens
+    tokens = with_mask(bundle.tokens, bundle.config.vocab) if "fill" in bundle.can else bundle.tokens
+    return between(tokens)
+
+
+def _input_settings(bundle: Bundle) -> dict[str, Any]:
+    """Keys of tokenizer_config.json that follow from the model: where texts are cut, and which inputs it has."""
+    settings: dict[str, Any] = {}
+    longest = bundle.longest or bundle.max_tokens
+    if longest is not None:
+        settings["model_max_length"] = longest
+    if (getattr(bundle.config, "types", None) or 0) > 1:  # else a second text would have the type of the first
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return settings
+
+
+def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, Any]]:
+    """The first model type that can express a model, and its config.json; that of its own folder comes first."""
+    name = family_of(bundle.model)
+    if name not in SAVED_AS:
+        known = ", ".join(SAVED_AS)
+        raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
+    reasons = []
+    own = [bundle.model_type] if bundle.model_type is not None else []
+    for kind in (*own, *(kind for kind in SAVED_AS[name] if kind not in own)):
+        layout = get_layout(kind)
+        try:
+            return layout, layout.to_theirs(bundle.config, special)
+        except WeightsError as problem:
+            reasons.append(str(problem))
+    raise WeightsError("; or ".join(reasons))

@@ -1,0 +1,139 @@
+"""The files of the sentence-transformers library beside a model of Hugging Face (Reimers and Gurevych 2019).
+
+modules.json                  what follows the model: Pooling, perhaps Normalize, perhaps others that are not read here
+1_Pooling/config.json         how the vectors of a text's tokens become one
+sentence_bert_config.json     max_seq_length: texts are cut there, even if the model has more positions; do_lower_case
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ... import config
+from ...atomic_files import atomic_write
+from ...models import Model
+from ...models.bert import Config
+from ...tokens import Pair, Subwords, Tokenizer
+from ...tokens.special import tokenizer_settings
+from ...tokens.tokenizer_config import lowered
+from ..fill import WeightsError
+
+MODULES, POOLING, LIMITS = "modules.json", Path("1_Pooling") / "config.json", "sentence_bert_config.json"
+KINDS: dict[str, Literal["first", "mean"]] = {"cls_token": "first", "mean_tokens": "mean"}  # theirs: ours
+READ = ("Transformer", "Pooling", "Normalize")  # their modules; `embed` normalises anyway
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The keys of sentence_bert_config.json that we read."""
+
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+
+
+def is_sentence_folder(folder: Path) -> bool:
+    """True if a folder has files of sentence-transformers."""
+    return (folder / MODULES).is_file() or (folder / POOLING).is_file()
+
+
+def read_pooling(folder: Path) -> dict[str, Any]:
+    """The pooling as a key of a layout's `Theirs`; empty if the folder is none of sentence-transformers.
+
+    Raises for a module that is not read here, because vectors without it would be others.
+    """
+    if not is_sentence_folder(folder):
+        return {}
+    path = folder / POOLING
+    for kind, place in _modules(folder):
+        if kind not in READ:
+            raise WeightsError(
+                f"{folder / MODULES}: the module {kind} is not read here, and vectors without it would be others: "
+                f"expected {', '.join(READ)}"
+            )
+        if kind == "Pooling":
+            path = folder / place / "config.json"
+    if not path.is_file():
+        return {}
+    table = config.load(path)
+    modes = {
+        name.removeprefix("pooling_mode_")
+        for name, on in table.items()
+        if name.startswith("pooling_mode_") and on is True
+    }
+    named = table.get("pooling_mode")
+    modes |= {f"{mode}_token" if mode == "cls" else f"{mode}_tokens" for mode in [named] if isinstance(mode, str)}
+    if len(modes) != 1 or not modes <= KINDS.keys():
+        given = ", ".join(sorted(modes)) or "nothing"
+        raise WeightsError(f"{path}: pooling by {given}: expected one of {', '.join(KINDS)}")
+    return {"pooling": KINDS[modes.pop()]}
+
+
+def read_limits(folder: Path) -> Limits:
+    """The longest text in tokens, and whether texts are lowercased, of a folder of sentence-transformers."""
+    if not is_sentence_folder(folder):
+        return Limits()
+    file = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)  # older ones are named by the model
+    table = config.Table() if file is None else config.load(file)
+    known = {name: table[name] for name in ("max_seq_length", "do_lower_case") if table.get(name) is not None}
+    limits = config.read(Limits, config.Table(known, origin=table.origin))
+    if limits.max_seq_length is None:  # as the library, which asks the tokenizer
+        longest = tokenizer_settings(folder).get("model_max_length")
+        limits = Limits(max_seq_length=longest if type(longest) is int else None, do_lower_case=limits.do_lower_case)
+    if limits.max_seq_length is not None and limits.max_seq_length < 1:
+        raise WeightsError(f"{file or folder}: max_seq_length={limits.max_seq_length}: expected 1 or more")
+    return limits
+
+
+def sentence_tokens(folder: Path, tokens: Tokenizer | Pair | None) -> Tokenizer | Pair | None:
+    """The tokenizer of a folder, which lowercases texts if the files of sentence-transformers say so."""
+    if isinstance(tokens, Subwords) and read_limits(folder).do_lower_case:
+        return Subwords(lowered(tokens.to_str()))
+    return tokens
+
+
+def longest_text(folder: Path, model: Model) -> int | None:
+    """The number of tokens at which a model's texts are cut, if its folder says fewer than it can read."""
+    longest = read_limits(folder).max_seq_length if "embed" in model.can else None
+    return None if longest is None or longest >= (model.max_tokens or longest + 1) else longest
+
+
+def write_sentences(c: Config, folder: Path, longest: int | None) -> None:
+    """Write the files of a model that embeds texts; remove them if the model is not of that kind.
+
+    Args:
+        c: Its Config.
+        folder: The folder.
+        longest: Tokens of a text at which it is cut; None: at the model's context.
+    """
+    if c.answer != "sentence" or c.pooler:
+        for name in (MODULES, POOLING, LIMITS):
+            (folder / name).unlink(missing_ok=True)
+        return
+    (folder / POOLING).parent.mkdir(exist_ok=True)
+    modes = {f"pooling_mode_{theirs}": c.pool == ours for theirs, ours in KINDS.items()}
+    config.write({"word_embedding_dimension": c.width, **modes}, folder / POOLING)
+    places = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, place) in enumerate(places.items())
+    ]
+    atomic_write(folder / MODULES, (json.dumps(modules, indent=2) + "\n").encode())
+    limit = {} if longest is None else {"max_seq_length": longest}
+    config.write({**limit, "do_lower_case": False}, folder / LIMITS)
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, str]]:
+    """The last word of the class of each module, and its folder."""
+    path = folder / MODULES
+    if not path.is_file():
+        return
+    try:
+        listed = json.loads(path.read_bytes())
+        for one in listed:
+            yield str(one["type"]).rpartition(".")[2], str(one.get("path", ""))
+    except (ValueError, TypeError, KeyError, AttributeError) as cause:
+        raise WeightsError(f"{path}: expected a list of modules, each with a type and a path ({cause})") from cause

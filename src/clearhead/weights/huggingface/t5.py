@@ -1,0 +1,161 @@
+"""T5 (Raffel et al. 2020) and T5 v1.1, such as Flan-T5, in Hugging Face's format, to and from our Transformer.
+
+    ours (models/transformer.py)           theirs
+    encoder.embed.table                    shared.weight
+    encoder.positions.table                encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight
+    encoder.blocks.0.attn.query            encoder.block.0.layer.0.SelfAttention.q
+    decoder.blocks.0.mlp.up                decoder.block.0.layer.2.DenseReluDense.wi, or .wi_1 with a gate
+    encoder.norm                           encoder.final_layer_norm
+
+All blocks of a side share one bias by distance; scores are not scaled, and no map has a bias. The first T5 divides the
+input of the output layer by sqrt(width); version 1.1 does not, and has a gated MLP and an output layer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...checks import at_least
+from ...errors import InputError
+from ...layers.words import MLPKind
+from ...models.transformer import Config
+from ...tokens.special import Special
+from ..fill import Shapes, WeightsError
+from ..table import Layout, Row, check_options
+from .bart import reference
+from .tokenizers import read_pair, write_pair
+
+# feed_forward_proj: their activation, and whether there is a gate.
+WORDS = {
+    "relu": ("relu", False), "gelu": ("gelu", False), "gelu_new": ("gelu_new", False), "silu": ("silu", False),
+    "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True),
+}  # fmt: skip
+# Their activation and whether there is a gate: our MLP.
+MLPS: dict[tuple[str, bool], MLPKind] = {
+    ("relu", False): "relu", ("gelu", False): "gelu", ("gelu_new", False): "gelu_tanh", ("silu", False): "silu",
+    ("gelu_new", True): "geglu", ("silu", True): "swiglu",
+}  # fmt: skip
+MAPS = {"query": "q", "key": "k", "value": "v", "out": "o"}
+TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+READOUT = "lm_head.weight"
+FIXED: dict[str, Any] = {
+    "positions": "relative", "order": "pre", "norm": "rms", "score": "dot", "bias": False, "scaled": False,
+}  # fmt: skip
+FREE = {
+    "vocab", "width", "depth", "decoder_depth", "heads", "head", "hidden", "buckets", "reach", "eps", "mlp", "tied",
+    "readout_scaled", "dropout", "inner_dropout", "context",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Theirs:
+    """The keys of their config.json that we read, with their defaults."""
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_decoder_layers: int | None = None
+    num_heads: int = 8
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    feed_forward_proj: Literal["relu", "gelu", "gelu_new", "silu", "gated-gelu", "gated-silu"] = "relu"
+    dense_act_fn: str | None = None  # the activation of feed_forward_proj, if that is another
+    is_gated_act: bool | None = None  # whether there is a gate, if feed_forward_proj says otherwise
+    tie_word_embeddings: bool = True
+    scale_decoder_outputs: bool | None = None  # newer files; older ones mean it by tie_word_embeddings
+    n_positions: int = 512
+
+    def __post_init__(self) -> None:
+        at_least(
+            self, 1, "vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_decoder_layers", "n_positions",
+            "relative_attention_num_buckets", "relative_attention_max_distance",
+        )  # fmt: skip
+        at_least(self, 0, "num_layers")
+
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config."""
+        scaled = self.tie_word_embeddings if self.scale_decoder_outputs is None else self.scale_decoder_outputs
+        return Config(
+            vocab=self.vocab_size, context=self.n_positions, width=self.d_model, depth=self.num_layers,
+            decoder_depth=self.num_decoder_layers or self.num_layers, heads=self.num_heads,
+            head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv, hidden=self.d_ff,
+            buckets=self.relative_attention_num_buckets, reach=self.relative_attention_max_distance,
+            eps=self.layer_norm_epsilon, mlp=self._mlp(),
+            tied=scaled or READOUT not in shapes, readout_scaled=scaled, dropout=self.dropout_rate, **FIXED,
+        )  # fmt: skip
+
+    def _mlp(self) -> MLPKind:
+        """The kind of our MLP: the two newer keys win over the older one."""
+        word, gated = WORDS[self.feed_forward_proj]
+        chosen = self.dense_act_fn or word, gated if self.is_gated_act is None else self.is_gated_act
+        if chosen not in MLPS:
+            known = ", ".join(f"{act} with{'' if gate else 'out'} a gate" for act, gate in MLPS)
+            raise InputError(f"dense_act_fn={chosen[0]!r}, is_gated_act={chosen[1]}: expected one of {known}")
+        return MLPS[chosen]
+
+
+def to_theirs(c: Config, special: Special) -> dict[str, Any]:
+    """Their config.json; raises for options that a T5 does not have."""
+    check_options(c, "a T5", FREE, FIXED)
+    words: dict[MLPKind, str] = {MLPS[key]: word for word, key in WORDS.items()}
+    if c.mlp not in words:
+        raise WeightsError(f"mlp={c.mlp!r}: a T5 has one of {', '.join(words)}")
+    if c.readout_scaled and not c.tied:
+        raise WeightsError("readout_scaled=True, tied=False: a T5 scales the input of a tied output layer only")
+    if not c.depth:
+        raise WeightsError("depth=0: a T5 has its positions in the first block")
+    ends = special.ends[0] if special.ends else None
+    pad = 0 if special.pad is None else special.pad
+    return {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True,
+        "vocab_size": c.vocab, "d_model": c.width, "d_kv": c.head_width, "d_ff": c.hidden or 4 * c.width,
+        "num_layers": c.depth, "num_decoder_layers": c.decoder_depth or c.depth, "num_heads": c.heads,
+        "relative_attention_num_buckets": c.buckets, "relative_attention_max_distance": c.reach,
+        "dropout_rate": c.dropout, "layer_norm_epsilon": c.eps, "feed_forward_proj": words[c.mlp],
+        "n_positions": c.context, "tie_word_embeddings": c.readout_scaled, "scale_decoder_outputs": c.readout_scaled,
+        "pad_token_id": pad, "decoder_start_token_id": pad if special.start is None else special.start,
+        "eos_token_id": 1 if ends is None else ends,
+    }  # fmt: skip
+
+
+def rows(c: Config) -> Iterator[Row]:
+    """Our parameters and their names."""
+    yield Row(("encoder.embed.table",), (*TABLES, READOUT) if c.tied else TABLES)
+    if not c.tied:
+        yield Row(("head.weight",), (READOUT,))
+    for side, depth in (("encoder", c.depth), ("decoder", c.decoder_depth or c.depth)):
+        first = f"{side}.block.0.layer.0.SelfAttention"
+        yield Row((f"{side}.positions.table",), (f"{first}.relative_attention_bias.weight",))
+        yield Row((f"{side}.norm.weight",), (f"{side}.final_layer_norm.weight",))
+        for i in range(depth):
+            for ours, theirs in _block(c, side == "decoder").items():
+                yield Row((f"{side}.blocks.{i}.{ours}.weight",), (f"{side}.block.{i}.layer.{theirs}.weight",))
+
+
+def _block(c: Config, cross: bool) -> dict[str, str]:
+    """The layers of a block. Ours: theirs."""
+    sublayers = {"attn": "SelfAttention", **({"cross": "EncDecAttention"} if cross else {})}
+    names: dict[str, str] = {}
+    for i, (ours, theirs) in enumerate(sublayers.items()):
+        names |= {f"{ours}.{a}": f"{i}.{theirs}.{b}" for a, b in MAPS.items()}
+        names[f"{ours}_norm"] = f"{i}.layer_norm"
+    last = len(sublayers)
+    gated = c.mlp in ("geglu", "swiglu")
+    maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    return (
+        names | {f"mlp.{a}": f"{last}.DenseReluDense.{b}" for a, b in maps.items()} | {"mlp_norm": f"{last}.layer_norm"}
+    )
+
+
+LAYOUT = Layout(
+    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
+    read_tokens=lambda folder, theirs: read_pair(folder, "T5Tokenizer"), write_tokens=write_pair,
+    reference=reference, fixed={"is_decoder": False},
+    ignored=lambda c: {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None},
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Weights of timm, torchvision and Keras."""

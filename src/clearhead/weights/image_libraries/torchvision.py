@@ -1,0 +1,196 @@
+"""The tensor names of torchvision's vision transformer, ResNet, ConvNeXt and MobileNetV2, to and from ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from ...errors import InputError
+from ...models import convnext, mobilenet, resnet, vit
+from ..fill import Shapes, WeightsError
+from ..huggingface.convnext import block_rows
+from ..huggingface.resnet import conv_names
+from ..huggingface.vit import PLAIN
+from ..table import JOINED, TABLE, Conversion, Row, conv_norms, pairs, with_counters
+from .state_files import HEADS, StateLayout, grid_of, heads_of, numbered, require
+
+# A factor per channel, stored as (c, 1, 1).
+PER_CHANNEL = Conversion(lambda x: x[:, None, None], lambda x, _: [x[:, 0, 0]])
+
+
+def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
+    """Our Config of a VisionTransformer."""
+    width, channels, patch, _ = shapes["conv_proj.weight"]
+    block, hidden = "encoder.layers.encoder_layer_{}.ln_1.weight", "encoder.layers.encoder_layer_0.mlp."
+    inner = shapes.get(f"{hidden}0.bias") or shapes.get(f"{hidden}linear_1.bias") or (4 * width,)
+    return vit.Config(
+        classes=shapes.get("heads.head.weight", (0,))[0], channels=channels, patch=patch, width=width,
+        size=patch * grid_of(shapes["encoder.pos_embedding"][1] - 1), depth=numbered(shapes, block),
+        heads=heads_of(width, arguments), hidden=inner[0],
+        head="mlp" if "heads.pre_logits.weight" in shapes else "linear",
+    )  # fmt: skip
+
+
+def vit_rows(c: vit.Config) -> Iterator[Row]:
+    """Our parameters and their names; the oldest files call the layers of an MLP linear_1 and linear_2."""
+    yield Row(("embed.cls",), ("class_token",))
+    yield Row(("embed.cls_place", "embed.places"), ("encoder.pos_embedding",), TABLE)
+    yield from pairs({"embed.project": "conv_proj", "norm": "encoder.ln"})
+    for i in range(c.depth):
+        ours, at = f"blocks.{i}", f"encoder.layers.encoder_layer_{i}"
+        yield from pairs({f"{ours}.attn_norm": f"{at}.ln_1", f"{ours}.mlp_norm": f"{at}.ln_2"})
+        for leaf in ("weight", "bias"):
+            parts = tuple(f"{ours}.attn.{part}.{leaf}" for part in ("query", "key", "value"))
+            yield Row(parts, (f"{at}.self_attention.in_proj_{leaf}",), JOINED)
+            for mine, new, old in (("up", "0", "linear_1"), ("down", "3", "linear_2")):
+                yield Row((f"{ours}.mlp.{mine}.{leaf}",), (f"{at}.mlp.{new}.{leaf}", f"{at}.mlp.{old}.{leaf}"))
+        yield from pairs({f"{ours}.attn.out": f"{at}.self_attention.out_proj"})
+    if c.classes:
+        yield from pairs({"head": "heads.head"} | ({"head_hidden": "heads.pre_logits"} if c.head == "mlp" else {}))
+
+
+def check_vit(c: vit.Config) -> None:
+    """Raise unless torchvision has such a vision transformer."""
+    fixed = {name: value for name, value in PLAIN.items() if name != "head"}
+    more = {"registers": 0, "layer_scale": None, "pool": "cls", "eps": 1e-6, "mlp": "gelu"}
+    require(c, "torchvision", {**fixed, **more})
+    if c.heads != HEADS.get(c.width):
+        known = f"has {HEADS[c.width]}" if c.width in HEADS else "does not exist"
+        raise WeightsError(
+            f"heads={c.heads}, width={c.width}: a file of torchvision does not hold the number of heads, and a "
+            f"published model of this width {known}; layout='timm' holds it"
+        )
+    if c.shape[0] != c.shape[1]:
+        raise WeightsError(f"size={c.size}: torchvision's model has a square grid of positions")
+
+
+def resnet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> resnet.Config:
+    """Our Config of a ResNet; the shapes of a wide one, or of a ResNeXt, do not fit it."""
+    stages = 0
+    while f"layer{stages + 1}.0.conv1.weight" in shapes:
+        stages += 1
+    return resnet.Config(
+        classes=shapes.get("fc.weight", (0,))[0], channels=shapes["conv1.weight"][1], width=shapes["conv1.weight"][0],
+        depths=tuple(numbered(shapes, f"layer{i + 1}.{{}}.conv1.weight") for i in range(stages)),
+        block="bottleneck" if "layer1.0.conv3.weight" in shapes else "basic",
+    )  # fmt: skip
+
+
+def resnet_rows(c: resnet.Config) -> Iterator[Row]:
+    """Our tensors and their names, which timm shares."""
+    names = {"stem.first": ("conv1", "bn1")}
+    for ours, i, j, layer in conv_names(c):
+        at = f"layer{i + 1}.{j}"
+        if layer == "shortcut":
+            names[ours] = (f"{at}.downsample.0", f"{at}.downsample.1")
+        else:
+            names[ours] = (f"{at}.conv{int(layer) + 1}", f"{at}.bn{int(layer) + 1}")
+    yield from conv_norms(names)
+    if c.classes:
+        yield from pairs({"head": "fc"})
+
+
+def check_resnet(c: resnet.Config) -> None:
+    """Raise unless torchvision has such a ResNet."""
+    require(c, "torchvision", {"stem": "large", "attention": (), "shrink": "middle", "eps": 1e-5})
+
+
+def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Config:
+    """Our Config of a ConvNeXt."""
+    depths: list[int] = []
+    while depth := numbered(shapes, f"features.{2 * len(depths) + 1}.{{}}.block.0.weight"):
+        depths.append(depth)
+    width, channels, patch, _ = shapes["features.0.0.weight"]
+    return convnext.Config(
+        classes=shapes.get("classifier.2.weight", (0,))[0], channels=channels, patch=patch, width=width,
+        depths=tuple(depths), kernel=shapes["features.1.0.block.0.weight"][-1],
+    )  # fmt: skip
+
+
+def convnext_rows(c: convnext.Config) -> Iterator[Row]:
+    """Our parameters and their names."""
+    yield from pairs({"stem.0": "features.0.0", "stem.1": "features.0.1", "norm": "classifier.0"})
+    parts = {"conv": "block.0", "norm": "block.2", "mlp.up": "block.3", "mlp.down": "block.5"}
+    for row in block_rows(
+        c, parts, lambda i, j: f"features.{2 * i + 1}.{j}",
+        lambda i: (f"features.{2 * i}.0", f"features.{2 * i}.1"), "layer_scale",
+    ):  # fmt: skip
+        yield Row(row.ours, row.theirs, PER_CHANNEL) if row.theirs[0].endswith("layer_scale") else row
+    if c.classes:
+        yield from pairs({"head": "classifier.2"})
+
+
+def check_convnext(c: convnext.Config) -> None:
+    """Raise unless torchvision has such a ConvNeXt."""
+    require(c, "torchvision", {"eps": 1e-6, "last_eps": 1e-6, "kernel": 7, "patch": 4})
+    if c.layer_scale is None:
+        raise WeightsError("layer_scale=None: torchvision's model has a layer scale")
+
+
+def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.Config:
+    """Our Config of a MobileNetV2: a new stage begins where the number of channels changes, or a block widens."""
+    widths, depths, last = list[int](), list[int](), 1
+    while f"features.{last}.conv.1.weight" in shapes or f"features.{last}.conv.1.0.weight" in shapes:
+        widens = f"features.{last}.conv.3.weight" in shapes
+        outputs = shapes[f"features.{last}.conv.{2 if widens else 1}.weight"][0]
+        if widths and outputs == widths[-1] and (len(widths) > 1) == widens:
+            depths[-1] += 1
+        else:
+            widths.append(outputs)
+            depths.append(1)
+        last += 1
+    strides = mobilenet.Config().strides
+    if len(widths) != len(strides):
+        raise InputError(f"there are {len(widths)} stages of blocks: expected {len(strides)}, whose strides are known")
+    return mobilenet.Config(
+        classes=shapes.get("classifier.1.weight", (0,))[0], channels=shapes["features.0.0.weight"][1],
+        width=shapes["features.0.0.weight"][0], widths=tuple(widths), depths=tuple(depths), strides=strides,
+        expansion=shapes["features.2.conv.0.0.weight"][0] // shapes["features.2.conv.0.0.weight"][1],
+        hidden=shapes[f"features.{last}.0.weight"][0],
+    )  # fmt: skip
+
+
+def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
+    """Our tensors and their names."""
+    names = {"stem": ("features.0.0", "features.0.1")}
+    starts = list(accumulate(c.depths, initial=1))
+    for i, depth in enumerate(c.depths):
+        for j in range(depth):
+            ours, at = f"stages.{i}.{j}", f"features.{starts[i] + j}.conv"
+            if i:
+                names[f"{ours}.widen"] = (f"{at}.0.0", f"{at}.0.1")
+            k = int(i > 0)
+            names[f"{ours}.filter"] = (f"{at}.{k}.0", f"{at}.{k}.1")
+            names[f"{ours}.narrow"] = (f"{at}.{k + 1}", f"{at}.{k + 2}")
+    names["last"] = (f"features.{starts[-1]}.0", f"features.{starts[-1]}.1")
+    yield from conv_norms(names)
+    if c.classes:
+        yield from pairs({"head": "classifier.1"})
+
+
+def check_mobilenet(c: mobilenet.Config) -> None:
+    """Raise unless torchvision has such a MobileNetV2."""
+    require(c, "torchvision", {"eps": 1e-5, "strides": mobilenet.Config().strides})
+    if c.expansion < 2:
+        raise WeightsError(f"expansion={c.expansion}: torchvision's model widens each block but the first")
+
+
+LAYOUTS = {
+    "vit": StateLayout(
+        model="vit", marks=("class_token", "encoder.pos_embedding", "conv_proj.weight"), to_ours=vit_config,
+        rows=vit_rows, check=check_vit, ignored={},
+    ),
+    "resnet": StateLayout(
+        model="resnet", marks=("conv1.weight", "bn1.weight", "layer1.0.conv1.weight"), to_ours=resnet_config,
+        rows=resnet_rows, check=check_resnet, ignored={}, merge=with_counters,
+    ),
+    "convnext": StateLayout(
+        model="convnext", marks=("features.0.0.weight", "features.1.0.layer_scale"), to_ours=convnext_config,
+        rows=convnext_rows, check=check_convnext, ignored={},
+    ),
+    "mobilenet": StateLayout(
+        model="mobilenet", marks=("features.0.0.weight", "features.1.conv.0.0.weight", "features.1.conv.1.weight"),
+        to_ours=mobilenet_config, rows=mobilenet_rows, check=check_mobilenet, ignored={}, merge=with_counters,
+    ),
+}  # fmt: skip
