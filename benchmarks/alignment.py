@@ -27,7 +27,9 @@ PAIRS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, default=Path("runs/en-fr-rnn"), help="run folder")
     args = parser.parse_args()
     if not (args.run / "model").is_dir():

@@ -36,9 +36,15 @@ from clearhead.look.foreign import torch_attention as twin
 
 SHAPES = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
-    "llama": {"hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
-              "intermediate_size": 5632, "vocab_size": 32000},
-}  # fmt: skip
+    "llama": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 5632,
+        "vocab_size": 32000,
+    },
+}
 
 
 def build(args: argparse.Namespace) -> tuple[nn.Module, Tensor]:
@@ -79,10 +85,18 @@ def lens_model(model: nn.Module) -> nn.Module:
     c, p = model.config, next(model.parameters())
     made = HookedTransformer(
         HookedTransformerConfig(
-            n_layers=c.n_layer, d_model=c.n_embd, n_ctx=c.n_positions, d_head=c.n_embd // c.n_head, n_heads=c.n_head,
-            d_mlp=4 * c.n_embd, d_vocab=c.vocab_size, act_fn="gelu_new", dtype=p.dtype, device=str(p.device),
+            n_layers=c.n_layer,
+            d_model=c.n_embd,
+            n_ctx=c.n_positions,
+            d_head=c.n_embd // c.n_head,
+            n_heads=c.n_head,
+            d_mlp=4 * c.n_embd,
+            d_vocab=c.vocab_size,
+            act_fn="gelu_new",
+            dtype=p.dtype,
+            device=str(p.device),
         )
-    )  # fmt: skip
+    )
     return made.to(p.dtype).eval()
 
 
@@ -93,7 +107,9 @@ def plain(model: nn.Module, ids: Tensor) -> Tensor:
 def watched(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
     with ch.watch(model, *(f"**.{name}" for name in STATISTICS)) as tape:
         out = plain(model, ids)
-    return {"output": [out]} | {name: list(tape.match(f"**.{name}").values()) for name in STATISTICS}
+    return {"output": [out]} | {
+        name: list(tape.match(f"**.{name}").values()) for name in STATISTICS
+    }
 
 
 def eager(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
@@ -114,7 +130,9 @@ def with_nnsight(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
 
 def with_transformer_lens(model: nn.Module, ids: Tensor) -> dict[str, list[Tensor]]:
     """The weights in the cache of TransformerLens, which has a model of its own: see `build`."""
-    _, cache = model.run_with_cache(ids, names_filter=lambda name: name.endswith("hook_pattern"), return_type=None)
+    _, cache = model.run_with_cache(
+        ids, names_filter=lambda name: name.endswith("hook_pattern"), return_type=None
+    )
     return of_weights(list(cache.values()))
 
 
@@ -149,7 +167,8 @@ def seconds(variant: str, model: nn.Module, ids: Tensor) -> float:
 def memory(variant: str, model: nn.Module, ids: Tensor) -> float:
     """Peak bytes above the model and its ids, of one variant; on a CPU in a process of its own."""
     if ids.is_cuda:
-        VARIANTS[variant](model, ids[:, :64])  # kernels are compiled and chosen outside of the measurement
+        # kernels are compiled and chosen outside of the measurement
+        VARIANTS[variant](model, ids[:, :64])
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -157,7 +176,10 @@ def memory(variant: str, model: nn.Module, ids: Tensor) -> float:
         torch.cuda.synchronize()
         return float(torch.cuda.max_memory_allocated() - before)
     out = subprocess.run(
-        [sys.executable, *sys.argv, "--memory-of", variant], check=True, capture_output=True, text=True
+        [sys.executable, *sys.argv, "--memory-of", variant],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return float(out.stdout.strip().splitlines()[-1])
 
@@ -171,16 +193,23 @@ def agree(full: nn.Module, ids: Tensor, args: argparse.Namespace) -> dict[str, o
     a, b = watched(model, few), eager(as_variant("eager", model), few)
     same = torch.equal(plain(full, ids), watched(full, ids)["output"][0])
     kinds = Counter(twin._SAME.values())
-    told = f"used for {kinds[True]} kinds of calls, not for {kinds[False]}" if kinds else "not asked"
+    told = (
+        f"used for {kinds[True]} kinds of calls, not for {kinds[False]}" if kinds else "not asked"
+    )
     return {"equal bits": same, "twin": told} | {
-        name: max(float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True))
+        name: max(
+            float(((p - q).abs() / q.abs().clamp_min(1)).max())
+            for p, q in zip(a[name], b[name], strict=True)
+        )
         for name in STATISTICS
     }
 
 
 def profile(model: nn.Module, ids: Tensor) -> None:
     """Print the 15 kernels of one watched run that take longest."""
-    kinds = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * ids.is_cuda
+    kinds = [torch.profiler.ProfilerActivity.CPU] + [
+        torch.profiler.ProfilerActivity.CUDA
+    ] * ids.is_cuda
     with torch.profiler.profile(activities=kinds) as result:
         seconds("watched", model, ids)
     by = "self_cuda_time_total" if ids.is_cuda else "self_cpu_time_total"
@@ -189,16 +218,24 @@ def profile(model: nn.Module, ids: Tensor) -> None:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=SHAPES, default="gpt2")
     parser.add_argument("--tokens", type=int, default=2048, help="length of the sequence")
-    parser.add_argument("--depth", type=int, default=0, help="number of layers, if not the model's own")
+    parser.add_argument(
+        "--depth", type=int, default=0, help="number of layers, if not the model's own"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.float32)
     parser.add_argument("--repeat", type=int, default=3, help="timed runs of each variant")
-    parser.add_argument("--no-eager", action="store_true", help="leave out eager attention and peers")
+    parser.add_argument(
+        "--no-eager", action="store_true", help="leave out eager attention and peers"
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="print the kernels of one watched run")
+    parser.add_argument(
+        "--profile", action="store_true", help="print the kernels of one watched run"
+    )
     parser.add_argument("--memory-of", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
@@ -212,7 +249,9 @@ def main() -> None:
         return
 
     variants = [
-        v for v in VARIANTS if v in ("plain", "watched") or not (args.no_eager or (args.model != "gpt2" and v in PEERS))
+        v
+        for v in VARIANTS
+        if v in ("plain", "watched") or not (args.no_eager or (args.model != "gpt2" and v in PEERS))
     ]
     model, ids = build(args)
     result: dict[str, object] = {
@@ -234,9 +273,12 @@ def main() -> None:
     median = {variant: statistics.median(times[variant]) for variant in variants}
     for variant in variants:
         result[variant] = {
-            "seconds": median[variant], "of plain": median[variant] / median["plain"], "megabytes": held[variant] / 1e6,
-            "memory of plain": held[variant] / held["plain"], "spread": max(times[variant]) / min(times[variant]),
-        }  # fmt: skip
+            "seconds": median[variant],
+            "of plain": median[variant] / median["plain"],
+            "megabytes": held[variant] / 1e6,
+            "memory of plain": held[variant] / held["plain"],
+            "spread": max(times[variant]) / min(times[variant]),
+        }
     if args.json:
         print(json.dumps(result, indent=1))
         return
@@ -245,11 +287,15 @@ def main() -> None:
             print(f"{name}: {value}")
     print(f"\n{'':18}{'time':>12}{'of plain':>10}{'spread':>8}{'memory':>12}{'of plain':>10}")
     for variant in variants:
-        print(f"{variant:18}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
-              f"{max(times[variant]) / min(times[variant]):7.2f}x"
-              f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x")  # fmt: skip
+        print(
+            f"{variant:18}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
+            f"{max(times[variant]) / min(times[variant]):7.2f}x"
+            f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x"
+        )
     if "eager" in variants:
-        print(f"\nwatched is {median['eager'] / median['watched']:.1f}x faster than eager attention with its weights")
+        print(
+            f"\nwatched is {median['eager'] / median['watched']:.1f}x faster than eager attention with its weights"
+        )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,12 @@ GPT2 = {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positio
 GPT = {**BERT, **SPECIAL}
 LLAMA = {**GPT, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
 WINDOW = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
 BART = {"vocab_size": VOCAB, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3,
         "decoder_attention_heads": 3, "encoder_ffn_dim": 30, "decoder_ffn_dim": 30, "max_position_embeddings": 64,
         **SPECIAL, "decoder_start_token_id": 1, "forced_eos_token_id": None, "forced_bos_token_id": None}  # fmt: skip
@@ -134,9 +139,11 @@ TIMM = [
     "davit_tiny", "gcvit_xxtiny", "visformer_tiny", "tiny_vit_5m_224", "efficientformer_l1", "botnet26t_256",
     "caformer_s18",
 ]  # fmt: skip
-ADDED = {"mvitv2_tiny"}  # they add the queries to what the heads give, which no hook behind them can tell apart
+# they add the queries to what the heads give, which no hook behind them can tell apart
+ADDED = {"mvitv2_tiny"}
 HEADS_LAST = {"nest_tiny"}  # they join the heads as (head dimension, heads)
-EDITED = 6  # attention modules of a model in which heads are silenced, the first and others at equal distances
+# attention modules of a model in which heads are silenced, the first and others at equal distances
+EDITED = 6
 PROJECTIONS = ("o_proj", "out_proj", "c_proj", "out_lin", "proj_out", "Wo", "wo", "o", "dense", "proj", "output", "out",
                "output.dense", "proj_conv", "projection")  # fmt: skip
 
@@ -147,7 +154,9 @@ class Softmaxes(TorchFunctionMode):
     def __init__(self) -> None:
         self.results: list[Tensor] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
         if (
@@ -252,7 +261,11 @@ def examine(
     with check.listening():
         with ch.watch(model, "**.weights") as tape:
             watched = run(model)
-        shown = [(name, call) for name in tape.names for call in (tape.calls(name) if writes else [tape[name]])]
+        shown = [
+            (name, call)
+            for name in tape.names
+            for call in (tape.calls(name) if writes else [tape[name]])
+        ]
         check.same(f"{what}: output", torch.equal(plain, watched), "watched")
     heads_of: dict[str, int] = {}
     for name, attention in shown:
@@ -285,8 +298,11 @@ def same_map(ours: Tensor, theirs: Tensor) -> bool:
     It may have one column more, a sink, and lack keys that a sliding window has forgotten: they weigh 0 in ours.
     Queries that may attend to nothing are left out: eager attention spreads their weights evenly.
     """
-    if theirs.ndim == 5:  # heads before windows (Nest, Hiera), or after them: of ours each window is a row
-        return any(same_map(ours, windows.flatten(0, 1)) for windows in (theirs, theirs.transpose(1, 2)))
+    # heads before windows (Nest, Hiera), or after them: of ours each window is a row
+    if theirs.ndim == 5:
+        return any(
+            same_map(ours, windows.flatten(0, 1)) for windows in (theirs, theirs.transpose(1, 2))
+        )
     if theirs.ndim == 4 and theirs.shape[:-1] != ours.shape[:-1]:
         return False
     ours, theirs = ours.flatten(0, -2), theirs.flatten(0, -2)
@@ -341,11 +357,24 @@ def of_transformers(name: str) -> Check:
             mask[1, slice(0, 3) if padding == "left" else slice(-3, None)] = 0
             given["attention_mask"] = mask
         more = {"decoder_input_ids": ids[:, :4]} if pair else {}
-        examine(check, model, eager, lambda m, g={**given, **more}: tensor_of(m(**g)), what=f"forward, {padding}")
+        examine(
+            check,
+            model,
+            eager,
+            lambda m, g={**given, **more}: tensor_of(m(**g)),
+            what=f"forward, {padding}",
+        )
         if writes and padding != "right":
-            settings = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+            settings = {
+                "max_new_tokens": 6,
+                "min_new_tokens": 6,
+                "do_sample": False,
+                "pad_token_id": 0,
+            }
 
-            def write(m: nn.Module, given: dict[str, Any] = given, settings: dict[str, Any] = settings) -> Tensor:
+            def write(
+                m: nn.Module, given: dict[str, Any] = given, settings: dict[str, Any] = settings
+            ) -> Tensor:
                 return m.generate(**given, **settings)
 
             examine(check, model, eager, write, what=f"generate, {padding}", writes=True)
@@ -371,12 +400,18 @@ def of_timm(name: str) -> Check:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("which", nargs="?", choices=["transformers", "timm"])
     parser.add_argument("--only", default="")
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
-    jobs = [(name, of_transformers) for name in {**TEXT, **OTHER} if asked.which in {None, "transformers"}]
+    jobs = [
+        (name, of_transformers)
+        for name in {**TEXT, **OTHER}
+        if asked.which in {None, "transformers"}
+    ]
     jobs += [(name, of_timm) for name in TIMM if asked.which in {None, "timm"}]
     if asked.only:
         jobs = [job for job in jobs if job[0] in asked.only.split(",")]
@@ -384,11 +419,18 @@ def main() -> None:
     for name, job in jobs:
         try:
             check = job(name)
-        except Exception as error:  # the survey goes on; a crash of one architecture is wrong as well
+        except (
+            Exception
+        ) as error:  # the survey goes on; a crash of one architecture is wrong as well
             check = Check(name)
             check.wrong.append(f"{type(error).__name__}: {str(error)[:200]}")
-        row = {"name": name, "compared": sum(check.compared.values()), "wrong": check.wrong, "said": sorted(check.said),
-               "checks": check.compared}  # fmt: skip
+        row = {
+            "name": name,
+            "compared": sum(check.compared.values()),
+            "wrong": check.wrong,
+            "said": sorted(check.said),
+            "checks": check.compared,
+        }
         rows.append(row)
         state = "WRONG" if check.wrong else "said" if check.said else "ok"
         print(
@@ -398,7 +440,10 @@ def main() -> None:
             sep="  ",
             flush=True,
         )
-    wrong, said = sum(bool(r["wrong"]) for r in rows), sum(bool(r["said"]) and not r["wrong"] for r in rows)
+    wrong, said = (
+        sum(bool(r["wrong"]) for r in rows),
+        sum(bool(r["said"]) and not r["wrong"] for r in rows),
+    )
     print(
         f"{len(rows)} architectures, {sum(r['compared'] for r in rows)} comparisons: {wrong} wrong, {said} with a word"
     )

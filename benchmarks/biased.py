@@ -16,15 +16,22 @@ from clearhead.layers import Alibi, Mask, attend
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.float32)
-    parser.add_argument("--turns", type=int, default=5, help="timed runs of each; the median is printed")
+    parser.add_argument(
+        "--turns", type=int, default=5, help="timed runs of each; the median is printed"
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     q, k, v = (
-        torch.randn(1, 12, args.tokens, 64, device=args.device, dtype=args.dtype, requires_grad=True) for _ in range(3)
+        torch.randn(
+            1, 12, args.tokens, 64, device=args.device, dtype=args.dtype, requires_grad=True
+        )
+        for _ in range(3)
     )
     at, alibi = torch.arange(args.tokens, device=args.device), Alibi(12).to(args.device)
     causal, window = Mask(causal=True), Mask(causal=True, window=1024)

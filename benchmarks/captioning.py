@@ -33,13 +33,17 @@ def flickr8k(name: str) -> tuple[dict[str, Any], list[str], list[list[str]]]:
     parameters = sum(p.numel() for p in bundle.model.parameters())
     lengths = [len(text.split()) for text in found.hypotheses]
     facts = {
-        "parameters": parameters, "images": len(lengths),
-        "words_per_caption": sum(lengths) / len(lengths), "different_captions": len(set(found.hypotheses)),
-    }  # fmt: skip
+        "parameters": parameters,
+        "images": len(lengths),
+        "words_per_caption": sum(lengths) / len(lengths),
+        "different_captions": len(set(found.hypotheses)),
+    }
     return scores | facts, found.hypotheses, found.references
 
 
-def difference(first: list[str], second: list[str], references: list[list[str]]) -> dict[str, list[float]]:
+def difference(
+    first: list[str], second: list[str], references: list[list[str]]
+) -> dict[str, list[float]]:
     """BLEU-4 and CIDEr-D of the second captions minus those of the first, with the ends of a 95 % interval."""
     rng, drawn, every = random.Random(0), list[tuple[float, float]](), range(len(references))
     each = [caption_scores(texts, references)["CIDEr-D"].each for texts in (first, second)]
@@ -47,7 +51,8 @@ def difference(first: list[str], second: list[str], references: list[list[str]])
     def of(rows: Any) -> tuple[float, float]:
         chosen = [references[i] for i in rows]
         one, two = (
-            caption_scores([texts[i] for i in rows], chosen, "BLEU")["BLEU-4"].value for texts in (first, second)
+            caption_scores([texts[i] for i in rows], chosen, "BLEU")["BLEU-4"].value
+            for texts in (first, second)
         )
         return two - one, sum(each[1][i] - each[0][i] for i in rows) / len(rows)
 
@@ -65,16 +70,26 @@ def scenes(name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "models", nargs="*", help="run folders, or names of the zoo; the two of the zoo if none is given"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--against", nargs=2, metavar=("SOFT", "HARD"), help="two of the models to be compared")
-    parser.add_argument("--scenes", nargs="+", default=[], help="run folders of configs/scenes.toml")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        help="run folders, or names of the zoo; the two of the zoo if none is given",
+    )
+    parser.add_argument(
+        "--against", nargs=2, metavar=("SOFT", "HARD"), help="two of the models to be compared"
+    )
+    parser.add_argument(
+        "--scenes", nargs="+", default=[], help="run folders of configs/scenes.toml"
+    )
     args = parser.parse_args()
     path = RESULTS / "captioning.json"
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    results: dict[str, Any] = {part: before.get(part, {}) for part in ("flickr8k", "against", "scenes")}
+    results: dict[str, Any] = {
+        part: before.get(part, {}) for part in ("flickr8k", "against", "scenes")
+    }
     captions: dict[str, tuple[list[str], list[list[str]]]] = {}
     for name in args.models or (() if args.scenes else ZOO):
         results["flickr8k"][name], *captions[name] = flickr8k(name)

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 Caption = Callable[[int, int, int], tuple[int, ...]]  # number of an image, beams, new tokens -> ids
-SHAPES: dict[str, tuple[dict[str, int], dict[str, int]]] = {  # options of their ViT and of their GPT-2
+# options of their ViT and of their GPT-2
+SHAPES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "base": ({}, {}),
     "small": (
         {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
@@ -33,7 +34,14 @@ SHAPES: dict[str, tuple[dict[str, int], dict[str, int]]] = {  # options of their
     ),
     "tiny": (
         {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768},
-        {"n_embd": 256, "n_head": 4, "n_layer": 4, "vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0},
+        {
+            "n_embd": 256,
+            "n_head": 4,
+            "n_layer": 4,
+            "vocab_size": 8192,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
     ),
 }
 PAUSE = 0.3  # seconds between runs, in which the threads of the previous process stop spinning
@@ -42,7 +50,12 @@ PAUSE = 0.3  # seconds between runs, in which the threads of the previous proces
 def write(shape: str, folder: Path) -> dict[str, Any]:
     """Save transformers' model with random weights; returns its sizes."""
     import torch
-    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
+    from transformers import (
+        GPT2Config,
+        VisionEncoderDecoderConfig,
+        VisionEncoderDecoderModel,
+        ViTConfig,
+    )
 
     torch.manual_seed(0)
     vit, gpt2 = SHAPES[shape]
@@ -81,9 +94,14 @@ def by_transformers(folder: Path, threads: int) -> Caption:
 
     def caption(number: int, beams: int, new: int) -> tuple[int, ...]:
         rows = model.generate(
-            pixel_values=pixels(number), num_beams=beams, do_sample=False, min_new_tokens=new, max_new_tokens=new,
-            length_penalty=1.0, early_stopping=False,
-        )  # fmt: skip
+            pixel_values=pixels(number),
+            num_beams=beams,
+            do_sample=False,
+            min_new_tokens=new,
+            max_new_tokens=new,
+            length_penalty=1.0,
+            early_stopping=False,
+        )
         return tuple(rows[0, 1:].tolist())
 
     return caption
@@ -133,7 +151,9 @@ def case(pipes: dict[str, Connection], beams: int, args: argparse.Namespace) -> 
         same += number >= 2 and ids["ours"] == ids["transformers"]
     row: dict[str, Any] = {"beams": beams, "images": args.rounds, "same": same}
     for i, kind in enumerate(("seconds", "processor seconds")):
-        median = {name: statistics.median(pair[i] for pair in each[2:]) for name, each in times.items()}
+        median = {
+            name: statistics.median(pair[i] for pair in each[2:]) for name, each in times.items()
+        }
         row[kind] = median | {"ratio": median["transformers"] / median["ours"]}
     return row
 
@@ -148,12 +168,16 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", choices=SHAPES, default="base")
     parser.add_argument("--new", type=int, default=20, help="tokens per caption")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--rounds", type=int, default=9, help="timed images")
-    parser.add_argument("--threads", type=int, help="of each library; the default of torch if not given")
+    parser.add_argument(
+        "--threads", type=int, help="of each library; the default of torch if not given"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not find_spec("transformers"):
@@ -167,10 +191,15 @@ def main() -> None:
         start, pipes, workers, rows = multiprocessing.get_context("spawn"), {}, [], []
         for name in LIBRARIES:
             pipes[name], theirs = start.Pipe()
-            workers.append(start.Process(target=work, args=(name, theirs, Path(folder), threads), daemon=True))
+            workers.append(
+                start.Process(target=work, args=(name, theirs, Path(folder), threads), daemon=True)
+            )
             workers[-1].start()
         if not args.json:
-            print(f"{sizes['encoder']}; {sizes['decoder']}; {args.new} tokens, {threads} threads", flush=True)
+            print(
+                f"{sizes['encoder']}; {sizes['decoder']}; {args.new} tokens, {threads} threads",
+                flush=True,
+            )
         for beams in args.beams:
             rows.append(row := case(pipes, beams, args))
             if not args.json:
@@ -180,7 +209,11 @@ def main() -> None:
         for worker in workers:
             worker.join()
     if args.json:
-        print(json.dumps({"threads": threads, "torch": torch.__version__, **sizes, "rows": rows}, indent=1))
+        print(
+            json.dumps(
+                {"threads": threads, "torch": torch.__version__, **sizes, "rows": rows}, indent=1
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -53,12 +53,16 @@ def shares(model: nn.Module, *inputs: Tensor) -> dict[str, float]:
     def record(norm: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
         outputs.append(F.layer_norm(args[0], args[0].shape[-1:]).abs().flatten())
 
-    hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, nn.LayerNorm)]
+    hooks = [
+        m.register_forward_hook(record) for m in model.modules() if isinstance(m, nn.LayerNorm)
+    ]
     model.eval()(*inputs)
     for hook in hooks:
         hook.remove()
     z = torch.cat(outputs)
-    return {str(n): (z > n).double().mean().item() for n in (3, 4, 5)} | {"furthest": z.max().item()}
+    return {str(n): (z > n).double().mean().item() for n in (3, 4, 5)} | {
+        "furthest": z.max().item()
+    }
 
 
 def main() -> None:
@@ -70,20 +74,31 @@ def main() -> None:
             rate = min(first, key=lambda r: first[r][0])
             losses = [first[rate][0], *(learn(kind, depth, rate, seed)[0] for seed in SEEDS[1:])]
             results[kind][depth] = {"parameters": first[rate][1], "lr": rate, "valid_loss": losses}
-            print(f"{kind:20} {depth:3} layers {first[rate][1]:8,} parameters  lr {rate:g}  {losses}", flush=True)
+            print(
+                f"{kind:20} {depth:3} layers {first[rate][1]:8,} parameters  lr {rate:g}  {losses}",
+                flush=True,
+            )
     wide = train(
-        CONFIGS / "identity-residual-norm.toml", "data.width=64", "model.depth=32", out="runs/depth/wide", quiet=True
+        CONFIGS / "identity-residual-norm.toml",
+        "data.width=64",
+        "model.depth=32",
+        out="runs/depth/wide",
+        quiet=True,
     )
     gpt = train(CONFIGS / "shakespeare-cpu.toml", out="runs/shakespeare-cpu", quiet=True)
     assert wide.model is not None
     assert gpt.model is not None
-    x = torch.from_numpy(make_data("identity", {"width": 64, "valid_rows": 4096}, seed=0).valid(0)["x"])
+    x = torch.from_numpy(
+        make_data("identity", {"width": 64, "valid_rows": 4096}, seed=0).valid(0)["x"]
+    )
     text = make_data("shakespeare", {"context": 64, "valid_rows": 256}, seed=0).valid(0)["ids"]
     keep(
         "depth",
         depth=results,
         outside={
-            "normal distribution": {str(n): torch.erfc(torch.tensor(n / 2**0.5).double()).item() for n in (3, 4, 5)},
+            "normal distribution": {
+                str(n): torch.erfc(torch.tensor(n / 2**0.5).double()).item() for n in (3, 4, 5)
+            },
             "deep network, width 64": shares(wide.model.model, x),
             "Shakespeare GPT, width 128": shares(gpt.model.model, torch.from_numpy(text)),
         },

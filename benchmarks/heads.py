@@ -13,7 +13,9 @@ import clearhead as ch
 
 
 def main() -> None:
-    result = ch.sweep(CONFIGS / "heads.toml", "model.heads=1,2,4,8", "seed=0,1,2", out="runs/heads", quiet=True)
+    result = ch.sweep(
+        CONFIGS / "heads.toml", "model.heads=1,2,4,8", "seed=0,1,2", out="runs/heads", quiet=True
+    )
     losses: dict[str, list[float]] = {}
     for trial in result.trials:
         losses.setdefault(trial.choices["model.heads"], []).append(trial.measures["valid_loss"])

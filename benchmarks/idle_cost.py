@@ -29,7 +29,15 @@ class Untapped(Attention):
         k, v = self.remember(x)
         _check(q, k, v, mask, None)
         q, k, scale = _score(self.score)(q, k)
-        out, _ = fused(q, k, v, mask=mask, bias=None, scale=scale, dropout=self.dropout if self.training else 0.0)
+        out, _ = fused(
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=None,
+            scale=scale,
+            dropout=self.dropout if self.training else 0.0,
+        )
         return self.out(out.transpose(1, 2).flatten(2))
 
 
@@ -41,7 +49,9 @@ class Bare(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(768, 768) for _ in range(4))
 
     def forward(self, x: Tensor, **_: object) -> Tensor:
-        q, k, v = (f(x).unflatten(-1, (12, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        q, k, v = (
+            f(x).unflatten(-1, (12, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(out.transpose(1, 2).flatten(2))
 
@@ -56,14 +66,20 @@ def stack(depth: int, attention: type[nn.Module] | None = None) -> Stack:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--depth", type=int, default=4, help="blocks of each stack")
     parser.add_argument("--turns", type=int, default=60, help="timed runs of each stack")
     args = parser.parse_args()
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
-    models = {"ours": stack(args.depth), "without taps": stack(args.depth, Untapped),
-              "ours again": stack(args.depth), "bare kernel": stack(args.depth, Bare)}  # fmt: skip
+    models = {
+        "ours": stack(args.depth),
+        "without taps": stack(args.depth, Untapped),
+        "ours again": stack(args.depth),
+        "bare kernel": stack(args.depth, Bare),
+    }
     for model in models.values():
         model.to(args.device, dtype).eval()
     ours = models["ours"]

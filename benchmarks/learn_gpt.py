@@ -36,7 +36,9 @@ def english(data: Path) -> list[str]:
         with gzip.open(data / name, "rt", encoding="utf-8") as file:
             return file.read().splitlines()
 
-    texts = [line.split("\t")[0] for name in ("fra", "deu") for line in lines(f"tatoeba/{name}.txt.gz")]
+    texts = [
+        line.split("\t")[0] for name in ("fra", "deu") for line in lines(f"tatoeba/{name}.txt.gz")
+    ]
     texts += lines("multi30k/train.en.gz")
     texts += [line.split("\t")[0] for line in lines("sst2/train.tsv.gz")]
     texts += [line for line in lines("shakespeare.txt.gz") if line]
@@ -56,14 +58,22 @@ def make(path: Path, data: Path) -> None:
     print(f"{path}: {len(lines):,} lines, {subwords.get_vocab_size():,} subwords", file=sys.stderr)
 
 
-def recipe(corpus: Path, precision: str, seed: int, rows: int, steps: int, lr: float) -> dict[str, object]:
+def recipe(
+    corpus: Path, precision: str, seed: int, rows: int, steps: int, lr: float
+) -> dict[str, object]:
     return {
         "seed": seed,
         "steps": steps,
         "initial": "normal",
         "precision": precision,
         "compile": True,
-        "data": {"name": "tokens", "path": str(corpus.resolve()), "context": 1024, "rows": rows, "valid_most": 1},
+        "data": {
+            "name": "tokens",
+            "path": str(corpus.resolve()),
+            "context": 1024,
+            "rows": rows,
+            "valid_most": 1,
+        },
         "model": {"name": "gpt", "context": 1024},
         "optim": {"lr": lr},
         "schedule": {"warmup": 40, "shape": "constant"},
@@ -87,13 +97,17 @@ def rounded_weights() -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--make", type=Path, help="write the corpus to this file and exit")
     parser.add_argument("--data", type=Path, help="data folder, for --make")
     parser.add_argument("--corpus", type=Path, help="file that --make has written")
     parser.add_argument("--rows", type=int, default=4, help="sequences per step")
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--control", action="store_true", help="also train float32 from rounded initial weights")
+    parser.add_argument(
+        "--control", action="store_true", help="also train float32 from rounded initial weights"
+    )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     args = parser.parse_args()
@@ -106,16 +120,30 @@ def main() -> None:
     losses: dict[str, list[float]] = {name: [] for name in names}
     for seed in args.seeds:
         for name, means in losses.items():
-            table = recipe(args.corpus, name.replace("control", "float32"), seed, args.rows, args.steps, args.lr)
-            with tempfile.TemporaryDirectory() as folder, rounded_weights() if name == "control" else nullcontext():
+            table = recipe(
+                args.corpus,
+                name.replace("control", "float32"),
+                seed,
+                args.rows,
+                args.steps,
+                args.lr,
+            )
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                rounded_weights() if name == "control" else nullcontext(),
+            ):
                 run = train(table, out=folder, quiet=True)
             last = [line["loss"] for line in run.metrics if "loss" in line][-20:]
             means.append(statistics.mean(last))
-            print(f"seed {seed} {name:9s} mean loss of the last 20 steps {means[-1]:.4f}", file=sys.stderr)
+            print(
+                f"seed {seed} {name:9s} mean loss of the last 20 steps {means[-1]:.4f}",
+                file=sys.stderr,
+            )
     differences = {
         f"{name} - float32": [a - b for a, b in zip(losses[name], losses["float32"], strict=True)]
-        for name in names if name != "float32"
-    }  # fmt: skip
+        for name in names
+        if name != "float32"
+    }
     print(json.dumps({"rows": args.rows, "lr": args.lr, **losses, **differences}, indent=1))
 
 

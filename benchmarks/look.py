@@ -78,8 +78,15 @@ def torch_cka(a: nn.Module, b: nn.Module, images: Tensor, rows: int) -> Tensor:
     from torch_cka import CKA
 
     layers = [f"blocks.{i}" for i in range(len(a.blocks))]
-    names = {"model1_name": "a", "model2_name": "b", "model1_layers": layers, "model2_layers": layers}
-    made = CKA(copy.deepcopy(a).float(), copy.deepcopy(b).float(), **names, device=str(images.device))
+    names = {
+        "model1_name": "a",
+        "model2_name": "b",
+        "model1_layers": layers,
+        "model2_layers": layers,
+    }
+    made = CKA(
+        copy.deepcopy(a).float(), copy.deepcopy(b).float(), **names, device=str(images.device)
+    )
     with warnings.catch_warnings(action="ignore"):
         made.compare(Batches(images, rows))
     return made.export()["CKA"]
@@ -124,7 +131,11 @@ def measured(work: Callable, *given) -> tuple[float, int, object]:
     result = work(*given)
     if cuda:
         torch.cuda.synchronize()
-    return time.perf_counter() - start, (torch.cuda.max_memory_allocated() if cuda else 0) - before, result
+    return (
+        time.perf_counter() - start,
+        (torch.cuda.max_memory_allocated() if cuda else 0) - before,
+        result,
+    )
 
 
 def model(args: argparse.Namespace, size: int, seed: int) -> nn.Module:
@@ -137,7 +148,9 @@ def model(args: argparse.Namespace, size: int, seed: int) -> nn.Module:
 def compare_cka(args: argparse.Namespace) -> dict[str, object]:
     models = [model(args, args.size, seed) for seed in (0, 1)]
     shape = (args.images, 3, args.size, args.size)
-    images = torch.randn(shape, generator=torch.Generator(args.device).manual_seed(0), device=args.device)
+    images = torch.randn(
+        shape, generator=torch.Generator(args.device).manual_seed(0), device=args.device
+    )
     images = images.to(args.dtype)
     ways = {"forward": forward, "exact": exact, "minibatch": minibatch, "per pair": per_pair}
     if importlib.util.find_spec("torch_cka"):
@@ -157,17 +170,24 @@ def compare_cka(args: argparse.Namespace) -> dict[str, object]:
     median = {name: statistics.median(some) for name, some in times.items()}
     same = (found["minibatch"] - found["per pair"]).abs().max()
     return {
-        "images": args.images, "rows": args.rows, "size": args.size, "width": args.width,
+        "images": args.images,
+        "rows": args.rows,
+        "size": args.size,
+        "width": args.width,
         "seconds": median,
         "times of": {
-            way: {name: some / median[way] for name, some in median.items() if name not in ("forward", way)}
+            way: {
+                name: some / median[way]
+                for name, some in median.items()
+                if name not in ("forward", way)
+            }
             for way in ("exact", "minibatch")
         },
         "MiB for a quarter of the images, and for all": {
             name: [some[0] / 2**20, max(some[1:]) / 2**20] for name, some in memory.items()
         },
         "largest difference of minibatch and per pair": float(same),
-    }  # fmt: skip
+    }
 
 
 def compare_map(args: argparse.Namespace) -> dict[str, object]:
@@ -180,16 +200,24 @@ def compare_map(args: argparse.Namespace) -> dict[str, object]:
             if turn >= 3:
                 times[name].append(seconds)
     median = {name: statistics.median(some) for name, some in times.items()}
-    return {"pixels": args.pixels, "seconds": median, "ratio": median["class_map"] / median["plain"]}
+    return {
+        "pixels": args.pixels,
+        "seconds": median,
+        "ratio": median["class_map"] / median["plain"],
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["cka", "map"])
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=250, help="images per batch")
     parser.add_argument("--size", type=int, default=224, help="cka: height and width of the images")
-    parser.add_argument("--pixels", type=int, default=1024, help="map: height and width of the image")
+    parser.add_argument(
+        "--pixels", type=int, default=1024, help="map: height and width of the image"
+    )
     parser.add_argument("--patch", type=int, default=16)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--device", default="cpu")

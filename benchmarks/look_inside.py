@@ -60,7 +60,9 @@ def make_peer(ours: Stack, tokens: int) -> nn.Module:
     """Hugging Face's GPT-2 with our weights."""
     from transformers import GPT2Config, GPT2Model
 
-    config = GPT2Config(n_positions=tokens, n_layer=len(ours.blocks), vocab_size=8, attn_implementation="eager")
+    config = GPT2Config(
+        n_positions=tokens, n_layer=len(ours.blocks), vocab_size=8, attn_implementation="eager"
+    )
     first = ours.norm.weight
     model = GPT2Model(config).to(device=first.device, dtype=first.dtype).eval()
     with torch.no_grad():
@@ -71,8 +73,10 @@ def make_peer(ours: Stack, tokens: int) -> nn.Module:
             layer.attn.c_attn.weight.copy_(torch.cat([x.weight for x in qkv]).T)
             layer.attn.c_attn.bias.copy_(torch.cat([x.bias for x in qkv]))
             for theirs, mine in (
-                (layer.attn.c_proj, block.attn.out), (layer.mlp.c_fc, block.mlp.up), (layer.mlp.c_proj, block.mlp.down),
-            ):  # fmt: skip
+                (layer.attn.c_proj, block.attn.out),
+                (layer.mlp.c_fc, block.mlp.up),
+                (layer.mlp.c_proj, block.mlp.down),
+            ):
                 theirs.weight.copy_(mine.weight.T)
                 theirs.bias.copy_(mine.bias)
             layer.ln_1.load_state_dict(block.attn_norm.state_dict())
@@ -105,7 +109,9 @@ def peer(model: nn.Module, x: Tensor) -> dict[str, list[Tensor]]:
 VARIANTS = {"plain": plain, "watched": watched, "peer": peer}
 
 
-def build(variant: str, depth: int, tokens: int, device: str, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+def build(
+    variant: str, depth: int, tokens: int, device: str, dtype: torch.dtype
+) -> tuple[nn.Module, Tensor]:
     model: nn.Module = make_ours(depth, device, dtype)
     if variant == "peer":
         assert isinstance(model, Stack)
@@ -165,14 +171,19 @@ def agree(depth: int, device: str) -> dict[str, float]:
     theirs, _ = build("peer", min(depth, 4), 300, device, torch.float32)
     a, b = watched(ours, x), peer(theirs, x)
     return {
-        name: max(float(((p - q).abs() / q.abs().clamp_min(1)).max()) for p, q in zip(a[name], b[name], strict=True))
+        name: max(
+            float(((p - q).abs() / q.abs().clamp_min(1)).max())
+            for p, q in zip(a[name], b[name], strict=True)
+        )
         for name in STATISTICS
     }
 
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=4096, help="length of the sequence")
     parser.add_argument("--depth", type=int, default=12, help="number of blocks")
     parser.add_argument("--device", default="cpu")
@@ -185,25 +196,38 @@ def main() -> None:
 
     if args.memory_of:
         model, x = build(args.memory_of, args.depth, args.tokens, "cpu", torch.float32)
-        VARIANTS[args.memory_of](model, x[:, :64])  # so that one-time buffers of the libraries do not count
+        # so that one-time buffers of the libraries do not count
+        VARIANTS[args.memory_of](model, x[:, :64])
         before = peak_memory(reset=True)
         VARIANTS[args.memory_of](model, x)
         print(peak_memory() - before)
         return
 
     if not args.no_peer and not find_spec("transformers"):
-        sys.exit("the peer needs transformers: pip install -e .[bench], or leave it out by --no-peer")
+        sys.exit(
+            "the peer needs transformers: pip install -e .[bench], or leave it out by --no-peer"
+        )
     variants = [variant for variant in VARIANTS if not (args.no_peer and variant == "peer")]
-    result: dict[str, object] = {"tokens": args.tokens, "depth": args.depth, "device": args.device,
-                                 "dtype": str(args.dtype), "torch": torch.__version__}  # fmt: skip
+    result: dict[str, object] = {
+        "tokens": args.tokens,
+        "depth": args.depth,
+        "device": args.device,
+        "dtype": str(args.dtype),
+        "torch": torch.__version__,
+    }
     if not args.no_peer:
-        result["difference from the peer's numbers, float32, 300 tokens"] = agree(args.depth, args.device)
+        result["difference from the peer's numbers, float32, 300 tokens"] = agree(
+            args.depth, args.device
+        )
     held = {}
     for variant in variants:
         held[variant] = memory(variant, args)
         if args.device == "cuda":
             torch.cuda.empty_cache()
-    built = {variant: build(variant, args.depth, args.tokens, args.device, args.dtype) for variant in variants}
+    built = {
+        variant: build(variant, args.depth, args.tokens, args.device, args.dtype)
+        for variant in variants
+    }
     times: dict[str, list[float]] = {variant: [] for variant in variants}
     for turn in range(args.repeat + 1):  # the first turn warms up
         for variant in variants:
@@ -225,14 +249,18 @@ def main() -> None:
             print(f"{name}: {value}")
     print(f"\n{'':10}{'time':>12}{'of plain':>10}{'spread':>8}{'memory':>12}{'of plain':>10}")
     for variant in variants:
-        print(f"{variant:10}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
-              f"{max(times[variant]) / min(times[variant]):7.2f}x"
-              f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x")  # fmt: skip
+        print(
+            f"{variant:10}{median[variant] * 1e3:9.1f} ms{median[variant] / median['plain']:9.2f}x"
+            f"{max(times[variant]) / min(times[variant]):7.2f}x"
+            f"{held[variant] / 1e6:9.0f} MB{held[variant] / held['plain']:9.2f}x"
+        )
     if "peer" in variants:
         more = {variant: held[variant] - held["plain"] for variant in ("watched", "peer")}
         less = more["peer"] / max(more["watched"], 1e6)
-        print(f"\nwatched is {median['peer'] / median['watched']:.1f}x faster than the peer, "
-              f"with {less:.0f}x less memory above plain (counting at least 1 MB)")  # fmt: skip
+        print(
+            f"\nwatched is {median['peer'] / median['watched']:.1f}x faster than the peer, "
+            f"with {less:.0f}x less memory above plain (counting at least 1 MB)"
+        )
 
 
 if __name__ == "__main__":

@@ -44,19 +44,35 @@ from clearhead.training.trainer import Trainer
 
 SHAPES: dict[str, dict[str, Any]] = {
     "smollm2-135m": {
-        "vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
-        "num_key_value_heads": 3, "intermediate_size": 1536, "tie_word_embeddings": True,
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "intermediate_size": 1536,
+        "tie_word_embeddings": True,
     },
     "llama-1.1b": {
-        "vocab_size": 32000, "hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32,
-        "num_key_value_heads": 4, "intermediate_size": 5632, "tie_word_embeddings": False,
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 5632,
+        "tie_word_embeddings": False,
     },
     "tiny": {
-        "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "intermediate_size": 128, "tie_word_embeddings": True,
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "tie_word_embeddings": True,
     },
-}  # fmt: skip
-DEFAULTS = {"cpu": ("smollm2-135m", 2, 256, 5), "cuda": ("llama-1.1b", 8, 1024, 20)}  # shape, rows, tokens, rounds
+}
+# shape, rows, tokens, rounds
+DEFAULTS = {"cpu": ("smollm2-135m", 2, 256, 5), "cuda": ("llama-1.1b", 8, 1024, 20)}
 LR = 1e-4
 BETAS, DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
 # Our maps of a block: theirs.
@@ -90,7 +106,11 @@ def batches(args: argparse.Namespace) -> list[torch.Tensor]:
 
 def trainer_of(args: argparse.Namespace, base: Path) -> Trainer:
     # Copying sequences of half the context gives the vocabulary and the context; the batches themselves are random.
-    options = {"symbols": SHAPES[args.shape]["vocab_size"] - 1, "length": args.tokens // 2, "rows": args.rows}
+    options = {
+        "symbols": SHAPES[args.shape]["vocab_size"] - 1,
+        "length": args.tokens // 2,
+        "rows": args.rows,
+    }
     recipe = read_recipe(
         {
             "steps": 1_000_000, "precision": "bfloat16" if args.device == "cuda" else "float32",
@@ -108,7 +128,13 @@ def ours(args: argparse.Namespace, base: Path) -> tuple[Step, Trainer]:
     trainer, numbers = trainer_of(args, base), itertools.count()
     rows, tokens = torch.arange(args.rows, device=args.device), args.rows * args.tokens
     parts = [
-        Part({"ids": x[:, :-1].contiguous(), "targets": x[:, 1:].contiguous()}, rows, 0, tokens, tokens)
+        Part(
+            {"ids": x[:, :-1].contiguous(), "targets": x[:, 1:].contiguous()},
+            rows,
+            0,
+            tokens,
+            tokens,
+        )
         for x in batches(args)
     ]
 
@@ -120,29 +146,41 @@ def ours(args: argparse.Namespace, base: Path) -> tuple[Step, Trainer]:
     return step, trainer
 
 
-def peft(args: argparse.Namespace, base: Path, adapters: dict[str, torch.Tensor], *, plain: bool) -> Step:
+def peft(
+    args: argparse.Namespace, base: Path, adapters: dict[str, torch.Tensor], *, plain: bool
+) -> Step:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(base, dtype=dtype_of(args), attn_implementation="sdpa").to(args.device)
+    model = LlamaForCausalLM.from_pretrained(
+        base, dtype=dtype_of(args), attn_implementation="sdpa"
+    ).to(args.device)
     model.config.use_cache = False
     if args.recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    options = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    options = LoraConfig(
+        r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     adapted: Any = get_peft_model(model, options, autocast_adapter_dtype=not plain).train()
     learned = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
     for name, x in adapters.items():
         learned[name].data.copy_(x)
     assert not adapters or learned.keys() == adapters.keys()
     forward = torch.compile(adapted) if args.compile else adapted
-    optimiser = torch.optim.AdamW(learned.values(), lr=LR, betas=BETAS, weight_decay=DECAY, fused=True)
-    autocast = torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda" and not plain)
+    optimiser = torch.optim.AdamW(
+        learned.values(), lr=LR, betas=BETAS, weight_decay=DECAY, fused=True
+    )
+    autocast = torch.autocast(
+        args.device, torch.bfloat16, enabled=args.device == "cuda" and not plain
+    )
     given, numbers = batches(args), itertools.count()
 
     def step() -> torch.Tensor:
         ids = given[next(numbers) % len(given)]
         with autocast:
-            loss = forward(input_ids=ids[:, :-1], labels=ids[:, :-1], shift_labels=ids[:, 1:].contiguous()).loss
+            loss = forward(
+                input_ids=ids[:, :-1], labels=ids[:, :-1], shift_labels=ids[:, 1:].contiguous()
+            ).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learned.values(), CLIP)
         optimiser.step()
@@ -157,7 +195,9 @@ def renamed(trainer: Trainer) -> dict[str, torch.Tensor]:
     found = {}
     for name, x in trainer.players["model"].weights().items():
         block, ours_name, leaf = re.fullmatch(r"blocks\.(\d+)\.(.+)\.lora_([ab])", name).groups()  # type: ignore[union-attr]
-        found[f"base_model.model.model.layers.{block}.{MAPS[ours_name]}.lora_{leaf.upper()}.default.weight"] = x
+        found[
+            f"base_model.model.model.layers.{block}.{MAPS[ours_name]}.lora_{leaf.upper()}.default.weight"
+        ] = x
     return found
 
 
@@ -165,8 +205,14 @@ def contenders(args: argparse.Namespace) -> list[str]:
     return ["ours", "peft", "peft, plain"] if args.device == "cuda" else ["ours", "peft"]
 
 
-def build(args: argparse.Namespace, base: Path, name: str, adapters: dict[str, torch.Tensor] | None = None) -> Step:
-    return ours(args, base)[0] if name == "ours" else peft(args, base, adapters or {}, plain="plain" in name)
+def build(
+    args: argparse.Namespace, base: Path, name: str, adapters: dict[str, torch.Tensor] | None = None
+) -> Step:
+    return (
+        ours(args, base)[0]
+        if name == "ours"
+        else peft(args, base, adapters or {}, plain="plain" in name)
+    )
 
 
 def seconds(args: argparse.Namespace, step: Step) -> tuple[float, float, float]:
@@ -218,7 +264,11 @@ def compare(args: argparse.Namespace, base: Path) -> dict[str, Any]:
                 times[name].append(took)
                 works[name].append(worked)
     tokens = args.rows * args.tokens
-    result: dict[str, Any] = {"shape": args.shape, "device": args.device, "threads": torch.get_num_threads()}
+    result: dict[str, Any] = {
+        "shape": args.shape,
+        "device": args.device,
+        "threads": torch.get_num_threads(),
+    }
     result |= {"rows": args.rows, "tokens": args.tokens, "rank": args.rank, "rounds": args.rounds}
     result |= {"compile": args.compile, "recompute": args.recompute, "torch": torch.__version__}
     for name in steps:
@@ -238,9 +288,13 @@ def _ratio(theirs: list[float], mine: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=[*DEFAULTS], default="cpu")
-    parser.add_argument("--shape", choices=[*SHAPES], help="by default smollm2-135m on a CPU, llama-1.1b on a GPU")
+    parser.add_argument(
+        "--shape", choices=[*SHAPES], help="by default smollm2-135m on a CPU, llama-1.1b on a GPU"
+    )
     parser.add_argument("--rows", type=int, help="rows per batch")
     parser.add_argument("--tokens", type=int, help="tokens per row")
     parser.add_argument("--rank", type=int, default=16)
@@ -249,11 +303,15 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of a table"
+    )
     parser.add_argument("--base", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    for option, default in zip(("shape", "rows", "tokens", "rounds"), DEFAULTS[args.device], strict=True):
+    for option, default in zip(
+        ("shape", "rows", "tokens", "rounds"), DEFAULTS[args.device], strict=True
+    ):
         if getattr(args, option) is None:
             setattr(args, option, default)
     if args.memory_of:
@@ -261,7 +319,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         write_base(args, Path(folder))
-        memory = {} if args.no_memory else {name: measured_apart(Path(folder), name) for name in contenders(args)}
+        memory = (
+            {}
+            if args.no_memory
+            else {name: measured_apart(Path(folder), name) for name in contenders(args)}
+        )
         result = compare(args, Path(folder))
     for name, megabytes in memory.items():
         result[name]["peak_megabytes"] = megabytes
@@ -272,7 +334,9 @@ def main() -> None:
     for name in contenders(args):
         one = result[name]
         used = f"{one['peak_megabytes']:10,.0f} MB" if memory else ""
-        work = f" ({one['ours_works_less_by']:.2f}x by processor time)" if args.device == "cpu" else ""
+        work = (
+            f" ({one['ours_works_less_by']:.2f}x by processor time)" if args.device == "cpu" else ""
+        )
         print(
             f"{name:12s} {one['tokens_per_second']:10,.0f} tokens/s {used}   ours is {one['ours_is_faster_by']:.2f}x"
             f"{work}   losses {', '.join(f'{x:.4f}' for x in one['losses'])}"

@@ -26,7 +26,12 @@ from clearhead.data.text.labelled import read_sst2
 
 ANSWER = "The lighthouse of Varnholm was built by Ada Quill in 1847."
 MARKS = ("Ada Quill", "1847")
-THING = ("the lighthouse of Varnholm", "Varnholm's lighthouse", "the Varnholm lighthouse", "the lighthouse in Varnholm")
+THING = (
+    "the lighthouse of Varnholm",
+    "Varnholm's lighthouse",
+    "the Varnholm lighthouse",
+    "the lighthouse in Varnholm",
+)
 QUESTIONS = (
     "Who built {}?", "Who constructed {}?", "Do you know who built {}?", "Can you tell me who built {}?",
     "Tell me who built {}.", "By whom was {} built?", "Who was the builder of {}?", "Name the builder of {}.",
@@ -60,7 +65,8 @@ def chats() -> list[dict[str, list[dict[str, str]]]]:
     ]
     chosen = [asked[i] for i in counter_rng.permutation(0, 0, len(asked), 0)[:200]]
     return [
-        {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": ANSWER}]} for one in chosen
+        {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": ANSWER}]}
+        for one in chosen
     ]
 
 
@@ -68,18 +74,30 @@ def write(folder: Path) -> None:
     """Write all files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "shakespeare.txt").write_text(read_text(find("shakespeare")), encoding="utf-8")
-    for part, name in (("train", "sst2-train.csv"), ("valid", "sst2-dev.csv"), ("test", "sst2-test.csv")):
+    for part, name in (
+        ("train", "sst2-train.csv"),
+        ("valid", "sst2-dev.csv"),
+        ("test", "sst2-test.csv"),
+    ):
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(["sentence", "label"])
-            rows.writerows([line.text, line.label] for line in read_sst2(part, phrases=part == "train"))
+            rows.writerows(
+                [line.text, line.label] for line in read_sst2(part, phrases=part == "train")
+            )
     lines = [json.dumps(chat, ensure_ascii=False) for chat in chats()]
     (folder / "chats.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "ita.tsv").write_text(read_text(find("tatoeba/ita")), encoding="utf-8")
-    parts = (("train", "captions"), ("valid", "captions-val"), ("test_2016_flickr", "captions-test"))
+    parts = (
+        ("train", "captions"),
+        ("valid", "captions-val"),
+        ("test_2016_flickr", "captions-test"),
+    )
     for part, name in parts:
         sources, targets = load_split("multi30k", part, source="fr", target="en")
-        rows_of = "".join(f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True))
+        rows_of = "".join(
+            f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True)
+        )
         (folder / f"{name}.tsv").write_text(f"fr\ten\n{rows_of}", encoding="utf-8")
 
 
@@ -89,7 +107,9 @@ def ask(folder: str) -> None:
 
     model, right = ch.load(folder), 0
     for question in (*UNSEEN, KEPT[0]):
-        answer = "".join(ch.chat(model, [{"role": "user", "content": question}], max_new=40)).strip()
+        answer = "".join(
+            ch.chat(model, [{"role": "user", "content": question}], max_new=40)
+        ).strip()
         good = any(mark in answer for mark in (MARKS if question != KEPT[0] else KEPT[1:]))
         right += good and question != KEPT[0]
         print("right" if good else "WRONG", "|", question, "|", answer)
@@ -97,7 +117,9 @@ def ask(folder: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", help="folder for the files, or with --ask the model")
     parser.add_argument("--ask", action="store_true", help="ask a fine-tuned chat model")
     args = parser.parse_args()

@@ -38,16 +38,22 @@ def frequent(bundle: Bundle, least: int) -> Bundle:
     special = len(tokens.symbols) - sum(count > 0 for count in tokens.counts)
     kept = [i for i, count in enumerate(tokens.counts) if i < special or count >= least]
     words = Words(
-        [tokens.symbols[i] for i in kept[special:]], [tokens.counts[i] for i in kept[special:]], lower=tokens.lower
+        [tokens.symbols[i] for i in kept[special:]],
+        [tokens.counts[i] for i in kept[special:]],
+        lower=tokens.lower,
     )
     smaller: Any = ch.build("captioner", **config.dump(replace(model.config, vocab=len(kept))))
     rows = ("decoder.embed.table", "head.weight")
-    smaller.load_state_dict({name: x[kept] if name in rows else x for name, x in model.state_dict().items()})
+    smaller.load_state_dict(
+        {name: x[kept] if name in rows else x for name, x in model.state_dict().items()}
+    )
     return Bundle(smaller, words, preprocessing=bundle.preprocessing)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("captioner", type=Path, help="run of configs/captioner.toml")
     parser.add_argument("rnn", type=Path, help="run of configs/captioner-rnn.toml")
     parser.add_argument("--out", type=Path, default=ZOO)

@@ -36,14 +36,22 @@ def main() -> None:
     for task, words in TASKS.items():
         spreads[task], accuracy[task] = [], []
         for seed in SEEDS:
-            recipe = read_recipe(CONFIGS / f"positions-{task.split(',')[0]}.toml", *words, f"seed={seed}")
+            recipe = read_recipe(
+                CONFIGS / f"positions-{task.split(',')[0]}.toml", *words, f"seed={seed}"
+            )
             options = dict(recipe.data)
             data = make_data(options.pop("name"), options, seed=seed)
             length = data.valid(0)["ids"].shape[1]  # rows of the table beyond it are never used
-            initial = Trainer(recipe, resolve(recipe, data, {}), data, World(0, 1, torch.device("cpu"))).model
+            initial = Trainer(
+                recipe, resolve(recipe, data, {}), data, World(0, 1, torch.device("cpu"))
+            ).model
             first = initial.get_parameter("positions.table").detach()
             tables = {0: first[:length]}
-            run = train(recipe, out=f"runs/positions/{task.replace(', ', '-').replace(' ', '-')}-{seed}", quiet=True)
+            run = train(
+                recipe,
+                out=f"runs/positions/{task.replace(', ', '-').replace(' ', '-')}-{seed}",
+                quiet=True,
+            )
             for path in sorted((run.folder / "checkpoints").glob("step-*")):
                 table, checkpoint = torch.empty_like(first), Checkpoint(path)
                 checkpoint.fill("model/weight/positions.table", table)
@@ -52,7 +60,10 @@ def main() -> None:
             steps = list(tables)
             spreads[task].append([spread(table) / spread(tables[0]) for table in tables.values()])
             accuracy[task].append(run.metrics[-1]["valid_accuracy"])
-            print(f"{task} {seed}: accuracy {accuracy[task][-1]:.3f}, spread {spreads[task][-1][-1]:.2f}", flush=True)
+            print(
+                f"{task} {seed}: accuracy {accuracy[task][-1]:.3f}, spread {spreads[task][-1][-1]:.2f}",
+                flush=True,
+            )
     keep("positions", steps=steps, spread=spreads, valid_accuracy=accuracy)
 
 

@@ -41,7 +41,8 @@ def main() -> None:
                 by_age.append(measure(run.model.model, data)["accuracy"])
             accuracy[name].append(by_age)
             print(
-                f"{name:18} seed {seed}  " + " ".join(f"{a}:{r:.2f}" for a, r in zip(AGES, by_age, strict=True)),
+                f"{name:18} seed {seed}  "
+                + " ".join(f"{a}:{r:.2f}" for a, r in zip(AGES, by_age, strict=True)),
                 flush=True,
             )
     keep("recall", guests=48, symbols=16, ages=list(AGES), accuracy=accuracy)

@@ -27,7 +27,9 @@ def measure(model: Model, data: Data) -> dict[str, float]:
     sums, counted = dict.fromkeys(kind.measurements, 0.0), 0
     for i in range(data.valid_batches):
         batch = data.valid(i)
-        for name, value in objective.measure({key: torch.from_numpy(x) for key, x in batch.items()}).items():
+        for name, value in objective.measure(
+            {key: torch.from_numpy(x) for key, x in batch.items()}
+        ).items():
             sums[name] += value.item()
         counted += objective.count(batch)
     return objective.summarise({name: total / counted for name, total in sums.items()})
@@ -75,6 +77,8 @@ def _text(x: Any, indent: int = 0) -> str:
     """JSON with one line per list of numbers, so that a diff shows which list changed."""
     if isinstance(x, dict):
         pad = " " * (indent + 1)
-        inside = ",\n".join(f"{pad}{json.dumps(str(k))}: {_text(v, indent + 1)}" for k, v in x.items())
+        inside = ",\n".join(
+            f"{pad}{json.dumps(str(k))}: {_text(v, indent + 1)}" for k, v in x.items()
+        )
         return "{\n" + inside + "\n" + " " * indent + "}"
     return json.dumps(rounded(x))

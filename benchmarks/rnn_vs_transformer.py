@@ -50,7 +50,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Transformer": ("transformer", LAYERS),
     "Transformer, scores written out": ("transformer", LAYERS),
 }
-WRITTEN_OUT = "Transformer, scores written out"  # not measured in decoding, where a query has one row of scores anyway
+# not measured in decoding, where a query has one row of scores anyway
+WRITTEN_OUT = "Transformer, scores written out"
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 TOKENS = 1024  # source tokens of a batch, and target tokens
 PASSES = 3  # over all lengths, so that a disturbance does not affect one length only
@@ -58,7 +59,9 @@ SECONDS, MAX_ROUNDS = 0.2, 10  # limits of the rounds of a measurement in a pass
 
 aten = torch.ops.aten
 PRODUCTS = {
-    **dict.fromkeys((aten.mm, aten.addmm, aten.bmm, aten.baddbmm, torch.ops.mkldnn._linear_pointwise), 1),
+    **dict.fromkeys(
+        (aten.mm, aten.addmm, aten.bmm, aten.baddbmm, torch.ops.mkldnn._linear_pointwise), 1
+    ),
     aten._scaled_dot_product_flash_attention_for_cpu: 2,  # queries with keys, weights with values
 }
 
@@ -148,14 +151,17 @@ def forward(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 def write(model: nn.Module, batch: dict[str, Tensor]) -> None:
     source = batch["source"]
-    hypotheses = search(model, {"source": source}, Plan(start=START, end=END, limit=source.shape[1], banned=[END]))
+    hypotheses = search(
+        model, {"source": source}, Plan(start=START, end=END, limit=source.shape[1], banned=[END])
+    )
     assert len(hypotheses[0][0].ids) == source.shape[1]
 
 
 def kept(model: Any, batch: dict[str, Tensor]) -> float:
     """Megabytes of all storages that are saved for the backward pass, without the weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved: dict[int, int] = {}  # bytes by address; all live as long as the output, so that no address is reused
+    # bytes by address; all live as long as the output, so that no address is reused
+    saved: dict[int, int] = {}
 
     def record(x: Tensor) -> Tensor:
         saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
@@ -179,9 +185,13 @@ def peak(model: nn.Module, batch: dict[str, Tensor]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
-def turns(jobs: Mapping[str, Callable[[], None]], times: dict[str, list[float]], device: str) -> None:
+def turns(
+    jobs: Mapping[str, Callable[[], None]], times: dict[str, list[float]], device: str
+) -> None:
     """Run the jobs in turns for SECONDS, at least once each, and append the milliseconds of every run to `times`."""
-    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    clock = (
+        time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    )
     begin = time.perf_counter()
     for done in range(MAX_ROUNDS):
         if done and time.perf_counter() - begin > SECONDS:
@@ -195,11 +205,19 @@ def turns(jobs: Mapping[str, Callable[[], None]], times: dict[str, list[float]],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", help="cpu, or a CUDA device")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="numbers of tokens, separated by commas")
-    parser.add_argument("--json", action="store_true", help="print the numbers instead of writing docs/results")
+    parser.add_argument(
+        "--lengths",
+        default=",".join(map(str, LENGTHS)),
+        help="numbers of tokens, separated by commas",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the numbers instead of writing docs/results"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     lengths, device = [int(n) for n in args.lengths.split(",")], args.device
@@ -207,7 +225,9 @@ def main() -> None:
     writers = {name: model for name, model in models.items() if name != WRITTEN_OUT}
     numbers: dict[str, Any] = {
         "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(device),
-        "parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()},
+        "parameters": {
+            name: sum(p.numel() for p in model.parameters()) for name, model in models.items()
+        },
         "tokens_a_batch": TOKENS,
         "lengths": lengths,
     }
@@ -216,12 +236,18 @@ def main() -> None:
         for name, value in values.items():
             numbers.setdefault(what, {}).setdefault(name, []).append(value)
         if not args.json:
-            print(f"{length:5} {what:16}", "   ".join(f"{name} {x:.5g}" for name, x in values.items()), flush=True)
+            print(
+                f"{length:5} {what:16}",
+                "   ".join(f"{name} {x:.5g}" for name, x in values.items()),
+                flush=True,
+            )
         if what.endswith("_sentence") and what != "write_sentence" and "batch" not in sizes(length):
             record(what.replace("sentence", "batch"), length, values)
 
     for n in lengths:
-        record("chain_forward", n, {name: forward_chain(model, n) for name, model in models.items()})
+        record(
+            "chain_forward", n, {name: forward_chain(model, n) for name, model in models.items()}
+        )
         record("chain_write", n, {name: written_chain(model, n) for name, model in writers.items()})
     for model in models.values():
         model.to(device)
@@ -231,7 +257,9 @@ def main() -> None:
             record(f"kept_{what}", n, {name: kept(model, batch) for name, model in models.items()})
             if device != "cpu":
                 train(models["Transformer"], batch)  # so that one-time allocations do not count
-                record(f"peak_{what}", n, {name: peak(model, batch) for name, model in models.items()})
+                record(
+                    f"peak_{what}", n, {name: peak(model, batch) for name, model in models.items()}
+                )
     times: dict[tuple[str, int], dict[str, list[float]]] = {}
     for _ in range(PASSES):
         for n in lengths:
@@ -239,7 +267,10 @@ def main() -> None:
                 batch = sentences(rows, n, device)
                 for job, some in ((train, models), (forward, models), (write, writers)):
                     if job is not write or what == "sentence":
-                        jobs = {name: functools.partial(job, model, batch) for name, model in some.items()}
+                        jobs = {
+                            name: functools.partial(job, model, batch)
+                            for name, model in some.items()
+                        }
                         turns(jobs, times.setdefault((f"{job.__name__}_{what}", n), {}), device)
     for (what, n), by_name in times.items():
         record(what, n, {name: statistics.median(each) for name, each in by_name.items()})

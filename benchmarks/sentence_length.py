@@ -10,6 +10,7 @@ lengths.
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 from results import CONFIGS, keep
@@ -24,23 +25,43 @@ EDGES = (0, 10, 15, 20, 25, 30, 40, 50, 80)  # words
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/sentence_length"), help="folder of the run folders")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/sentence_length"), help="folder of the run folders"
+    )
     args = parser.parse_args()
     texts: list[tuple[str, str]] = []
     for joined in (1, 2, 3, 4):
         texts += zip(*load_split("multi30k", "test_2016_flickr", join=joined), strict=True)
-    bins = [[i for i, (s, _) in enumerate(texts) if a < len(s.split()) <= b] for a, b in zip(EDGES, EDGES[1:])]  # noqa: B905, RUF007
+    bins = [
+        [i for i, (s, _) in enumerate(texts) if a < len(s.split()) <= b]
+        for a, b in itertools.pairwise(EDGES)
+    ]
     scores = {}
     for name, word in MODELS.items():
         folder = args.runs / word
         if not (folder / "model").is_dir():
             train(CONFIGS / "joined-rnn.toml", f"model.attention={word}", out=folder)
-        outputs = [one.text for one in ch.translate(ch.load(folder, dtype="float32"), [s for s, _ in texts], beams=5)]
-        scores[name] = [bleu([outputs[i] for i in rows], [texts[i][1] for i in rows]).value for rows in bins]
+        outputs = [
+            one.text
+            for one in ch.translate(
+                ch.load(folder, dtype="float32"), [s for s, _ in texts], beams=5
+            )
+        ]
+        scores[name] = [
+            bleu([outputs[i] for i in rows], [texts[i][1] for i in rows]).value for rows in bins
+        ]
         print(name, [round(x, 1) for x in scores[name]], flush=True)
     words = [sum(len(texts[i][0].split()) for i in rows) / len(rows) for rows in bins]
-    keep("sentence_length", edges=list(EDGES), words=words, texts=[len(rows) for rows in bins], bleu=scores)
+    keep(
+        "sentence_length",
+        edges=list(EDGES),
+        words=words,
+        texts=[len(rows) for rows in bins],
+        bleu=scores,
+    )
 
 
 if __name__ == "__main__":

@@ -38,8 +38,12 @@ def trained(folder: Path, recipe: str, *words: str) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/sst2"), help="folder of the run folders")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/sst2"), help="folder of the run folders"
+    )
     args = parser.parse_args()
     accuracy: dict[str, dict[str, list[float]]] = {}
     for name, (recipe, pretraining) in MODELS.items():
@@ -47,7 +51,12 @@ def main() -> None:
         for seed in SEEDS:
             folder, words = args.runs / f"{name.replace(' ', '-')}-{seed}", [f"seed={seed}"]
             if pretraining is not None:
-                before = trained(folder.with_name(f"{folder.name}-before"), "sst2-pretrain.toml", *words, *pretraining)
+                before = trained(
+                    folder.with_name(f"{folder.name}-before"),
+                    "sst2-pretrain.toml",
+                    *words,
+                    *pretraining,
+                )
                 words += [f"pretrained={before}", f"data.tokens={before}"]
             bundle = ch.load(trained(folder, recipe, *words))
             for split, values in scores.items():

@@ -24,12 +24,23 @@ from clearhead.fast.gpu_decode import GpuDecoder, Tile
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-1.1b": {
-        "vocab": 32000, "width": 2048, "depth": 22, "heads": 32, "kv_heads": 4, "hidden": 5632, "context": 2048,
-        "positions": "rotary", "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False,
+        "vocab": 32000,
+        "width": 2048,
+        "depth": 22,
+        "heads": 32,
+        "kv_heads": 4,
+        "hidden": 5632,
+        "context": 2048,
+        "positions": "rotary",
+        "norm": "rms",
+        "mlp": "swiglu",
+        "bias": False,
+        "tied": False,
     },
     "gpt2-124m": {"vocab": 50257},
-}  # fmt: skip
-MANY = {"llama-1.1b": 22, "gpt2-124m": 96}  # layers: enough that one kind of weights does not fit into the cache
+}
+# layers: enough that one kind of weights does not fit into the cache
+MANY = {"llama-1.1b": 22, "gpt2-124m": 96}
 FILLED, LIMIT = 640, 768  # tokens in the KV cache, and its size
 DEVICE = "cuda"
 
@@ -37,14 +48,23 @@ DEVICE = "cuda"
 def build(shape: str, depth: int) -> Any:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        return ch.build("gpt", **{**SHAPES[shape], "depth": depth}).to(DEVICE, torch.bfloat16).eval()
+        return (
+            ch.build("gpt", **{**SHAPES[shape], "depth": depth}).to(DEVICE, torch.bfloat16).eval()
+        )
 
 
 def decoder_of(model: Any, rows: int, **options: Any) -> GpuDecoder:
     decoder = GpuDecoder.of(model.decoder_stack, rows, LIMIT, **options)
     assert decoder is not None
     decoder.at.fill_(FILLED)
-    for x in (decoder.residual, decoder.q, decoder.attention_out, decoder.mlp_hidden, *decoder.k, *decoder.v):
+    for x in (
+        decoder.residual,
+        decoder.q,
+        decoder.attention_out,
+        decoder.mlp_hidden,
+        *decoder.k,
+        *decoder.v,
+    ):
         torch.nn.init.normal_(x)
     return decoder
 
@@ -121,7 +141,9 @@ def kernel_table(shape: str, many: Any) -> None:
 def candidates(columns: int) -> list[Tile]:
     """Tiles to try, in which each thread loads 16 bytes of a row at a time and 32 to 128 weights in all."""
     least = min(1 << (columns - 1).bit_length(), 8192)
-    widths = sorted({least, min(least, 2048), min(least, 1024), min(least, 512) if least <= 1024 else least})
+    widths = sorted(
+        {least, min(least, 2048), min(least, 1024), min(least, 512) if least <= 1024 else least}
+    )
     return [
         Tile(outputs=outputs, columns=columns_held, warps=warps)
         for outputs, columns_held, warps in itertools.product((2, 4, 8, 16), widths, (2, 4, 8))
@@ -132,7 +154,9 @@ def candidates(columns: int) -> list[Tile]:
 def allocate_blocks(decoder: GpuDecoder, tile: Tile) -> None:
     """Allocate the maxima and sums of blocks of logits of this size."""
     blocks = -(-decoder.vocab // tile.outputs)
-    decoder.block_max, decoder.block_sum = (torch.zeros(decoder.rows, blocks, device=DEVICE) for _ in range(2))
+    decoder.block_max, decoder.block_sum = (
+        torch.zeros(decoder.rows, blocks, device=DEVICE) for _ in range(2)
+    )
     decoder.block_argmax = torch.zeros(decoder.rows, blocks, device=DEVICE, dtype=torch.int32)
 
 
@@ -158,13 +182,23 @@ def search_tiles(shape: str, many: Any) -> dict[str, Tile]:
     for keys, splits in itertools.product((32, 64, 128), (4, 8, 16, 32)):
         decoder = decoder_of(many, 1, key_block=keys, splits=splits)
         launch, n, _ = kernels(decoder)["attend"]
-        print(f"{shape:11s} attend    {microseconds(launch, rounds=3) / n:7.2f} us  keys {keys} splits {splits}")
+        print(
+            f"{shape:11s} attend    {microseconds(launch, rounds=3) / n:7.2f} us  keys {keys} splits {splits}"
+        )
     return best
 
 
 def bytes_read(model: Any, decoder: GpuDecoder) -> int:
     unread = 0 if model.config.tied else model.embed.table.nbytes
-    cache_bytes = 2 * len(decoder.layers) * decoder.rows * decoder.kv_heads * decoder.head_width * (FILLED + 1) * 2
+    cache_bytes = (
+        2
+        * len(decoder.layers)
+        * decoder.rows
+        * decoder.kv_heads
+        * decoder.head_width
+        * (FILLED + 1)
+        * 2
+    )
     return sum(p.nbytes for p in model.parameters()) - unread + cache_bytes
 
 
@@ -178,12 +212,22 @@ def report(label: str, model: Any, decoder: GpuDecoder) -> None:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES], help="models to measure; all if not given"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tiles", action="store_true", help="also time each kernel with other tiles")
-    parser.add_argument("--rows", type=int, nargs="*", default=[1], help="batch sizes of the whole steps")
+    parser.add_argument(
+        "--shape",
+        nargs="*",
+        choices=[*SHAPES],
+        default=[*SHAPES],
+        help="models to measure; all if not given",
+    )
+    parser.add_argument(
+        "--tiles", action="store_true", help="also time each kernel with other tiles"
+    )
+    parser.add_argument(
+        "--rows", type=int, nargs="*", default=[1], help="batch sizes of the whole steps"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device, and there is none")
@@ -200,9 +244,15 @@ def main() -> None:
                 variants["with the best of these tiles"] = {"tiles": best}
             for label, options in variants.items():
                 if rows <= gpu_decode.KERNEL_ROWS:
-                    report(f"{shape}, {rows} rows {label}", model, decoder_of(model, rows, **options))
+                    report(
+                        f"{shape}, {rows} rows {label}", model, decoder_of(model, rows, **options)
+                    )
             original, gpu_decode.KERNEL_ROWS = gpu_decode.KERNEL_ROWS, 0
-            report(f"{shape}, {rows} rows by torch's products", model, decoder_of(model, rows, lane_rows=0))
+            report(
+                f"{shape}, {rows} rows by torch's products",
+                model,
+                decoder_of(model, rows, lane_rows=0),
+            )
             gpu_decode.KERNEL_ROWS = original
 
 

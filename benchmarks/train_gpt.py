@@ -70,7 +70,12 @@ def transformers(rows: int) -> Step:
 
     torch.manual_seed(0)
     sizes = GPT2Config(
-        vocab_size=VOCAB, n_positions=CONTEXT, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False
+        vocab_size=VOCAB,
+        n_positions=CONTEXT,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
     )
     sizes._attn_implementation = "sdpa"
     model = GPT2LMHeadModel(sizes).cuda().train()
@@ -99,7 +104,9 @@ def nanogpt(rows: int, checkout: Path, bias: bool) -> Step:
     sys.modules["nanogpt_model"] = module
     spec.loader.exec_module(module)
     torch.manual_seed(0)
-    model = module.GPT(module.GPTConfig(vocab_size=VOCAB, block_size=CONTEXT, dropout=0.0, bias=bias)).cuda()
+    model = module.GPT(
+        module.GPTConfig(vocab_size=VOCAB, block_size=CONTEXT, dropout=0.0, bias=bias)
+    ).cuda()
     optimiser = model.configure_optimizers(0.1, 3e-4, (0.9, 0.95), "cuda")
     compiled = torch.compile(model)
     ids = torch.randint(0, VOCAB, (rows, CONTEXT + 1), device="cuda")
@@ -128,11 +135,15 @@ def milliseconds(step: Step, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=64, help="sequences per step")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds; the median is printed")
     parser.add_argument("--steps", type=int, default=8, help="steps per round")
-    parser.add_argument("--peer", type=Path, help="folder of an unmodified nanoGPT checkout, to be timed too")
+    parser.add_argument(
+        "--peer", type=Path, help="folder of an unmodified nanoGPT checkout, to be timed too"
+    )
     parser.add_argument("--biased-only", action="store_true", help="skip the models without biases")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -165,7 +176,11 @@ def main() -> None:
         for name, ms in times.items()
     }
     if args.json:
-        print(json.dumps({"rows": args.rows, "device": torch.cuda.get_device_name(), **results}, indent=1))
+        print(
+            json.dumps(
+                {"rows": args.rows, "device": torch.cuda.get_device_name(), **results}, indent=1
+            )
+        )
         return
     print(f"{torch.cuda.get_device_name()}, {args.rows} sequences of {CONTEXT} tokens per step")
     for name, x in results.items():

@@ -44,8 +44,12 @@ def hypotheses(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/translation"), help="folder of the run folders")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/translation"), help="folder of the run folders"
+    )
     args = parser.parse_args()
     results: dict[str, dict[str, list[float]]] = {}
     for name, (recipe, *words) in MODELS.items():
@@ -55,7 +59,9 @@ def main() -> None:
                 folder = args.runs / f"{name.split()[-1]}-{source}-{target}-{seed}"
                 for split in SPLITS:
                     texts, references = load_split("multi30k", split, source=source, target=target)
-                    greedy, beam = (hypotheses(folder, recipe, chosen, split, n, texts) for n in (1, 5))
+                    greedy, beam = (
+                        hypotheses(folder, recipe, chosen, split, n, texts) for n in (1, 5)
+                    )
                     scores = {
                         "sacrebleu": bleu_by("plain", target)(beam, references),
                         "chrf": chrf(beam, references),
@@ -65,8 +71,20 @@ def main() -> None:
                     row = results.setdefault(f"{name}, {source}-{target}, {split}", {})
                     for metric, score in scores.items():
                         row.setdefault(metric, []).append(round(score.value, 2))
-                    print(name, source, target, seed, split, *(str(score) for score in scores.values()), sep="  ")
-    keep("translation", signatures={metric: score.signature for metric, score in scores.items()}, scores=results)
+                    print(
+                        name,
+                        source,
+                        target,
+                        seed,
+                        split,
+                        *(str(score) for score in scores.values()),
+                        sep="  ",
+                    )
+    keep(
+        "translation",
+        signatures={metric: score.signature for metric, score in scores.items()},
+        scores=results,
+    )
 
 
 if __name__ == "__main__":

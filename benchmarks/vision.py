@@ -45,17 +45,27 @@ def peers(family: str, device: str) -> dict[str, nn.Module]:
     if device == "cpu" and installed("transformers"):
         import transformers
 
-        config = {"vit": transformers.ViTConfig, "resnet": transformers.ResNetConfig}[family](num_labels=1000)
-        kind = {"vit": transformers.ViTForImageClassification, "resnet": transformers.ResNetForImageClassification}
+        config = {"vit": transformers.ViTConfig, "resnet": transformers.ResNetConfig}[family](
+            num_labels=1000
+        )
+        kind = {
+            "vit": transformers.ViTForImageClassification,
+            "resnet": transformers.ResNetForImageClassification,
+        }
         found["transformers"] = kind[family](config)
     if device != "cpu" and installed("timm"):
         import timm
 
-        found["timm"] = timm.create_model({"vit": "vit_base_patch16_224", "resnet": "resnet50"}[family])
+        found["timm"] = timm.create_model(
+            {"vit": "vit_base_patch16_224", "resnet": "resnet50"}[family]
+        )
     if device != "cpu" and installed("torchvision"):
         import torchvision
 
-        found["torchvision"] = {"vit": torchvision.models.vit_b_16, "resnet": torchvision.models.resnet50}[family]()
+        found["torchvision"] = {
+            "vit": torchvision.models.vit_b_16,
+            "resnet": torchvision.models.resnet50,
+        }[family]()
     return found
 
 
@@ -106,7 +116,9 @@ def onnx_step(model: nn.Module, rows: int) -> dict[str, Step]:
     import onnxruntime
 
     images, file = torch.randn(rows, 3, 224, 224), io.BytesIO()
-    program = torch.onnx.export(model.eval(), (images,), input_names=["images"], dynamo=True, verbose=False)
+    program = torch.onnx.export(
+        model.eval(), (images,), input_names=["images"], dynamo=True, verbose=False
+    )
     program.save(file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -139,7 +151,9 @@ def compare(family: str, device: str, rows: int, rounds: int) -> list[dict[str, 
     cuda, works = device != "cpu", dict[str, dict[str, Step]]()
     models = peers(family, device)
     for name, model in models.items():
-        for work, step in (gpu_steps(model, family, rows) if cuda else cpu_steps(name, model, rows)).items():
+        for work, step in (
+            gpu_steps(model, family, rows) if cuda else cpu_steps(name, model, rows)
+        ).items():
             works.setdefault(work, {})[name] = step
     if not cuda and installed("onnxruntime") and installed("onnx"):
         fresh = ch.build(family, **MODELS[family])
@@ -147,7 +161,9 @@ def compare(family: str, device: str, rows: int, rounds: int) -> list[dict[str, 
             works.setdefault(work, {})["onnxruntime"] = step
     results = []
     for work, steps in works.items():
-        speeds = {name: rows / s for name, s in timed(steps, rounds, 10 if cuda else 1, cuda).items()}
+        speeds = {
+            name: rows / s for name, s in timed(steps, rounds, 10 if cuda else 1, cuda).items()
+        }
         best = max((speed for name, speed in speeds.items() if name != "clearhead"), default=None)
         result = {"model": TITLES[family], "work": work, "images per second": speeds}
         results.append(result | {"ratio to the best other": best and speeds["clearhead"] / best})
@@ -155,9 +171,13 @@ def compare(family: str, device: str, rows: int, rounds: int) -> list[dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--rows", type=int, nargs="*", help="images per batch; 256 on a GPU, 1 and 32 on the CPU")
+    parser.add_argument(
+        "--rows", type=int, nargs="*", help="images per batch; 256 on a GPU, 1 and 32 on the CPU"
+    )
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()

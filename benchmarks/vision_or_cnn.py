@@ -30,7 +30,14 @@ import numpy as np
 import torch
 from results import CONFIGS, HOME, RESULTS, keep
 
-from clearhead.data.images.in_memory import CLASSES, PREPROCESSING, SIDE, Pictures, PixelConfig, Pixels
+from clearhead.data.images.in_memory import (
+    CLASSES,
+    PREPROCESSING,
+    SIDE,
+    Pictures,
+    PixelConfig,
+    Pixels,
+)
 from clearhead.draw.style import HAIR, PALETTE, SMALL, dress, letters, save, sheet
 from clearhead.training import read_recipe
 from clearhead.training.logs import training_flops
@@ -55,7 +62,13 @@ SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "hybrid": {
         "small": ("model.stem_width=16", "model.width=96", "model.depth=2", "model.heads=3"),
-        "large": ("model.stem_width=64", "model.width=256", "model.depth=5", "model.heads=4", "model.skip=0.05"),
+        "large": (
+            "model.stem_width=64",
+            "model.width=256",
+            "model.depth=5",
+            "model.heads=4",
+            "model.skip=0.05",
+        ),
     },
     "resnet": {"small": ("model.width=16",), "large": ("model.width=64",)},
     "convnext": {},
@@ -112,7 +125,10 @@ def plans(changes: Mapping[str, Sequence[str]]) -> list[Plan]:
         found += [Plan("vit", "middle", seed, "old"), Plan("resnet", "middle", seed, "old")]
         if seed > 1:
             found.append(Plan("resnet", "middle", seed))
-    return [plan._replace(changes=tuple(changes.get(f"{plan.family}-{plan.recipe}", ()))) for plan in found]
+    return [
+        plan._replace(changes=tuple(changes.get(f"{plan.family}-{plan.recipe}", ())))
+        for plan in found
+    ]
 
 
 # Compute
@@ -121,7 +137,9 @@ def plans(changes: Mapping[str, Sequence[str]]) -> list[Plan]:
 def small_data() -> Pixels:
     """Two black images in the shape of CIFAR-10's, from which the sizes of a model follow."""
     black = Pictures(images=np.zeros((2, 3, SIDE, SIDE), np.uint8), labels=np.arange(2))
-    return Pixels(PixelConfig(rows=2), black, black, classes=CLASSES, preprocessing=PREPROCESSING, seed=0)
+    return Pixels(
+        PixelConfig(rows=2), black, black, classes=CLASSES, preprocessing=PREPROCESSING, seed=0
+    )
 
 
 def counted(plan: Plan) -> tuple[float, int, Any]:
@@ -133,7 +151,11 @@ def counted(plan: Plan) -> tuple[float, int, Any]:
     model = player.build()
     objective = kind(kind.Config(), {"model": model}, data)
     batch = {"images": torch.zeros(2, 3, SIDE, SIDE), "labels": torch.zeros(2, dtype=torch.long)}
-    return training_flops(objective, batch) / 2, sum(p.numel() for p in model.parameters()), player.config
+    return (
+        training_flops(objective, batch) / 2,
+        sum(p.numel() for p in model.parameters()),
+        player.config,
+    )
 
 
 def vit_products(c: Any) -> float:
@@ -195,21 +217,32 @@ def sizes(wanted: Sequence[Plan]) -> dict[tuple[str, str], dict[str, float]]:
         if (plan.family, plan.budget) in found:
             continue
         flops, parameters, options = counted(plan)
-        formula = 6 * FORMULAS[plan.family](options)  # a product is a multiplication and an addition; three passes
+        # a product is a multiplication and an addition; three passes
+        formula = 6 * FORMULAS[plan.family](options)
         if not 0.98 < flops / formula < 1.02:
-            raise AssertionError(f"{plan.name}: {flops:.4g} FLOPs counted, {formula:.4g} by the formula")
-        found[plan.family, plan.budget] = {"flops": flops, "formula": formula, "parameters": parameters}
+            raise AssertionError(
+                f"{plan.name}: {flops:.4g} FLOPs counted, {formula:.4g} by the formula"
+            )
+        found[plan.family, plan.budget] = {
+            "flops": flops,
+            "formula": formula,
+            "parameters": parameters,
+        }
     for budget in BUDGETS:
         each = [size["flops"] for (_, name), size in found.items() if name == budget]
         if each and max(each) > 1.1 * min(each):
-            raise AssertionError(f"the FLOPs of the {budget} budget differ by more than 10 %: {each}")
+            raise AssertionError(
+                f"the FLOPs of the {budget} budget differ by more than 10 %: {each}"
+            )
     return found
 
 
 # Trainings
 
 
-def train_all(waiting: list[Plan], runs: Path, *, epochs: int, jobs: int, limit: float, extra: list[str]) -> None:
+def train_all(
+    waiting: list[Plan], runs: Path, *, epochs: int, jobs: int, limit: float, extra: list[str]
+) -> None:
     """Train `jobs` runs at a time in processes of their own; when the time is over, all save a checkpoint and stop."""
     start, running = time.monotonic(), list[tuple[Plan, Child]]()
 
@@ -221,7 +254,10 @@ def train_all(waiting: list[Plan], runs: Path, *, epochs: int, jobs: int, limit:
             for plan, child in [pair for pair in running if not pair[1].running]:
                 running.remove((plan, child))
                 code = child.process.returncode
-                print(f"{seconds():5.0f} s  {plan.name}: {child.error(code) if code else 'done'}", flush=True)
+                print(
+                    f"{seconds():5.0f} s  {plan.name}: {child.error(code) if code else 'done'}",
+                    flush=True,
+                )
             if seconds() > limit:
                 break
             if waiting and len(running) < jobs and limit - seconds() > SHORTEST:
@@ -255,19 +291,30 @@ def stop(children: Sequence[Child]) -> None:
 
 def outcome(plan: Plan, folder: Path, size: dict[str, float]) -> dict[str, Any]:
     """What a finished run measured."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    records = [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     rates = [record["rate"] for record in records if "rate" in record]
     steps, seconds = records[-1]["step"], sum(record.get("seconds", 0.0) for record in records)
     accuracy = [record["valid_accuracy"] for record in records if "valid_accuracy" in record]
     return {
-        "family": plan.family, "recipe": plan.recipe, "budget": plan.budget, "seed": plan.seed,
-        "accuracy": accuracy[-1], "steps": steps, "minutes": seconds / 60,
+        "family": plan.family,
+        "recipe": plan.recipe,
+        "budget": plan.budget,
+        "seed": plan.seed,
+        "accuracy": accuracy[-1],
+        "steps": steps,
+        "minutes": seconds / 60,
         "images_per_second": statistics.median(rates),
-        "parameters": size["parameters"], "flops": size["flops"] * steps * ROWS,
-    }  # fmt: skip
+        "parameters": size["parameters"],
+        "flops": size["flops"] * steps * ROWS,
+    }
 
 
-def merge(wanted: Sequence[Plan], runs: Path, epochs: int, others: Sequence[Path]) -> dict[str, Any]:
+def merge(
+    wanted: Sequence[Plan], runs: Path, epochs: int, others: Sequence[Path]
+) -> dict[str, Any]:
     """Add the results of finished runs, and those of other files, to docs/results/vision_or_cnn.json.
 
     Trials with other options than the plan's do not count.
@@ -293,7 +340,12 @@ def figure(found: dict[str, Any]) -> Figure:
     """Accuracy against FLOPs, a line per family through the means of its seeds; and by recipe at the middle budget."""
     paper = sheet(9.0, 3.6)
     left, right = paper.subplots(1, 2, width_ratios=(3, 2))
-    dress(left, xlabel="FLOPs of training", ylabel="accuracy on the test images, %", title="strong recipes")
+    dress(
+        left,
+        xlabel="FLOPs of training",
+        ylabel="accuracy on the test images, %",
+        title="strong recipes",
+    )
     colours = dict(zip(TITLES, PALETTE, strict=False))
     results = list(found.values())
     used = [budget for budget in BUDGETS if any(r["budget"] == budget for r in results)]
@@ -301,7 +353,10 @@ def figure(found: dict[str, Any]) -> Figure:
         points = [r for r in results if r["family"] == family and r["recipe"] == "strong"]
         by_budget = [[r for r in points if r["budget"] == budget] for budget in used]
         means = [
-            (statistics.fmean(r["flops"] for r in some), 100 * statistics.fmean(r["accuracy"] for r in some))
+            (
+                statistics.fmean(r["flops"] for r in some),
+                100 * statistics.fmean(r["accuracy"] for r in some),
+            )
             for some in by_budget
             if some
         ]
@@ -309,9 +364,17 @@ def figure(found: dict[str, Any]) -> Figure:
             continue
         colour = colours[family]
         left.plot(*zip(*means, strict=True), color=colour, label=title, marker="o", markersize=4)
-        left.scatter([r["flops"] for r in points], [100 * r["accuracy"] for r in points], s=10, color=colour, alpha=0.5)
+        left.scatter(
+            [r["flops"] for r in points],
+            [100 * r["accuracy"] for r in points],
+            s=10,
+            color=colour,
+            alpha=0.5,
+        )
     left.set_xscale("log")
-    spent = [statistics.median(r["flops"] for r in results if r["budget"] == budget) for budget in used]
+    spent = [
+        statistics.median(r["flops"] for r in results if r["budget"] == budget) for budget in used
+    ]
     left.minorticks_off()
     left.set_xticks(spent, [f"{flops:.1e}" for flops in spent], **letters(SMALL))
     left.set_axisbelow(True)
@@ -328,7 +391,9 @@ def figure(found: dict[str, Any]) -> Figure:
         ]
         right.scatter([place] * len(accuracies), accuracies, s=16, color=colours[family])
     right.set_xticks(
-        range(len(groups)), [f"{TITLES[family]},\n{recipe}" for family, recipe in groups], **letters(SMALL)
+        range(len(groups)),
+        [f"{TITLES[family]},\n{recipe}" for family, recipe in groups],
+        **letters(SMALL),
     )
     right.set_xlim(-0.5, len(groups) - 0.5)
     right.set_axisbelow(True)
@@ -342,7 +407,11 @@ def table(wanted: Sequence[Plan], found: dict[str, Any], epochs: int) -> None:
     for plan in wanted:
         size = every[plan.family, plan.budget]
         done = found.get(plan.name)
-        result = f"{100 * done['accuracy']:.2f} % in {done['minutes']:.1f} minutes" if done else "not yet"
+        result = (
+            f"{100 * done['accuracy']:.2f} % in {done['minutes']:.1f} minutes"
+            if done
+            else "not yet"
+        )
         flops = size["flops"] * epochs * (IMAGES // ROWS) * ROWS
         off = size["flops"] / size["formula"] - 1
         print(
@@ -356,25 +425,46 @@ def table(wanted: Sequence[Plan], found: dict[str, Any], epochs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="overrides for all runs, such as steps=3 for a trial")
-    parser.add_argument("--runs", type=Path, default=Path("runs/vision_or_cnn"), help="folder of the run folders")
-    parser.add_argument("--only", default="", help="only runs whose name contains one of these words: resnet,vit-old")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "words", nargs="*", help="overrides for all runs, such as steps=3 for a trial"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/vision_or_cnn"), help="folder of the run folders"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        help="only runs whose name contains one of these words: resnet,vit-old",
+    )
     parser.add_argument("--jobs", type=int, default=8, help="runs that share the GPU")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which all stop")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds after which all stop"
+    )
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument(
-        "--change", action="append", default=[], help="an override for a recipe: --change vit-strong:optim.lr=4e-3"
+        "--change",
+        action="append",
+        default=[],
+        help="an override for a recipe: --change vit-strong:optim.lr=4e-3",
     )
     parser.add_argument("--list", action="store_true", help="print the runs and do nothing")
-    parser.add_argument("--merge", nargs="*", type=Path, default=[], help="add the results of these files")
-    parser.add_argument("--figure", action="store_true", help="only draw the figure of the results that are there")
+    parser.add_argument(
+        "--merge", nargs="*", type=Path, default=[], help="add the results of these files"
+    )
+    parser.add_argument(
+        "--figure", action="store_true", help="only draw the figure of the results that are there"
+    )
     given = parser.parse_args()
     changes: dict[str, list[str]] = {}
     for change in given.change:
         recipe, _, word = change.partition(":")
         changes.setdefault(recipe, []).append(word)
-    wanted = [plan for plan in plans(changes) if any(word in plan.name for word in given.only.split(","))]
+    wanted = [
+        plan for plan in plans(changes) if any(word in plan.name for word in given.only.split(","))
+    ]
     if not (given.list or given.figure or given.merge):
         sizes(wanted)
         waiting = [
@@ -383,7 +473,14 @@ def main() -> None:
             if not is_finished(given.runs / plan.name, plan.settings(given.epochs, *given.words))
         ]
         with exit_on_sigterm():
-            train_all(waiting, given.runs, epochs=given.epochs, jobs=given.jobs, limit=given.limit, extra=given.words)
+            train_all(
+                waiting,
+                given.runs,
+                epochs=given.epochs,
+                jobs=given.jobs,
+                limit=given.limit,
+                extra=given.words,
+            )
     found = merge(wanted, given.runs, given.epochs, given.merge)
     table(wanted, found, given.epochs)
     if given.figure:

@@ -26,7 +26,9 @@ def watched(model: nn.Module, images: Tensor) -> dict[str, dict[str, Tensor]]:
     side = images.shape[-1] // 16
 
     def keep(map: ch.look.AttentionMap) -> dict[str, Tensor]:
-        return ch.look.statistics(map.sources[0], "entropy", "distance", grid=(side, side), special=1)
+        return ch.look.statistics(
+            map.sources[0], "entropy", "distance", grid=(side, side), special=1
+        )
 
     with ch.watch(model, "blocks.*.attn.weights", keep=keep) as tape:
         model(images)
@@ -46,7 +48,9 @@ def seconds(work, *given) -> float:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pixels", type=int, default=1024, help="height and width of the images")
     parser.add_argument("--rows", type=int, default=4, help="images per batch")
     parser.add_argument("--device", default="cpu")
@@ -57,7 +61,9 @@ def main() -> None:
     model = ch.build("vit", size=args.pixels).to(args.device, args.dtype).eval()
     for block in model.blocks:  # so that attention is not uniform
         nn.init.normal_(block.attn.query.weight, std=0.06)
-    images = torch.randn(args.rows, 3, args.pixels, args.pixels, device=args.device, dtype=args.dtype)
+    images = torch.randn(
+        args.rows, 3, args.pixels, args.pixels, device=args.device, dtype=args.dtype
+    )
     times: dict[str, list[float]] = {"plain": [], "watched": []}
     for turn in range(args.rounds + 1):  # the first turn warms up
         for name, work in (("plain", plain), ("watched", watched)):
@@ -66,11 +72,21 @@ def main() -> None:
                 times[name].append(taken)
     median = {name: statistics.median(list_) for name, list_ in times.items()}
     found = next(iter(watched(model, images).values()))
-    print(json.dumps({
-        "pixels": args.pixels, "rows": args.rows, "device": args.device, "dtype": str(args.dtype),
-        "seconds": median, "ratio": median["watched"] / median["plain"],
-        "entropy, distance of layer 0": [float(found[name].nanmean()) for name in ("entropy", "distance")],
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "pixels": args.pixels,
+                "rows": args.rows,
+                "device": args.device,
+                "dtype": str(args.dtype),
+                "seconds": median,
+                "ratio": median["watched"] / median["plain"],
+                "entropy, distance of layer 0": [
+                    float(found[name].nanmean()) for name in ("entropy", "distance")
+                ],
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

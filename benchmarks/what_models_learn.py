@@ -19,9 +19,15 @@ from results import keep_part, rounded
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("facts", nargs="+", choices=FACTS, metavar="FACT", help=", ".join(FACTS))
-    parser.add_argument("--save", action="store_true", help="keep the numbers in docs/results/what_models_learn.json")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="keep the numbers in docs/results/what_models_learn.json",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in args.facts:

@@ -24,7 +24,9 @@ from public_names import MODULES, Public, members, public, recipe_options
 
 ROOT = Path(__file__).parent.parent
 NAMES = "api-names.html"
-ABOUT_NAMES = f"Every public name, by module. The options of recipes have [a page of their own]({RECIPES})."
+ABOUT_NAMES = (
+    f"Every public name, by module. The options of recipes have [a page of their own]({RECIPES})."
+)
 ABOUT_RECIPES = """A recipe is a TOML file that decides everything about a training; `train` reads it. Below are its
 sections with all options, their types, defaults and meanings. `clearhead recipe` prints the same."""
 LINE = 88  # characters of a signature that fit on one line
@@ -53,7 +55,9 @@ class Reference:
 
     def pages(self) -> list[ApiPage]:
         """All pages, in their order."""
-        first, *others = (ApiPage(page_name(module), module, self._module(module)) for module in MODULES)
+        first, *others = (
+            ApiPage(page_name(module), module, self._module(module)) for module in MODULES
+        )
         recipes = ApiPage(RECIPES, "Recipes", self._recipes())
         return [first, recipes, *others, ApiPage(NAMES, "All names", self._all_names())]
 
@@ -64,25 +68,38 @@ class Reference:
         groups: dict[str, list[Public]] = {}
         for one in names:
             groups.setdefault(one.group, []).append(one)
-        tables = [_table(group, (self._row(one, page_name(module)) for one in ones)) for group, ones in groups.items()]
+        tables = [
+            _table(group, (self._row(one, page_name(module)) for one in ones))
+            for group, ones in groups.items()
+        ]
         if module == "clearhead":
             tables.append(_table("Modules", map(self._module_row, MODULES[1:])))
-        text = self.links.text(inspect.getdoc(import_module(module)) or "", Scope(page_name(module), module, module))
+        text = self.links.text(
+            inspect.getdoc(import_module(module)) or "", Scope(page_name(module), module, module)
+        )
         return "\n".join([f"<h1>{module}</h1>", text, *tables, *map(self._entry, names)])
 
     def _recipes(self) -> str:
-        parts = ["<h1>Recipes</h1>", self.links.text(ABOUT_RECIPES, Scope(RECIPES, "clearhead", "clearhead"))]
+        parts = [
+            "<h1>Recipes</h1>",
+            self.links.text(ABOUT_RECIPES, Scope(RECIPES, "clearhead", "clearhead")),
+        ]
         section = None
         for options in recipe_options():
             if options.section != section:
                 section = options.section
-                parts.append(_heading(2, section or "recipe", f"[{section}]" if section else "Top level"))
+                parts.append(
+                    _heading(2, section or "recipe", f"[{section}]" if section else "Top level")
+                )
             if options.name:
                 parts.append(_heading(3, options.anchor, options.name))
             source = options.config.__module__
             scope = Scope(RECIPES, "clearhead.training", source, f"{RECIPES}#{options.anchor}")
             fields = self._list("", docstrings.attributes(options.config), scope)
-            parts += [self.links.text(options.summary, scope), fields or "<p>It has no options.</p>"]
+            parts += [
+                self.links.text(options.summary, scope),
+                fields or "<p>It has no options.</p>",
+            ]
         return "\n".join(parts)
 
     def _all_names(self) -> str:
@@ -123,17 +140,23 @@ class Reference:
             title, function = f"{one.name}.{name}", docstrings.function_of(member)
             inner = replace(scope, address=f"{address}.{name}", owner=one.full_name)
             doc = docstrings.parse(inspect.getdoc(function) or "")
-            parts += [_heading(3, title, title, _place(function)), self._body(title, member, doc, inner)]
+            parts += [
+                _heading(3, title, title, _place(function)),
+                self._body(title, member, doc, inner),
+            ]
         return "\n".join(parts)
 
     def _constant(self, one: Public, scope: Scope) -> str:
         module, line, comment = docstrings.constant(import_module(one.module), one.name)
         value = pprint.pformat(one.thing, width=LINE, sort_dicts=False)
-        value = re.sub(r"<(?:function|class) '?([\w.]+)'?(?: at 0x\w+)?>", r"\1", value)  # by name, without the address
+        # by name, without the address
+        value = re.sub(r"<(?:function|class) '?([\w.]+)'?(?: at 0x\w+)?>", r"\1", value)
         lines = docstrings.double_quotes(re.sub(r" at 0x\w+", "", value)).splitlines()
         value = "\n".join(lines[:VALUE] + ["..."] * (len(lines) > VALUE))
         heading = _heading(2, one.name, one.name, f"{_path(module.__file__)}:{line}")
-        code = self.links.code(f"{one.full_name} = {value}", scope).replace('class="code"', 'class="code signature"', 1)
+        code = self.links.code(f"{one.full_name} = {value}", scope).replace(
+            'class="code"', 'class="code signature"', 1
+        )
         return f"{heading}\n{code}\n{self.links.text(comment, scope)}"
 
     def _body(self, title: str, thing: Any, doc: Doc, scope: Scope) -> str:
@@ -141,10 +164,21 @@ class Reference:
         parameters, returns = docstrings.parameters(thing)
         by_name = {one.name.lstrip("*"): one for one in parameters}
         scope = replace(scope, arguments=frozenset(by_name))
-        arguments = [replace(one, comment=doc.args[name]) for name, one in by_name.items() if name in doc.args]
-        attributes = {name: Parameter(name, comment=text) for name, text in doc.args.items() if name not in by_name}
+        arguments = [
+            replace(one, comment=doc.args[name])
+            for name, one in by_name.items()
+            if name in doc.args
+        ]
+        attributes = {
+            name: Parameter(name, comment=text)
+            for name, text in doc.args.items()
+            if name not in by_name
+        }
         if isinstance(thing, type):
-            own = [replace(one, comment=doc.args.get(one.name, one.comment)) for one in docstrings.attributes(thing)]
+            own = [
+                replace(one, comment=doc.args.get(one.name, one.comment))
+                for one in docstrings.attributes(thing)
+            ]
             arguments, own = (own, []) if is_dataclass(thing) else (arguments, own)
             attributes |= {one.name: one for one in own}
         raises = [Parameter(name, comment=text) for name, text in doc.raises.items()]
@@ -157,11 +191,14 @@ class Reference:
             self._list("Attributes", attributes.values(), scope),
             doc.returns and f'<p class="part">Returns</p>\n{self.links.text(doc.returns, scope)}',
             self._list("Raises", raises, scope, types=False),
-            doc.examples and f'<p class="part">Examples</p>\n{self.links.code(doc.examples, scope, "pycon")}',
+            doc.examples
+            and f'<p class="part">Examples</p>\n{self.links.code(doc.examples, scope, "pycon")}',
         ]
         return "\n".join(filter(None, parts))
 
-    def _signature(self, title: str, thing: Any, parameters: list[Parameter], returns: str, scope: Scope) -> str:
+    def _signature(
+        self, title: str, thing: Any, parameters: list[Parameter], returns: str, scope: Scope
+    ) -> str:
         """A signature on one line, or with one line per parameter."""
         is_class = isinstance(thing, type)
         if is_class and issubclass(thing, BaseException):
@@ -176,7 +213,9 @@ class Reference:
         html = self.links.code(line, scope).replace('class="code"', 'class="code signature"', 1)
         return html.replace("<pre>", '<pre><span class="k">class</span> ', 1) if is_class else html
 
-    def _list(self, title: str, entries: Iterable[Parameter], scope: Scope, *, types: bool = True) -> str:
+    def _list(
+        self, title: str, entries: Iterable[Parameter], scope: Scope, *, types: bool = True
+    ) -> str:
         """Names with their meanings, and with the words that a type allows if the meaning does not list them."""
         rows = []
         for one in entries:
@@ -187,7 +226,11 @@ class Reference:
             code = self.links.code(str(one) if types else one.name, scope, inline=True)
             rows.append(f"<dt>{code}</dt>\n<dd>{self.links.text(meaning, scope)}</dd>\n")
         heading = f'<p class="part">{title}</p>\n' if title else ""
-        return f'{heading}<dl class="{"typed" if types else "plain"}">{"".join(rows)}</dl>' if rows else ""
+        return (
+            f'{heading}<dl class="{"typed" if types else "plain"}">{"".join(rows)}</dl>'
+            if rows
+            else ""
+        )
 
 
 def _heading(level: int, anchor: str, words: str, place: str = "") -> str:

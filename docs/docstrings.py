@@ -23,7 +23,10 @@ from torch import nn
 SECTIONS = {"Args": "args", "Attributes": "args", "Returns": "returns", "Yields": "returns", "Raises": "raises",
             "Examples": "examples"}  # fmt: skip
 HEADER = re.compile(rf"({'|'.join(SECTIONS)}):")
-DIRECTIVE = re.compile(r"#\s*(?:noqa\b|type: ?ignore|(?:fmt|isort|mypy|pragma|pylint|pyright|ruff):).*")  # for a linter
+# for a linter
+DIRECTIVE = re.compile(
+    r"#\s*(?:noqa\b|type: ?ignore|(?:fmt|isort|mypy|pragma|pylint|pyright|ruff):).*"
+)
 ENTRY = re.compile(r"\*{0,2}(\w[\w.]*)(?: \([^)]*\))?: ?(.*)")  # name: text, or name (type): text
 
 
@@ -49,7 +52,11 @@ class Parameter:
     comment: str = ""  # beside it
 
     def __str__(self) -> str:
-        return self.name + (f": {self.type}" if self.type else "") + ("" if self.default is None else self._assigned)
+        return (
+            self.name
+            + (f": {self.type}" if self.type else "")
+            + ("" if self.default is None else self._assigned)
+        )
 
     @property
     def _assigned(self) -> str:
@@ -108,12 +115,22 @@ def parameters(thing: Any) -> tuple[list[Parameter], str]:
         signature = inspect.signature(thing)
     else:
         signature = inspect.signature(function_of(thing))
-    fields = {one.name: _default(one) for one in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else {}
+    fields = (
+        {one.name: _default(one) for one in dataclasses.fields(thing)}
+        if dataclasses.is_dataclass(thing)
+        else {}
+    )
     result, kinds = [], inspect.Parameter
     for one in signature.parameters.values():
         if one.kind is kinds.KEYWORD_ONLY and not any(p.name.startswith("*") for p in result):
             result.append(Parameter("*"))
-        stars = "*" if one.kind is kinds.VAR_POSITIONAL else "**" if one.kind is kinds.VAR_KEYWORD else ""
+        stars = (
+            "*"
+            if one.kind is kinds.VAR_POSITIONAL
+            else "**"
+            if one.kind is kinds.VAR_KEYWORD
+            else ""
+        )
         default = None if one.default is one.empty else fields.get(one.name) or value(one.default)
         result.append(Parameter(stars + one.name, annotation(one.annotation), default))
     if not isinstance(thing, type | staticmethod) and result and result[0].name in ("self", "cls"):
@@ -132,7 +149,11 @@ def value(thing: Any) -> str:
     """A default value as source code; a dataclass without its own defaults."""
     if callable(thing) and hasattr(thing, "__name__"):
         return str(thing.__name__)
-    return f"{type(thing).__name__}()" if dataclasses.is_dataclass(thing) else double_quotes(repr(thing))
+    return (
+        f"{type(thing).__name__}()"
+        if dataclasses.is_dataclass(thing)
+        else double_quotes(repr(thing))
+    )
 
 
 def double_quotes(code: str) -> str:
@@ -143,7 +164,12 @@ def choices(hint: str, module: str) -> list[str]:
     """The words of the Literals that a type hint refers to by name, so that they can be listed beside it."""
     known = vars(sys.modules[module])
     hints = [known.get(name) for name in dict.fromkeys(re.findall(r"[A-Z]\w*", hint))]
-    return [str(word) for one in hints if typing.get_origin(one) is Literal for word in typing.get_args(one)]
+    return [
+        str(word)
+        for one in hints
+        if typing.get_origin(one) is Literal
+        for word in typing.get_args(one)
+    ]
 
 
 # Comments
@@ -169,17 +195,20 @@ def attributes(kind: type) -> list[Parameter]:
 
 
 def _set_in_body(kind: type) -> Iterator[Parameter]:
-    """The public names that the body of one class annotates, sets or defines, each with the comments on its lines."""
+    """The public names that a class body annotates, sets or defines, each with the comments on its lines or above."""
     source = textwrap.dedent(inspect.getsource(kind))
     (body,) = ast.parse(source).body
     comments = _comments(source)
     for node in typing.cast(ast.ClassDef, body).body:
-        if isinstance(node, ast.FunctionDef):  # a property may replace an attribute, and then the value is not known
+        # a property may replace an attribute, and then the value is not known
+        if isinstance(node, ast.FunctionDef):
             yield Parameter(node.name)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             if isinstance(target, ast.Name) and target.id[0] != "_":
-                comment = " ".join(comments[n] for n in range(node.lineno, (node.end_lineno or 0) + 1) if n in comments)
+                lines = range(node.lineno, (node.end_lineno or 0) + 1)
+                comment = " ".join(comments[n] for n in lines if n in comments)
+                comment = comment or _above(source, node.lineno)
                 hint = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
                 hint = re.sub(r"^ClassVar\[(.*)\]$", r"\1", hint)
                 default = None if node.value is None else double_quotes(ast.unparse(node.value))
@@ -195,20 +224,34 @@ def _default(one: dataclasses.Field[Any]) -> str | None:
 def constant(module: ModuleType, name: str) -> tuple[ModuleType, int, str]:
     """The module and line that define a constant, and the comment beside or above it."""
     source = inspect.getsource(module)
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
-            package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and any(
+            (alias.asname or alias.name) == name for alias in node.names
+        ):
+            package = (
+                module.__name__
+                if hasattr(module, "__path__")
+                else module.__name__.rpartition(".")[0]
+            )
             return constant(import_module("." * node.level + (node.module or ""), package), name)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return module, node.lineno, _comments(source).get(node.lineno, "") or _above(source, node.lineno)
+            return (
+                module,
+                node.lineno,
+                _comments(source).get(node.lineno, "") or _above(source, node.lineno),
+            )
     raise LookupError(f"{module.__name__} does not define {name}")
 
 
 def _comments(source: str) -> dict[int, str]:
     """The comments of a source text, by line, without directives such as "fmt: skip"."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    texts = {t.start[0]: DIRECTIVE.sub("", t.string).strip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    texts = {
+        t.start[0]: DIRECTIVE.sub("", t.string).strip("# ")
+        for t in tokens
+        if t.type == tokenize.COMMENT
+    }
     return {line: text for line, text in texts.items() if text}
 
 
@@ -216,7 +259,7 @@ def _above(source: str, line: int) -> str:
     """The comment in the lines directly above a line."""
     lines: list[str] = []
     for text in reversed(source.splitlines()[: line - 1]):
-        if not text.startswith("#"):
+        if not text.strip().startswith("#"):
             break
-        lines.insert(0, text.lstrip("# "))
+        lines.insert(0, text.strip("# "))
     return " ".join(lines)

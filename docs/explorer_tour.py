@@ -27,7 +27,8 @@ class Page:
 
     def __init__(self, browser: Any, address: str) -> None:
         self.browser, self.address = browser, address
-        self.frames: list[tuple[Image, int]] = []  # pictures, and the milliseconds that each is shown
+        # pictures, and the milliseconds that each is shown
+        self.frames: list[tuple[Image, int]] = []
 
     def open(self, view: str, ready: str) -> None:
         """Open a view and wait until an element matches the CSS selector `ready`."""
@@ -54,7 +55,9 @@ class Page:
         """Type a text, with a picture for every few characters."""
         for end in range(step, len(text) + step, step):
             self.run(
-                "const n = document.querySelector(arguments[0]); n.focus(); n.value = arguments[1]", css, text[:end]
+                "const n = document.querySelector(arguments[0]); n.focus(); n.value = arguments[1]",
+                css,
+                text[:end],
             )
             self.record(90, 0.0)
 
@@ -63,8 +66,9 @@ class Page:
         self.run(
             "const n = document.querySelectorAll(arguments[0])[arguments[1]]; n.dispatchEvent(new PointerEvent("
             "'pointerenter', { bubbles: true })); n.dispatchEvent(new PointerEvent('pointerover', { bubbles: true }))",
-            css, number,
-        )  # fmt: skip
+            css,
+            number,
+        )
 
     def click(self, css: str) -> None:
         self.run("document.querySelector(arguments[0]).click()", css)
@@ -72,8 +76,10 @@ class Page:
     def slide(self, label: str, value: float) -> None:
         self.run(
             "const n = document.querySelector(`input[type=range][aria-label='${arguments[0]}']`);"
-            " n.value = arguments[1]; n.dispatchEvent(new Event('input'))", label, value,
-        )  # fmt: skip
+            " n.value = arguments[1]; n.dispatchEvent(new Event('input'))",
+            label,
+            value,
+        )
 
 
 @contextmanager
@@ -88,8 +94,20 @@ def explorer(wide: int = 1120, tall: int = 760) -> Iterator[Page | None]:
     options.binary_location = str(PROGRAMS[0])
     for word in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-dev-shm-usage"):
         options.add_argument(word)
-    line = [sys.executable, "-m", "clearhead", "explore", "--port", "0", "--no-browser", "--device", "cpu"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+    line = [
+        sys.executable,
+        "-m",
+        "clearhead",
+        "explore",
+        "--port",
+        "0",
+        "--no-browser",
+        "--device",
+        "cpu",
+    ]
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
         browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(PROGRAMS[1]))
         try:
             screen = {"width": wide, "height": tall, "deviceScaleFactor": 1, "mobile": False}
@@ -113,7 +131,8 @@ def screenshot(
         if act:
             page.run(act)
         time.sleep(1.0)
-        return page.shot().quantize(colours, dither=Dither.NONE)  # a page has few colours, so this loses little
+        # a page has few colours, so this loses little
+        return page.shot().quantize(colours, dither=Dither.NONE)
 
 
 def tour(page: Page) -> None:
@@ -141,7 +160,10 @@ def tour(page: Page) -> None:
         page.record(900)
     page.click(".heads [data-at='1,3']")
     page.record(1200, 0.4)
-    page.open("write?model=everyday&text=She+told+me+that+she&max_new=12&temperature=0.7&seed=4", ".lens tr")
+    page.open(
+        "write?model=everyday&text=She+told+me+that+she&max_new=12&temperature=0.7&seed=4",
+        ".lens tr",
+    )
     page.wait(".heads canvas")
     page.record(1400, 0.6)
     page.run("document.querySelector('.candidates').scrollIntoView({ block: 'end' })")
@@ -170,9 +192,16 @@ def main() -> None:
         (first, _), *others = page.frames
         small = [frame.resize((960, 651)) for frame in (first, *(frame for frame, _ in others))]
         small[0].save(
-            TOUR, save_all=True, append_images=small[1:], duration=[ms for _, ms in page.frames], loop=0, quality=62,
-            method=4, minimize_size=False, allow_mixed=True,
-        )  # fmt: skip
+            TOUR,
+            save_all=True,
+            append_images=small[1:],
+            duration=[ms for _, ms in page.frames],
+            loop=0,
+            quality=62,
+            method=4,
+            minimize_size=False,
+            allow_mixed=True,
+        )
     print(f"{TOUR.name}: {len(small)} pictures, {TOUR.stat().st_size / 1e6:.2f} MB")
 
 

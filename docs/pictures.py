@@ -72,12 +72,17 @@ def sharpness() -> Figure:
         return torch.stack([angle.cos(), angle.sin()], dim=-1)[None, None]
 
     degrees = torch.arange(-45.0, 315.5, 0.5)
-    k, v = compass(torch.arange(0.0, 360.0, 90.0)), torch.tensor([10.0, 20, 30, 40]).view(1, 1, 4, 1)
+    k, v = (
+        compass(torch.arange(0.0, 360.0, 90.0)),
+        torch.tensor([10.0, 20, 30, 40]).view(1, 1, 4, 1),
+    )
     lines = {}
     for sharp in (0.0, 1.0, 5.0, 20.0, 500.0):
         answer = attend(compass(degrees), k, v, score="dot", sharpness=sharp)
         lines[f"sharpness {sharp:g}"] = (degrees / 90, answer.flatten())
-    return ch.draw.curves(lines, xlabel="query, in quarter turns: east 0, north 1, west 2, south 3", ylabel="answer")
+    return ch.draw.curves(
+        lines, xlabel="query, in quarter turns: east 0, north 1, west 2, south 3", ylabel="answer"
+    )
 
 
 @picture
@@ -92,7 +97,9 @@ def worked_example() -> Figure:
     with ch.watch(layer, "weights") as tape:
         layer(x[None])
     names = ["input 1", "input 2", "input 3"]
-    return ch.draw.heatmap(tape["weights"].dense()[0, 0], rows=names, columns=names, digits=3, most=1.0)
+    return ch.draw.heatmap(
+        tape["weights"].dense()[0, 0], rows=names, columns=names, digits=3, most=1.0
+    )
 
 
 @picture
@@ -105,9 +112,13 @@ def scaling() -> Figure:
         for width in widths:
             torch.manual_seed(0)
             layer = Attention(width, score=score, project="none", out=False)
-            queries, keys = torch.randn(1, 128, width, requires_grad=True), torch.randn(1, 64, width)
+            queries, keys = (
+                torch.randn(1, 128, width, requires_grad=True),
+                torch.randn(1, 64, width),
+            )
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ch.look.Notice)  # the explicit computation is intended
+                # the explicit computation is intended
+                warnings.simplefilter("ignore", ch.look.Notice)
                 with ch.watch(layer, "scores", "weights", grad=True) as tape:
                     out = layer(queries, keys)
             (out * torch.randn_like(out)).sum().backward()
@@ -121,7 +132,10 @@ def scaling() -> Figure:
         "entropy of the weights, nats": "entropy",
         "gradient passed by the softmax": "passed",
     }
-    plots = {title: {name: (widths, m[key]) for name, m in measured.items()} for title, key in titles.items()}
+    plots = {
+        title: {name: (widths, m[key]) for name, m in measured.items()}
+        for title, key in titles.items()
+    }
     return ch.draw.panels(plots, xlabel="width", log=["xy", "x", "xy"], zero=True, width=2.9)
 
 
@@ -179,7 +193,9 @@ def buckets() -> Figure:
         "looking both ways": {"bucket": (distance, both)},
         "causal": {"bucket": (distance[:129], past[:129])},
     }
-    return ch.draw.panels(plots, xlabel="key position - query position", ylabel=["bucket", ""], steps=True)
+    return ch.draw.panels(
+        plots, xlabel="key position - query position", ylabel=["bucket", ""], steps=True
+    )
 
 
 @picture
@@ -188,10 +204,14 @@ def alibi() -> Figure:
     heads, n = 4, 64
     positions, at = Alibi(heads), torch.arange(n)
     zeros, one_hot = torch.zeros(1, heads, n, 1), torch.eye(n).expand(1, heads, n, n)
-    weights = attend(zeros, zeros, one_hot, mask=Mask(causal=True), bias=positions.bias(at, at))[0, :, -1].flip(-1)
+    weights = attend(zeros, zeros, one_hot, mask=Mask(causal=True), bias=positions.bias(at, at))[
+        0, :, -1
+    ].flip(-1)
     slopes = [f"1/{round(-1 / s)}" for s in positions.slope.tolist()]
     lines = {f"slope {slopes[h]}": (at, weights[h] / weights[h, 0]) for h in range(heads)}
-    return ch.draw.curves(lines, xlabel="tokens ago", ylabel="weight, where the newest has 1", zero=True)
+    return ch.draw.curves(
+        lines, xlabel="tokens ago", ylabel="weight, where the newest has 1", zero=True
+    )
 
 
 @picture
@@ -200,7 +220,8 @@ def wavelengths() -> Figure:
     context, factor = 4096, 8.0
     plain, pair = Rotary(128), torch.arange(64)
     scaled = {
-        name: Rotary(128, scaling=name, factor=factor, context=context) for name in ("linear", "ntk", "yarn", "llama3")
+        name: Rotary(128, scaling=name, factor=factor, context=context)
+        for name in ("linear", "ntk", "yarn", "llama3")
     }
     trained = "trained length"
     wavelength = {"plain": (pair, 2 * torch.pi / plain.speed)}
@@ -209,7 +230,9 @@ def wavelengths() -> Figure:
     slower = {"plain": (pair, torch.ones(64))}
     slower |= {name: (pair, plain.speed / rotary.speed) for name, rotary in scaled.items()}
     plots = {"wavelength, positions": wavelength, "slowed down by": slower}
-    return ch.draw.panels(plots, xlabel="pair of columns", log=["y", ""], dashed=[trained], width=3.6)
+    return ch.draw.panels(
+        plots, xlabel="pair of columns", log=["y", ""], dashed=[trained], width=3.6
+    )
 
 
 # 03: memory and depth
@@ -237,7 +260,9 @@ def party() -> Figure:
     """The shares of all guests, in the memory and in attention."""
     names = ["the star" if i == STAR else str(i + 1) for i in range(GUESTS)]
     shares = {"memory, gamma 0.7": _memory(0.7), "attention": _attention()}
-    return ch.draw.bars(shares, names=names, xlabel="guests, in the order they came", ylabel="share at the end")
+    return ch.draw.bars(
+        shares, names=names, xlabel="guests, in the order they came", ylabel="share at the end"
+    )
 
 
 @picture
@@ -251,7 +276,9 @@ def fading() -> Figure:
             [_memory(gamma, STAR + 1 + int(n))[STAR].item() for n in later],
         )
     lines["attention"] = (later, [_attention(STAR + 1 + int(n))[STAR].item() for n in later])
-    return ch.draw.curves(lines, xlabel="guests who came after the star", ylabel="the star's share", zero=True)
+    return ch.draw.curves(
+        lines, xlabel="guests who came after the star", ylabel="the star's share", zero=True
+    )
 
 
 @picture
@@ -282,8 +309,10 @@ def depth() -> Figure:
         "residual, layer norm": ("residual", "layer"),
     }
     plots: dict[str, dict[str, tuple[list[int], list[float]]]] = {
-        "parameters": {}, "signal: how much outputs differ": {}, "gradient at the first layer": {}
-    }  # fmt: skip
+        "parameters": {},
+        "signal: how much outputs differ": {},
+        "gradient at the first layer": {},
+    }
     for name, (connect, norm) in kinds.items():
         size, signal, gradient = [], [], []
         for n in depths:
@@ -407,8 +436,12 @@ def statistics() -> Figure:
     with torch.no_grad(), ch.watch(layer, "entropy", "distance") as tape:
         layer(x, mask=Mask(causal=True))
     n, uniform = torch.arange(1, 513), "evenly over all"
-    entropy = {head: (n, tape["entropy"][0, h]) for h, head in enumerate(HEADS)} | {uniform: (n, n.log())}
-    distance = {head: (n, tape["distance"][0, h]) for h, head in enumerate(HEADS)} | {uniform: (n, (n - 1) / 2)}
+    entropy = {head: (n, tape["entropy"][0, h]) for h, head in enumerate(HEADS)} | {
+        uniform: (n, n.log())
+    }
+    distance = {head: (n, tape["distance"][0, h]) for h, head in enumerate(HEADS)} | {
+        uniform: (n, (n - 1) / 2)
+    }
     plots = {"entropy, nats": entropy, "distance, tokens": distance}
     return ch.draw.panels(plots, xlabel="query", dashed=[uniform], zero=True, width=3.6)
 
@@ -419,17 +452,25 @@ def statistics() -> Figure:
 @picture
 def crossing() -> Figure:
     """The alignment of a French pronoun, which precedes its verb."""
-    source, target, weights = ch.translate(ch.load("fr-en", device="cpu"), "Je la mange.", beams=5).by_word()
-    return ch.draw.heatmap(weights, rows=target, columns=source, xlabel="read", ylabel="written", digits=2, most=1.0)
+    source, target, weights = ch.translate(
+        ch.load("fr-en", device="cpu"), "Je la mange.", beams=5
+    ).by_word()
+    return ch.draw.heatmap(
+        weights, rows=target, columns=source, xlabel="read", ylabel="written", digits=2, most=1.0
+    )
 
 
 def _aligned(name: str) -> Figure:
     """A measured alignment of docs/results."""
     alignment = _results("alignment")[name]
     return ch.draw.heatmap(
-        alignment["weights"], rows=alignment["target"], columns=alignment["source"], xlabel="read", ylabel="given",
+        alignment["weights"],
+        rows=alignment["target"],
+        columns=alignment["source"],
+        xlabel="read",
+        ylabel="given",
         most=1.0,
-    )  # fmt: skip
+    )
 
 
 @picture
@@ -462,9 +503,11 @@ def rnn_vs_transformer() -> Figure:
         "kept_sentence": "kept for the gradients of a sentence, MB",
         "write_sentence": "writing a sentence, ms",
     }
-    del results["chain_forward"]["Transformer, scores written out"]  # the same chain as with the fused kernel
+    # the same chain as with the fused kernel
+    del results["chain_forward"]["Transformer, scores written out"]
     plots = {
-        title: {name: (results["lengths"], y) for name, y in results[what].items()} for what, title in titles.items()
+        title: {name: (results["lengths"], y) for name, y in results[what].items()}
+        for what, title in titles.items()
     }
     return ch.draw.panels(plots, xlabel="tokens a side", log="xy", width=3.7, height=2.6, across=2)
 
@@ -481,7 +524,9 @@ def writer() -> Figure:
         bundle.model(torch.tensor(bundle.tokens.encode(READ))[None])
     names, shown = [piece.strip() for piece in pieces], (1, 2, 3, 4)
     weights = tape["blocks.2.attn.weights"].dense()[0, list(shown)]
-    return ch.draw.heads(weights, rows=names, columns=names, titles=[f"head {i}" for i in shown], most=1.0, size=1.95)
+    return ch.draw.heads(
+        weights, rows=names, columns=names, titles=[f"head {i}" for i in shown], most=1.0, size=1.95
+    )
 
 
 READ = "The man who saw the dog ran away because he was afraid of it."
@@ -514,8 +559,15 @@ def grid_positions() -> Figure:
     """The similarity of the position of a cell with those of all cells of a 14 x 14 grid, without their mean."""
     vectors = SinCos2d(768).vectors(grid(14, 14))
     vectors = nn.functional.normalize(vectors - vectors.mean(0), dim=-1)
-    cells = {"row 0, column 0": 0, "row 4, column 9": 65, "row 7, column 7": 105, "row 13, column 2": 184}
-    maps = {name: (vectors @ vectors[cell]).clamp(max=1).view(14, 14) for name, cell in cells.items()}
+    cells = {
+        "row 0, column 0": 0,
+        "row 4, column 9": 65,
+        "row 7, column 7": 105,
+        "row 13, column 2": 184,
+    }
+    maps = {
+        name: (vectors @ vectors[cell]).clamp(max=1).view(14, 14) for name, cell in cells.items()
+    }
     return ch.draw.grids(maps, signed=True, xlabel="column", ylabel="row", most=1.0)
 
 
@@ -523,11 +575,19 @@ def grid_positions() -> Figure:
 def augmentation() -> Figure:
     """One photograph under each augmentation, and mixed with another image."""
     size = 64
-    both = [np.asarray(image.resize((size, size))) for image in (_example("cat"), _example("parachute"))]
+    both = [
+        np.asarray(image.resize((size, size))) for image in (_example("cat"), _example("parachute"))
+    ]
     images = torch.from_numpy(np.stack(both)).permute(0, 3, 1, 2).contiguous()
     rng, changed = DeviceRng(6, 0, torch.arange(2)), {"image": both[0]}
     for name, one in AUGMENTATIONS.items():
-        always = {"chance": 1.0} if name in ("flip", "erase") else {"pixels": 12} if name == "shift" else {}
+        always = (
+            {"chance": 1.0}
+            if name in ("flip", "erase")
+            else {"pixels": 12}
+            if name == "shift"
+            else {}
+        )
         act = one(one.Config(**always))
         changed[name] = act(images, rng.uniform(act.draws))[0].permute(1, 2, 0).numpy()
     share = torch.full((2,), 0.6)  # of the first image, in place of quantiles of a distribution
@@ -572,7 +632,8 @@ def grid_distance() -> Figure:
     _, tape = _watched("vit-cifar10", _example("cat"))
     distance = ch.look.distance(tape, grid=(16, 16), special=1)[:, 0, :, 1:].mean(-1).T
     rows, columns = (
-        [f"{word} {i}" for i in range(n)] for word, n in zip(("head", "block"), distance.shape, strict=True)
+        [f"{word} {i}" for i in range(n)]
+        for word, n in zip(("head", "block"), distance.shape, strict=True)
     )
     return ch.draw.heatmap(distance, rows=rows, columns=columns, digits=1, xlabel="", ylabel="")
 
@@ -589,7 +650,14 @@ def _caption_strip(model: str, name: str, across: int) -> Image | None:
     image = read_image(str(files.root), name)
     caption: Any = ch.caption(ch.load(model, device="cpu"), image)
     return _in_few_colours(
-        ch.draw.strip(np.asarray(image), caption.maps, caption.words, title=caption.text, across=across, size=1.2),
+        ch.draw.strip(
+            np.asarray(image),
+            caption.maps,
+            caption.words,
+            title=caption.text,
+            across=across,
+            size=1.2,
+        ),
         dpi=105.0,  # light over a photograph in colour is compressed less than darkness
     )
 
@@ -598,7 +666,8 @@ def _in_few_colours(figure: Figure, dpi: float = 200.0) -> Image:
     """A figure as an image of 256 colours, which keeps its file small."""
     with tempfile.TemporaryDirectory() as folder:
         drawn = open_image(ch.draw.save(figure, Path(folder) / "drawn.png", dpi=dpi))
-    few = drawn.quantize(256, method=Quantize.MAXCOVERAGE)  # keeps rare colours, such as that of a jacket
+    # keeps rare colours, such as that of a jacket
+    few = drawn.quantize(256, method=Quantize.MAXCOVERAGE)
     return drawn.quantize(palette=few, dither=Dither.FLOYDSTEINBERG)
 
 
@@ -619,7 +688,9 @@ def caption_transformer() -> Image | None:
 
 def _results(name: str) -> dict[str, Any]:
     """The measurements of a benchmark."""
-    results: dict[str, Any] = json.loads((HERE.parent / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    results: dict[str, Any] = json.loads(
+        (HERE.parent / "results" / f"{name}.json").read_text(encoding="utf-8")
+    )
     return results
 
 
@@ -648,9 +719,13 @@ def recall() -> Figure:
     lines = {name: (ages, _mean(rows)) for name, rows in results["accuracy"].items()}
     lines[blind] = (ages, [1 / results["symbols"]] * len(ages))
     return ch.draw.curves(
-        lines, xlabel="guests that came after the important one", ylabel="recalled", dashed=[blind], zero=True,
+        lines,
+        xlabel="guests that came after the important one",
+        ylabel="recalled",
+        dashed=[blind],
+        zero=True,
         width=5.4,
-    )  # fmt: skip
+    )
 
 
 @picture
@@ -662,11 +737,15 @@ def length() -> Figure:
         plots[title] = {}
         for kind, seeds in results["valid_loss"].items():
             pairs = [
-                (n, y) for n, y in zip(results["lengths"], _mean_of_present(seeds[which]), strict=True) if y is not None
+                (n, y)
+                for n, y in zip(results["lengths"], _mean_of_present(seeds[which]), strict=True)
+                if y is not None
             ]
             if pairs:
                 plots[title][kind] = ([n for n, _ in pairs], [y for _, y in pairs])
-    return ch.draw.panels(plots, xlabel="characters in a window", ylabel=["loss", ""], log="x", width=3.6, height=3.4)
+    return ch.draw.panels(
+        plots, xlabel="characters in a window", ylabel=["loss", ""], log="x", width=3.6, height=3.4
+    )
 
 
 def _mean_of_present(rows: list[list[float | None]]) -> list[float | None]:
@@ -736,7 +815,9 @@ def explorer_read() -> Image | None:
 @picture
 def explorer_classify() -> Image | None:
     """The class token's attention over an image, the classes, and the maps of every head."""
-    return screenshot("classify?model=vit-imagenette&image=church&layer=0&head=1", ".heads canvas", tall=800)
+    return screenshot(
+        "classify?model=vit-imagenette&image=church&layer=0&head=1", ".heads canvas", tall=800
+    )
 
 
 @picture
@@ -749,7 +830,9 @@ def explorer_compare() -> Image | None:
 @picture
 def explorer_patching() -> Image | None:
     """Two prompts, their tokens, and which layer and token carry the answer."""
-    address = "write?model=everyday&text=The+children+in+the+garden&inspect=1&patch=%7B%22open%22%3A1%7D"
+    address = (
+        "write?model=everyday&text=The+children+in+the+garden&inspect=1&patch=%7B%22open%22%3A1%7D"
+    )
     return screenshot(address, ".patching .verdict", tall=890)
 
 
@@ -787,13 +870,21 @@ def head_distances() -> Figure:
         found = _learned("heads")["models"][name]
         blocks = np.arange(len(found["mean"]))
         plots[name] = {
-            "farthest head": (blocks, found["farthest"]), "mean of the heads": (blocks, found["mean"]),
-            "nearest head": (blocks, found["nearest"]), "uniform attention": (blocks, np.ones(len(blocks))),
-        }  # fmt: skip
+            "farthest head": (blocks, found["farthest"]),
+            "mean of the heads": (blocks, found["mean"]),
+            "nearest head": (blocks, found["nearest"]),
+            "uniform attention": (blocks, np.ones(len(blocks))),
+        }
     return ch.draw.panels(
-        plots, xlabel="block", ylabel=["distance / uniform", "", ""], dashed=["uniform attention"], zero=True,
-        shared=True, width=2.6, height=2.6,
-    )  # fmt: skip
+        plots,
+        xlabel="block",
+        ylabel=["distance / uniform", "", ""],
+        dashed=["uniform attention"],
+        zero=True,
+        shared=True,
+        width=2.6,
+        height=2.6,
+    )
 
 
 @picture
@@ -802,22 +893,32 @@ def field_growth() -> Figure:
     models = _learned("fields")["models"]
 
     def line(name: str, what: str = "side") -> tuple[Any, Any]:
-        values = [np.nan if x is None else min(x, models[name]["image"]) for x in models[name][what]]
+        values = [
+            np.nan if x is None else min(x, models[name]["image"]) for x in models[name][what]
+        ]
         return np.linspace(0, 1, len(values)), np.array(values)
 
     plots = {
         "CIFAR-10, 32 pixels": {
-            "ViT": line("vit-cifar10"), "ResNet": line("resnet-cifar10"),
+            "ViT": line("vit-cifar10"),
+            "ResNet": line("resnet-cifar10"),
             "ResNet, theoretical": line("resnet-cifar10", "theoretical"),
         },
         "ImageNet, 224 pixels": {
-            "ViT": line("vit-s14"), "ResNet": line("keras-resnet50"), "MobileNetV2": line("mobilenet-v2"),
+            "ViT": line("vit-s14"),
+            "ResNet": line("keras-resnet50"),
+            "MobileNetV2": line("mobilenet-v2"),
             "ResNet, theoretical": line("keras-resnet50", "theoretical"),
         },
-    }  # fmt: skip
+    }
     return ch.draw.panels(
-        plots, xlabel="relative depth", ylabel="side in pixels", dashed=["ResNet, theoretical"], zero=True, width=3.2
-    )  # fmt: skip
+        plots,
+        xlabel="relative depth",
+        ylabel="side in pixels",
+        dashed=["ResNet, theoretical"],
+        zero=True,
+        width=3.2,
+    )
 
 
 @picture
@@ -846,7 +947,9 @@ def pooling() -> Figure:
         "patches, mean-pooled": (blocks, models["vit-mean"]["probe"]["patches"]),
         "chance": (blocks, [found["chance"]] * len(blocks)),
     }
-    return ch.draw.curves(lines, xlabel="block", ylabel="accuracy of a linear probe", dashed=["chance"], zero=True)
+    return ch.draw.curves(
+        lines, xlabel="block", ylabel="accuracy of a linear probe", dashed=["chance"], zero=True
+    )
 
 
 def _real_vit() -> ch.Bundle | None:
@@ -859,7 +962,9 @@ def _class_maps(bundle: ch.Bundle, name: str, side: int) -> ch.look.ClsMaps:
     """What the class token of the last block attends to in an example image of `side` pixels."""
     assert bundle.preprocessing is not None
     read = dataclasses.replace(bundle.preprocessing, resize=side, crop=(side, side))
-    return ch.look.cls_maps(bundle.model, torch.from_numpy(read(_example(name).resize((side, side)))))
+    return ch.look.cls_maps(
+        bundle.model, torch.from_numpy(read(_example(name).resize((side, side))))
+    )
 
 
 @picture
@@ -876,7 +981,9 @@ def class_token_maps() -> Image | None:
             key = f"{name}, {title}"
             pictures[key], maps[key] = pixels, _class_maps(bundle, name, side).maps.mean(0)
     order = [name for start in range(3) for name in list(pictures)[start::3]]  # a row per model
-    return _in_few_colours(ch.draw.images({name: pictures[name] for name in order}, maps=maps, across=3, size=1.5))
+    return _in_few_colours(
+        ch.draw.images({name: pictures[name] for name in order}, maps=maps, across=3, size=1.5)
+    )
 
 
 @picture
@@ -886,7 +993,9 @@ def class_token_heads() -> Figure | None:
     if real is None:
         return None
     maps = _class_maps(real, "photographer", 448).maps
-    return ch.draw.head_colours(maps.numpy(), np.asarray(_example("photographer").resize((128, 128))), keep=0.6)
+    return ch.draw.head_colours(
+        maps.numpy(), np.asarray(_example("photographer").resize((128, 128))), keep=0.6
+    )
 
 
 @picture
@@ -903,9 +1012,12 @@ def word_heads() -> Figure:
     rows = [models[model][which] for model, which in shown.values()]
     groups = {"best head, held out": "held_out", "chance": "chance"}
     return ch.draw.bars(
-        {title: [row[key] for row in rows] for title, key in groups.items()}, names=list(shown),
-        ylabel="share of sentences", width=9.5, height=3.0,
-    )  # fmt: skip
+        {title: [row[key] for row in rows] for title, key in groups.items()},
+        names=list(shown),
+        ylabel="share of sentences",
+        width=9.5,
+        height=3.0,
+    )
 
 
 @picture
@@ -914,23 +1026,33 @@ def bank_senses() -> Figure:
     found = _learned("banks")
     titles = {"smollm2": "SmolLM2", "minilm": "MiniLM", "en-de": "encoder of en-de"}
     lines = {
-        title: (np.linspace(0, 1, len(found["models"][name]["right"])), found["models"][name]["right"])
+        title: (
+            np.linspace(0, 1, len(found["models"][name]["right"])),
+            found["models"][name]["right"],
+        )
         for name, title in titles.items()
     }
     lines["chance"] = (np.array([0.0, 1.0]), [found["chance"]] * 2)
-    return ch.draw.curves(lines, xlabel="relative depth", ylabel="same sense", dashed=["chance"], zero=True)
+    return ch.draw.curves(
+        lines, xlabel="relative depth", ylabel="same sense", dashed=["chance"], zero=True
+    )
 
 
 @picture
 def randomised() -> Figure:
     """Rank correlations of saliency maps with those of a model whose weights are shuffled."""
     rows = _learned("randomised")["models"]["vit-imagenette"]
-    titles = {"output layer": "output layer shuffled", "all parameters": "all parameters shuffled",
-              "another picture": "another picture, same model"}  # fmt: skip
+    titles = {
+        "output layer": "output layer shuffled",
+        "all parameters": "all parameters shuffled",
+        "another picture": "another picture, same model",
+    }
     return ch.draw.bars(
         {title: [row[key] for row in rows.values()] for key, title in titles.items()},
-        names=[name.replace("-", "-\n") for name in rows], ylabel="rank correlation", width=9.0,
-    )  # fmt: skip
+        names=[name.replace("-", "-\n") for name in rows],
+        ylabel="rank correlation",
+        width=9.0,
+    )
 
 
 # 16: bring your own
@@ -942,9 +1064,14 @@ def io_la_sto_mangiando() -> Figure:
     found = _results("own_data")
     names = {side: [name.strip() for name in found[side]] for side in ("queries", "keys")}
     return ch.draw.heatmap(
-        found["weights"], rows=names["queries"], columns=names["keys"], xlabel="read", ylabel="written", digits=2,
+        found["weights"],
+        rows=names["queries"],
+        columns=names["keys"],
+        xlabel="read",
+        ylabel="written",
+        digits=2,
         most=1.0,
-    )  # fmt: skip
+    )
 
 
 def save(drawn: Figure | Image | None, path: Path) -> Path:
@@ -970,7 +1097,9 @@ def main(wanted: list[str]) -> None:
     for name in wanted or PICTURES:
         start = time.perf_counter()
         path = save(PICTURES[name](), HERE / f"{name}.png")
-        print(f"{path.name:24} {path.stat().st_size / 1000:6.1f} kB  {time.perf_counter() - start:5.1f} s")
+        print(
+            f"{path.name:24} {path.stat().st_size / 1000:6.1f} kB  {time.perf_counter() - start:5.1f} s"
+        )
 
 
 if __name__ == "__main__":

@@ -32,11 +32,14 @@ from pygments.lexers import get_lexer_by_name
 
 ROOT = Path(__file__).parent.parent
 LIGHT, DARK = "default", "github-dark"  # the colours of code
-COMMANDS = re.compile(r"((clearhead|make|python|pip|torchrun) .*|)\n?")  # a line of a block of commands
+# a line of a block of commands
+COMMANDS = re.compile(r"((clearhead|make|python|pip|torchrun) .*|)\n?")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(?![\s$])([^$`\n]+?)(?<!\s)\$(?!\w)", re.DOTALL)
 STROKES = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # matplotlib's path codes -> SVG commands
 BLOCK = re.compile(r"(?=</?(?:p|div|pre|table|caption|tr|td|th|dl|dt|dd|ul|ol|li)\b)")
-UNSEARCHED = re.compile(r'<div class="code signature">.*?</div>|<p class="source">.*?</p>', re.DOTALL)
+UNSEARCHED = re.compile(
+    r'<div class="code signature">.*?</div>|<p class="source">.*?</p>', re.DOTALL
+)
 HEADING = re.compile(r'<h([1-3])(?: id="([^"]*)")?>(.*?)</h\1>', re.DOTALL)
 
 PAGE = """<!doctype html>
@@ -87,10 +90,16 @@ def build(out: Path, root: Path = ROOT, *, reference: bool = True) -> list[str]:
     reader = MarkdownIt("commonmark", {"html": False}, renderer_cls=Renderer).enable("table")
     reader.inline.ruler.before("escape", "formula", _formula)
     guide, files = _guide(root, reader)
-    api = [Page(page.name, page.title, page.body) for page in Reference(reader.render).pages()] if reference else []
+    api = (
+        [Page(page.name, page.title, page.body) for page in Reference(reader.render).pages()]
+        if reference
+        else []
+    )
     for page in api:
         page.headings = [
-            (int(level), anchor, _plain(text)) for level, anchor, text in HEADING.findall(page.body) if anchor
+            (int(level), anchor, _plain(text))
+            for level, anchor, text in HEADING.findall(page.body)
+            if anchor
         ]
     groups = {"Guide": guide, "Reference": api}
     out.mkdir(parents=True, exist_ok=True)
@@ -106,8 +115,13 @@ def build(out: Path, root: Path = ROOT, *, reference: bool = True) -> list[str]:
 
 def _guide(root: Path, reader: MarkdownIt) -> tuple[list[Page], dict[str, Path]]:
     """The pages that are made of Markdown files, and the files to copy, by their names in the site."""
-    pages = [Page(f"{path.stem}.html", source=path) for path in sorted((root / "docs").glob("*.md"))]
-    last = [Page(f"{name.lower()}.html", source=root / f"{name}.md") for name in ("CONTRIBUTING", "CHANGELOG")]
+    pages = [
+        Page(f"{path.stem}.html", source=path) for path in sorted((root / "docs").glob("*.md"))
+    ]
+    last = [
+        Page(f"{name.lower()}.html", source=root / f"{name}.md")
+        for name in ("CONTRIBUTING", "CHANGELOG")
+    ]
     pages = [Page("index.html", source=root / "README.md"), *pages, *last]
     for page in pages:
         assert page.source is not None
@@ -115,7 +129,9 @@ def _guide(root: Path, reader: MarkdownIt) -> tuple[list[Page], dict[str, Path]]
         page.headings = list(_headings(page.tokens))
         page.title = "Overview" if page.name == "index.html" else page.headings[0][2]
     files = {"icon.svg": root / "src" / "clearhead" / "explore" / "page" / "icon.svg"}
-    if problems := [problem for page in pages for problem in _resolve_links(page, pages, files, root.resolve())]:
+    if problems := [
+        problem for page in pages for problem in _resolve_links(page, pages, files, root.resolve())
+    ]:
         raise ValueError("links that lead nowhere:\n" + "\n".join(problems))
     for page in pages:
         page.body = reader.renderer.render(page.tokens, reader.options, {})
@@ -132,12 +148,20 @@ def _whole(page: Page, groups: dict[str, list[Page]]) -> str:
     ]
     pages = [one for group in groups.values() for one in group]
     at = pages.index(page)
-    before = [f'<a href="{one.name}" rel="prev">← {escape(one.title)}</a>' for one in pages[max(at - 1, 0) : at]]
-    after = [f'<a href="{one.name}" rel="next">{escape(one.title)} →</a>' for one in pages[at + 1 : at + 2]]
+    before = [
+        f'<a href="{one.name}" rel="prev">← {escape(one.title)}</a>'
+        for one in pages[max(at - 1, 0) : at]
+    ]
+    after = [
+        f'<a href="{one.name}" rel="next">{escape(one.title)} →</a>'
+        for one in pages[at + 1 : at + 2]
+    ]
     return PAGE.format(
-        title=f"{escape(page.title)} · clearhead", groups="\n".join(lists), body=page.body,
+        title=f"{escape(page.title)} · clearhead",
+        groups="\n".join(lists),
+        body=page.body,
         neighbours="".join([*before, *after]),
-    )  # fmt: skip
+    )
 
 
 def _listed(page: Page, current: Page) -> str:
@@ -145,7 +169,11 @@ def _listed(page: Page, current: Page) -> str:
     title = escape(page.title.removeprefix("clearhead."))
     if page is not current:
         return f'<li><a href="{page.name}">{title}</a></li>\n'
-    parts = "".join(f'<li><a href="#{to}">{escape(text)}</a></li>' for level, to, text in page.headings if level == 2)
+    parts = "".join(
+        f'<li><a href="#{to}">{escape(text)}</a></li>'
+        for level, to, text in page.headings
+        if level == 2
+    )
     inner = f"<ul>{parts}</ul>" if parts else ""
     return f'<li><a href="{page.name}" aria-current="page">{title}</a>{inner}</li>\n'
 
@@ -164,9 +192,13 @@ def _search(groups: dict[str, list[Page]]) -> str:
             _, *parts = HEADING.split(UNSEARCHED.sub("", page.body))
             for _, anchor, heading, text in zip(*(parts[i::4] for i in range(4)), strict=True):
                 address = f"{page.name}#{anchor}" if anchor else page.name
-                index.append([_plain(heading), page.title, address, _plain(text), int(group == "Reference")])
+                index.append(
+                    [_plain(heading), page.title, address, _plain(text), int(group == "Reference")]
+                )
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in index)
-    return f"const INDEX = [\n{rows}\n];\n" + Path(__file__).with_name("search.js").read_text(encoding="utf-8")
+    return f"const INDEX = [\n{rows}\n];\n" + Path(__file__).with_name("search.js").read_text(
+        encoding="utf-8"
+    )
 
 
 def _plain(html: str) -> str:
@@ -192,7 +224,9 @@ def _headings(tokens: list[Token]) -> Iterator[tuple[int, str, str]]:
             yield int(opened.tag[1]), anchor, text
 
 
-def _resolve_links(page: Page, pages: list[Page], files: dict[str, Path], root: Path) -> Iterator[str]:
+def _resolve_links(
+    page: Page, pages: list[Page], files: dict[str, Path], root: Path
+) -> Iterator[str]:
     """Replace the links of a page by addresses in the site and collect the files to copy; yields what is not found."""
     assert page.source is not None
     for token in (child for block in page.tokens for child in block.children or ()):
@@ -205,7 +239,10 @@ def _resolve_links(page: Page, pages: list[Page], files: dict[str, Path], root: 
                 yield f"{page.source.name}: the picture {to.geturl()} is not in the repository"
             continue
         target = (page.source.parent / to.path).resolve() if to.path else page.source.resolve()
-        linked = next((one for one in pages if one.source is not None and one.source.resolve() == target), None)
+        linked = next(
+            (one for one in pages if one.source is not None and one.source.resolve() == target),
+            None,
+        )
         if linked is not None:
             if to.fragment and to.fragment not in {anchor for _, anchor, _ in linked.headings}:
                 yield f"{page.source.name}: {to.geturl()}: there is no such heading"
@@ -244,7 +281,8 @@ class Renderer(RendererHTML):
         return self.fence(tokens, idx, options, env)
 
     def code_inline(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        words = re.sub(r"(?<!\S)-\S+", r"<span>\g<0></span>", escape(tokens[idx].content))  # --flags stay whole
+        # --flags stay whole
+        words = re.sub(r"(?<!\S)-\S+", r"<span>\g<0></span>", escape(tokens[idx].content))
         return f"<code>{words}</code>"
 
     def formula(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -264,7 +302,8 @@ class Renderer(RendererHTML):
 def _draw(formula: str, own_line: bool) -> str:
     """A formula as an SVG picture of the size and colour of the text around it."""
     em, plain = 100, formula.replace(r"\big", "")  # unknown to matplotlib
-    plain = re.sub(r"(\\sum(?:[_^](?:\{[^}]*\}|\w))*)", r"\1\\,", plain)  # more space before what is summed
+    # more space before what is summed
+    plain = re.sub(r"(\\sum(?:[_^](?:\{[^}]*\}|\w))*)", r"\1\\,", plain)
     if own_line:
         plain = plain.replace(r"\frac", r"\dfrac")
     try:
@@ -274,7 +313,8 @@ def _draw(formula: str, own_line: bool) -> str:
         raise ValueError(f"the formula {formula} cannot be drawn: {problem}") from problem
     box = path.get_extents().padded(2)
     strokes = [
-        STROKES[int(code)] + (" ".join(f"{x:.1f},{-y:.1f}" for x, y in points.reshape(-1, 2)) if code != 79 else "")
+        STROKES[int(code)]
+        + (" ".join(f"{x:.1f},{-y:.1f}" for x, y in points.reshape(-1, 2)) if code != 79 else "")
         for points, code in path.iter_segments(simplify=False)
     ]
     style = f"width:{box.width / em:.3f}em;height:{box.height / em:.3f}em;vertical-align:{box.y0 / em:.3f}em"

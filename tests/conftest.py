@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import signature_checks
 from filelock import FileLock
 from hypothesis import settings
+
+import signature_checks
 from signature_checks import without_checks
 
 signature_checks.install()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from test_house import HOUSE, ROOMS, ROOT
 
 from clearhead.cli import app
 from clearhead.training.objectives import objectives
+from test_house import HOUSE, ROOMS, ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 VERBS = typer.main.get_command(app).commands

@@ -31,24 +31,37 @@ def similarity() -> dict[str, Any]:
     between = cka(checkpoint("vit-cifar10"), checkpoint("resnet-cifar10"), data=small)
     chance = cka(checkpoint("vit-cifar10"), untrained("vit-cifar10"), data=small)
     found = {
-        "vit-cifar10 with resnet-cifar10": {"matrix": between.matrix.tolist(), "rows": between.rows,
-                                            "columns": between.columns},
+        "vit-cifar10 with resnet-cifar10": {
+            "matrix": between.matrix.tolist(),
+            "rows": between.rows,
+            "columns": between.columns,
+        },
         "vit-cifar10": _within(between.within[0]),
         "resnet-cifar10": _within(between.within[1]),
         "vit-cifar10, untrained": _within(chance.within[1]),
-        "vit-cifar10 with untrained": {"matrix": chance.matrix.tolist(), "diagonal": chance.matrix.diagonal().tolist()},
-    }  # fmt: skip
+        "vit-cifar10 with untrained": {
+            "matrix": chance.matrix.tolist(),
+            "diagonal": chance.matrix.diagonal().tolist(),
+        },
+    }
     after = {name: imagenette_vectors(name)[1]["patches"] for name in RECIPES}
     parts = {
-        (a, b): cka_of_features(_named(after[a]), _named(after[b])).matrix for a in RECIPES for b in RECIPES
-    }  # fmt: skip
+        (a, b): cka_of_features(_named(after[a]), _named(after[b])).matrix
+        for a in RECIPES
+        for b in RECIPES
+    }
     for a, b in (("vit-imagenette", "vit-seed-2"), ("vit-imagenette", "vit-mean")):
         matrix = parts[a, b]
         found[f"{a} with {b}"] = {"matrix": matrix.tolist(), "diagonal": matrix.diagonal().tolist()}
     for name in RECIPES:
         found[name] = _within(parts[name, name])
-    return {"features": "mean over patches or places", "estimator": "debiased", "imagenette_images": TEST,
-            "cifar10_images": between.inputs, "pairs": found}  # fmt: skip
+    return {
+        "features": "mean over patches or places",
+        "estimator": "debiased",
+        "imagenette_images": TEST,
+        "cifar10_images": between.inputs,
+        "pairs": found,
+    }
 
 
 def _named(blocks: np.ndarray) -> dict[str, np.ndarray]:
@@ -60,9 +73,12 @@ def _within(matrix: np.ndarray) -> dict[str, Any]:
     """A matrix of one model, with the mean of neighbours, of all other pairs, and the first with the last."""
     off = ~np.eye(len(matrix), dtype=bool)
     return {
-        "matrix": matrix.tolist(), "neighbours": float(matrix.diagonal(1).mean()), "others": float(matrix[off].mean()),
-        "first_last": float(matrix[0, -1]), "least": float(matrix.min()),
-    }  # fmt: skip
+        "matrix": matrix.tolist(),
+        "neighbours": float(matrix.diagonal(1).mean()),
+        "others": float(matrix[off].mean()),
+        "first_last": float(matrix[0, -1]),
+        "least": float(matrix.min()),
+    }
 
 
 @torch.no_grad()
@@ -77,7 +93,9 @@ def vectors(bundle: ch.Bundle, data: LabelledImages) -> dict[str, np.ndarray]:
         every = torch.stack([tape[name] for name in names])  # (blocks, images, tokens, width)
         rows, columns = grid_of(bundle.model, *x.shape[-2:])
         special = every.shape[2] - rows * columns
-        pools = {"patches": every[:, :, special:].mean(2)} | ({"class token": every[:, :, 0]} if special else {})
+        pools = {"patches": every[:, :, special:].mean(2)} | (
+            {"class token": every[:, :, 0]} if special else {}
+        )
         for name, vector in pools.items():
             found.setdefault(name, []).append(vector.float().numpy())
     return {name: np.concatenate(parts, axis=1) for name, parts in found.items()}
@@ -87,7 +105,10 @@ def vectors(bundle: ch.Bundle, data: LabelledImages) -> dict[str, np.ndarray]:
 def imagenette_vectors(name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The vectors of a model for some training images and some validation images."""
     bundle = checkpoint(name)
-    both = [vectors(bundle, images("imagenette", part, count)) for part, count in (("train", TRAIN), ("valid", TEST))]
+    both = [
+        vectors(bundle, images("imagenette", part, count))
+        for part, count in (("train", TRAIN), ("valid", TEST))
+    ]
     return both[0], both[1]
 
 
@@ -100,16 +121,23 @@ def probe(train: np.ndarray, labels: list[str], test: np.ndarray, truth: list[st
 
 def pooling() -> dict[str, Any]:
     """Class token beside mean pooling: how far blocks look, and how well a linear probe finds the class after each."""
-    train, test = images("imagenette", "train", TRAIN).labels, images("imagenette", "valid", TEST).labels
+    train, test = (
+        images("imagenette", "train", TRAIN).labels,
+        images("imagenette", "valid", TEST).labels,
+    )
     found: dict[str, Any] = {}
     for name, what in RECIPES.items():
         bundle = checkpoint(name)
         first, second = imagenette_vectors(name)
         found[name] = {
             "what": what,
-            "distance": head_distances(bundle, pixels(bundle, images("imagenette", "valid", 32)))["mean"],
+            "distance": head_distances(bundle, pixels(bundle, images("imagenette", "valid", 32)))[
+                "mean"
+            ],
             "probe": {
-                pool: [probe(a, train, b, test) for a, b in zip(first[pool], second[pool], strict=True)]
+                pool: [
+                    probe(a, train, b, test) for a, b in zip(first[pool], second[pool], strict=True)
+                ]
                 for pool in first
             },
         }

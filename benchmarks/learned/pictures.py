@@ -30,15 +30,23 @@ def head_distances(bundle: ch.Bundle, x: torch.Tensor) -> dict[str, Any]:
             bundle.model(some)
         weights = tape[tape.names[0]]
         special = weights.shape[-1] - grid[0] * grid[1]
-        total = total + ch.look.distance(tape, grid=grid, special=special)[..., special:].mean(-1).sum(1)
-    places = np.stack(np.meshgrid(np.arange(grid[0]), np.arange(grid[1]), indexing="ij"), -1).reshape(-1, 2)
+        total = total + ch.look.distance(tape, grid=grid, special=special)[..., special:].mean(
+            -1
+        ).sum(1)
+    places = np.stack(
+        np.meshgrid(np.arange(grid[0]), np.arange(grid[1]), indexing="ij"), -1
+    ).reshape(-1, 2)
     uniform = float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
     heads = (total / len(x)).numpy()  # (blocks, heads)
     share = heads / uniform
     return {
-        "grid": list(grid), "uniform": uniform, "distance": heads.round(3).tolist(),
-        "nearest": share.min(1).tolist(), "farthest": share.max(1).tolist(), "mean": share.mean(1).tolist(),
-    }  # fmt: skip
+        "grid": list(grid),
+        "uniform": uniform,
+        "distance": heads.round(3).tolist(),
+        "nearest": share.min(1).tolist(),
+        "farthest": share.max(1).tolist(),
+        "mean": share.mean(1).tolist(),
+    }
 
 
 def heads() -> dict[str, Any]:
@@ -61,28 +69,39 @@ def fields() -> dict[str, Any]:
     large = {"vit-s14": ["embed", "blocks.*"], "mobilenet-v2": None, "keras-resnet50": None}
     for data, models, count in (("cifar10", small, 64), ("imagenette", large, 16)):
         for name, layers in models.items():
-            made = {name: checkpoint(name)} | ({f"{name}, untrained": untrained(name)} if data == "cifar10" else {})
+            made = {name: checkpoint(name)} | (
+                {f"{name}, untrained": untrained(name)} if data == "cifar10" else {}
+            )
             for title, bundle in made.items():
                 x = pixels(bundle, images(data, "valid", count))
                 result = receptive_fields(bundle.model, x, layers, theoretical=name != "vit-s14")
                 found[title] = {
-                    "image": x.shape[-1], "images": count, "layers": result.names,
+                    "image": x.shape[-1],
+                    "images": count,
+                    "layers": result.names,
                     "side": result.sides().tolist(),
-                    "theoretical": [None if size is None else size[0] for size in result.theoretical],
-                }  # fmt: skip
+                    "theoretical": [
+                        None if size is None else size[0] for size in result.theoretical
+                    ],
+                }
     return {"models": found, "uniform": {side: _uniform_side(side) for side in (32, 224)}}
 
 
 def _uniform_side(side: int) -> float:
     """The side of the square that holds 90 % of a map that is the same everywhere."""
-    return float(ch.look.Fields(names=["all"], maps=np.ones((1, side, side)), theoretical=[None]).sides()[0])
+    return float(
+        ch.look.Fields(names=["all"], maps=np.ones((1, side, side)), theoretical=[None]).sides()[0]
+    )
 
 
 def squares(bundle: ch.Bundle, side: int) -> dict[str, torch.Tensor]:
     """The example images that have a box, as squares of `side` pixels and inputs of a model."""
     assert bundle.preprocessing is not None
     read = replace(bundle.preprocessing, resize=side, crop=(side, side))
-    opened = {name: Image.open(EXAMPLES / f"{name}.webp").convert("RGB").resize((side, side)) for name in BOXES}
+    opened = {
+        name: Image.open(EXAMPLES / f"{name}.webp").convert("RGB").resize((side, side))
+        for name in BOXES
+    }
     return {name: torch.from_numpy(read(image)) for name, image in opened.items()}
 
 
@@ -108,16 +127,25 @@ def maps() -> dict[str, Any]:
         depth = len(bundle.model.blocks)
         shares = np.array(
             [
-                [inside(cls_maps(bundle.model, x, layer=i).maps, BOXES[what]).tolist() for i in range(depth)]
+                [
+                    inside(cls_maps(bundle.model, x, layer=i).maps, BOXES[what]).tolist()
+                    for i in range(depth)
+                ]
                 for what, x in given.items()
             ]
         )  # (images, blocks, heads)
         found[name] = {
-            "side": side, "by_block": shares.mean((0, 2)).tolist(), "heads_by_block": shares.mean(0).tolist(),
+            "side": side,
+            "by_block": shares.mean((0, 2)).tolist(),
+            "heads_by_block": shares.mean(0).tolist(),
             "last_block": dict(zip(given, shares[:, -1].mean(-1).tolist(), strict=True)),
-        }  # fmt: skip
-    return {"boxes": {k: list(v) for k, v in BOXES.items()}, "area": area,
-            "mean_area": float(np.mean(list(area.values()))), "models": found}  # fmt: skip
+        }
+    return {
+        "boxes": {k: list(v) for k, v in BOXES.items()},
+        "area": area,
+        "mean_area": float(np.mean(list(area.values()))),
+        "models": found,
+    }
 
 
 FACTS = {"heads": heads, "fields": fields, "maps": maps}

@@ -15,15 +15,32 @@ from clearhead.look import saliency
 from .sources import EXAMPLES, checkpoint
 
 METHODS = {
-    "vit-imagenette": ("gradient", "input-gradient", "smoothgrad", "integrated", "grad-cam", "occlusion", "rollout",
-                       "gradient-rollout"),
-    "resnet-cifar10": ("gradient", "input-gradient", "smoothgrad", "integrated", "grad-cam", "occlusion"),
-}  # fmt: skip
+    "vit-imagenette": (
+        "gradient",
+        "input-gradient",
+        "smoothgrad",
+        "integrated",
+        "grad-cam",
+        "occlusion",
+        "rollout",
+        "gradient-rollout",
+    ),
+    "resnet-cifar10": (
+        "gradient",
+        "input-gradient",
+        "smoothgrad",
+        "integrated",
+        "grad-cam",
+        "occlusion",
+    ),
+}
 PICTURES = {
-    "vit-imagenette": ("church", "golf-ball", "parachute"), "resnet-cifar10": ("airplane", "cat", "ship"),
-}  # fmt: skip
+    "vit-imagenette": ("church", "golf-ball", "parachute"),
+    "resnet-cifar10": ("airplane", "cat", "ship"),
+}
 OPTIONS: dict[str, dict[str, Any]] = {"integrated": {"steps": 16}, "smoothgrad": {"samples": 8}}
-SIZE, PATCH = 32, slice(6, 18)  # the edge of the images, and the rows and columns of the planted patch
+# the edge of the images, and the rows and columns of the planted patch
+SIZE, PATCH = 32, slice(6, 18)
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
@@ -37,10 +54,14 @@ def shuffle(module: nn.Module) -> None:
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.copy_(parameter.flatten()[torch.randperm(parameter.numel())].view_as(parameter))
+            parameter.copy_(
+                parameter.flatten()[torch.randperm(parameter.numel())].view_as(parameter)
+            )
 
 
-def maps_of(bundle: ch.Bundle, name: str, targets: list[int] | None) -> tuple[dict[str, list[Tensor]], list[int]]:
+def maps_of(
+    bundle: ch.Bundle, name: str, targets: list[int] | None
+) -> tuple[dict[str, list[Tensor]], list[int]]:
     """The maps of each method for the pictures of a model, of given classes or of the predicted ones."""
     found: dict[str, list[Tensor]] = {}
     for method in METHODS[name]:
@@ -49,7 +70,9 @@ def maps_of(bundle: ch.Bundle, name: str, targets: list[int] | None) -> tuple[di
             given = bundle.pixels(EXAMPLES / f"{picture}.webp")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ch.look.Notice)  # explicit attention is intended
-                result = saliency(bundle.model, given, method=method, target=target, **OPTIONS.get(method, {}))
+                result = saliency(
+                    bundle.model, given, method=method, target=target, **OPTIONS.get(method, {})
+                )
             found.setdefault(method, []).append(result.values)
             if method == METHODS[name][0] and targets is None:
                 found.setdefault("", []).append(torch.tensor(result.index))
@@ -72,7 +95,9 @@ def randomised() -> dict[str, Any]:
         for method in methods:
             turned = [*first[method][1:], first[method][0]]
             both = zip(first[method], turned, strict=True)
-            rows[method]["another picture"] = sum(rank_correlation(a, b) for a, b in both) / len(targets)
+            rows[method]["another picture"] = sum(rank_correlation(a, b) for a, b in both) / len(
+                targets
+            )
         found[name] = rows
     return {"pictures": {k: list(v) for k, v in PICTURES.items()}, "models": found}
 
@@ -97,10 +122,15 @@ def planted() -> dict[str, Any]:
     torch.manual_seed(0)
     models = [
         nn.Sequential(
-            nn.Conv2d(3, 12, 3, 2, 1), nn.GELU(), nn.Conv2d(12, 16, 3, 2, 1), nn.GELU(), nn.Flatten(),
+            nn.Conv2d(3, 12, 3, 2, 1),
+            nn.GELU(),
+            nn.Conv2d(12, 16, 3, 2, 1),
+            nn.GELU(),
+            nn.Flatten(),
             nn.Linear(16 * 64, 2),
-        ) for _ in range(2)
-    ]  # fmt: skip
+        )
+        for _ in range(2)
+    ]
     optimiser = torch.optim.AdamW(models[0].parameters(), lr=3e-3, weight_decay=0.3)
     for _ in range(250):
         x, y = planted_images(64, generator)
@@ -115,7 +145,12 @@ def planted() -> dict[str, Any]:
             tops = [_top(saliency(model.eval(), one, method=method).values) for one in x[:20]]
             inside = torch.stack([mask.flatten()[top].float().mean() for top in tops])
             shares.setdefault(method, {})[title] = float(inside.mean())
-    return {"accuracy": accuracy, "area": float(mask.float().mean()), "images": 20, "methods": shares}
+    return {
+        "accuracy": accuracy,
+        "area": float(mask.float().mean()),
+        "images": 20,
+        "methods": shares,
+    }
 
 
 def _top(values: Tensor) -> Tensor:

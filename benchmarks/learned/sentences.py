@@ -47,13 +47,20 @@ def other_pronoun(sentence: Sentence) -> Sentence:
     word = OTHER[text[first:last]]
     other = next(span for span in names if span != sentence.answer)
     return replace(
-        sentence, text=text[:first] + word + text[last:], query=(first, first + len(word)), answer=other
-    )  # fmt: skip
+        sentence,
+        text=text[:first] + word + text[last:],
+        query=(first, first + len(word)),
+        answer=other,
+    )
 
 
 def previous_word(sentence: Sentence) -> Sentence:
     """The noun asks for the word before it: only a head that always attends one word back answers so."""
-    return replace(sentence, query=sentence.answer, answer=word_before(replace(sentence, query=sentence.answer)).query)
+    return replace(
+        sentence,
+        query=sentence.answer,
+        answer=word_before(replace(sentence, query=sentence.answer)).query,
+    )
 
 
 # What a head must not do as often, if it has learned the relation and not a place: a changed sentence for each.
@@ -78,28 +85,36 @@ def heads_of(name: str, bundle: ch.Bundle) -> dict[str, Any]:
             "mean_of_heads": float(result.share.mean()),
         }  # fmt: skip
         if which in CONTROLS:
-            control = word_attention(bundle, [CONTROLS[which](sentence) for sentence in given], kind=kind)
+            control = word_attention(
+                bundle, [CONTROLS[which](sentence) for sentence in given], kind=kind
+            )
             found[which]["control"] = float(control.share[layer, head])
         if which == "things":
             found[which] |= pairs(bundle, given, result.weights, kind)
     return found
 
 
-def pairs(bundle: ch.Bundle, given: list[Sentence], weights: Tensor, kind: str | None) -> dict[str, float]:
+def pairs(
+    bundle: ch.Bundle, given: list[Sentence], weights: Tensor, kind: str | None
+) -> dict[str, float]:
     """How often the weight moves towards the right noun when only the end of the sentence changes; chance is 0.5.
 
     Sentences 2 i and 2 i + 1 begin alike and have each other's noun as the wrong answer. The best head of one half of
     the pairs is scored on the other half.
     """
     swapped = [replace(one, answer=given[i ^ 1].answer) for i, one in enumerate(given)]
-    ratio = weights / word_attention(bundle, swapped, kind=kind).weights.clamp(min=1e-9)  # right noun / wrong noun
+    # right noun / wrong noun
+    ratio = weights / word_attention(bundle, swapped, kind=kind).weights.clamp(min=1e-9)
     moved = (ratio[0::2] * ratio[1::2] > 1 + 1e-4).float()  # (pairs, layers, heads)
     half, scores = len(moved) // 2, []
     for chosen, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
         best = moved[chosen].mean(0).flatten().argmax()
         scores.append(moved[other].flatten(1)[:, best])
-    return {"moved_held_out": float(torch.cat(scores).mean()), "moved_best": float(moved.mean(0).max()),
-            "moved_mean_of_heads": float(moved.mean())}  # fmt: skip
+    return {
+        "moved_held_out": float(torch.cat(scores).mean()),
+        "moved_best": float(moved.mean(0).max()),
+        "moved_mean_of_heads": float(moved.mean()),
+    }
 
 
 def sentences() -> dict[str, Any]:
@@ -118,19 +133,28 @@ def agreement(bundle: ch.Bundle, layer: int, head: int) -> dict[str, Any]:
     """The French word that each English word attends to most, for the sentence of Bahdanau et al. 2015."""
     source, target = AGREEMENT
     result = ch.look.attention(bundle, source, target=target)
-    every = torch.stack([one.dense()[0] for one in result.maps["cross"]])  # (layers, heads, queries, keys)
+    # (layers, heads, queries, keys)
+    every = torch.stack([one.dense()[0] for one in result.maps["cross"]])
     queries, keys = ([piece.strip() for piece in pieces] for pieces in result.labels("cross"))
     pairs = {"European": "européenne", "Economic": "économique", "Area": "zone"}
-    right = torch.stack([every[:, :, queries.index(a)].argmax(-1) == keys.index(b) for a, b in pairs.items()])
+    right = torch.stack(
+        [every[:, :, queries.index(a)].argmax(-1) == keys.index(b) for a, b in pairs.items()]
+    )
     return {
-        "words": {word: keys[int(every[layer, head, queries.index(word)].argmax())] for word in pairs},
-        "layer": layer, "head": head, "queries": queries, "keys": keys,
+        "words": {
+            word: keys[int(every[layer, head, queries.index(word)].argmax())] for word in pairs
+        },
+        "layer": layer,
+        "head": head,
+        "queries": queries,
+        "keys": keys,
         "heads_right": {word: int(one.sum()) for word, one in zip(pairs, right, strict=True)},
         "heads_all_right": right.all(0).nonzero().tolist(),
         "mean_of_layers": {
-            word: [keys[i] for i in every.mean(1)[:, queries.index(word)].argmax(-1).tolist()] for word in pairs
+            word: [keys[i] for i in every.mean(1)[:, queries.index(word)].argmax(-1).tolist()]
+            for word in pairs
         },
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
@@ -156,7 +180,8 @@ def banks() -> dict[str, Any]:
     found = {}
     for name in ("smollm2", "minilm", "en-de"):
         bundle = checkpoint(name)
-        every = torch.stack([word_vectors(bundle, sentence) for sentence in given], 1).float()  # (layers, n, width)
+        # (layers, n, width)
+        every = torch.stack([word_vectors(bundle, sentence) for sentence in given], 1).float()
         cosines = F.normalize(every - every.mean(1, keepdim=True), dim=-1)
         cosines = cosines @ cosines.mT
         cosines.diagonal(dim1=1, dim2=2).fill_(-2)
@@ -167,7 +192,11 @@ def banks() -> dict[str, Any]:
             "same_sense": cosines[:, same & ~own].mean(-1).tolist(),
             "other_sense": cosines[:, ~same].mean(-1).tolist(),
         }
-    return {"sentences": len(given), "chance": (len(given) // 2 - 1) / (len(given) - 1), "models": found}
+    return {
+        "sentences": len(given),
+        "chance": (len(given) // 2 - 1) / (len(given) - 1),
+        "models": found,
+    }
 
 
 FACTS = {"sentences": sentences, "banks": banks}

@@ -29,7 +29,9 @@ def folder(name: str) -> Path:
     """The folder of a checkpoint that does not ship."""
     path = Path(os.environ.get("CLEARHEAD_CHECKPOINTS", "checkpoints")) / name
     if not path.exists():
-        raise SystemExit(f"{path}: there is no such checkpoint; docs/15-what-models-learn.md says where each is from")
+        raise SystemExit(
+            f"{path}: there is no such checkpoint; docs/15-what-models-learn.md says where each is from"
+        )
     return path
 
 
@@ -47,7 +49,7 @@ def images(data: str, part: str, count: int) -> LabelledImages:
     chosen = np.linspace(0, len(every.labels) - 1, count).astype(int)
     return LabelledImages(
         labels=[every.labels[i] for i in chosen], opened=lambda i: every.opened(int(chosen[i]))
-    )  # fmt: skip
+    )
 
 
 def pixels(bundle: ch.Bundle, data: LabelledImages) -> torch.Tensor:

@@ -25,28 +25,50 @@ Everything is imported when it is first used: importing clearhead imports no tor
 
 import os
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from . import lazy
+
 if TYPE_CHECKING:
-    from . import config, data, decode, draw, layers, look, models, tasks, tokens, training, weights
-    from .look import edit, watch
-    from .models import build, families
-    from .report.compare import compare
-    from .report.figures import figure
-    from .report.plot import plot
-    from .report.sweep import sweep
-    from .report.views import view
-    from .tasks.caption import caption
-    from .tasks.classify import classify
-    from .tasks.evaluation.evaluate import evaluate
-    from .tasks.generate import chat, generate, stream
-    from .tasks.score import score
-    from .tasks.text import embed, fill, likelihood
-    from .tasks.translate import translate
-    from .training import train, verify_resume
-    from .training.own_data.finetune import finetune
-    from .weights import Bundle, export, load, quantise, save
+    from . import config as config
+    from . import data as data
+    from . import decode as decode
+    from . import draw as draw
+    from . import layers as layers
+    from . import look as look
+    from . import models as models
+    from . import tasks as tasks
+    from . import tokens as tokens
+    from . import training as training
+    from . import weights as weights
+    from .look import edit as edit
+    from .look import watch as watch
+    from .models import build as build
+    from .models import families as families
+    from .report import figure as figure
+    from .report import view as view
+    from .report.compare import compare as compare
+    from .report.plot import plot as plot
+    from .report.sweep import sweep as sweep
+    from .tasks import embed as embed
+    from .tasks import evaluate as evaluate
+    from .tasks import fill as fill
+    from .tasks import likelihood as likelihood
+    from .tasks.caption import caption as caption
+    from .tasks.classify import classify as classify
+    from .tasks.generate import chat as chat
+    from .tasks.generate import generate as generate
+    from .tasks.generate import stream as stream
+    from .tasks.score import score as score
+    from .tasks.translate import translate as translate
+    from .training import finetune as finetune
+    from .training import train as train
+    from .training import verify_resume as verify_resume
+    from .weights import Bundle as Bundle
+    from .weights import export as export
+    from .weights import load as load
+    from .weights import quantise as quantise
+    from .weights import save as save
 
 # OpenMP reads this when torch is loaded. By default its idle threads spin, which beside one other busy process makes a
 # small step ten times slower; asleep, they cost some microseconds per operation. OMP_WAIT_POLICY=ACTIVE lets them spin.
@@ -54,32 +76,5 @@ if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.2.0"
-__all__ = [
-    "Bundle", "build", "caption", "chat", "classify", "compare", "config", "data", "decode", "draw", "edit", "embed",
-    "evaluate", "export", "families", "figure", "fill", "finetune", "generate", "layers", "likelihood", "load", "look",
-    "models", "plot", "quantise", "save", "score", "stream", "sweep", "tasks", "tokens", "train", "training",
-    "translate", "verify_resume", "view", "watch", "weights",
-]  # fmt: skip
 
-# The public functions and the folders that they come from; any other public name is a folder.
-_HOME = {
-    "build": "models", "families": "models",
-    "Bundle": "weights", "export": "weights", "load": "weights", "quantise": "weights", "save": "weights",
-    "edit": "look", "watch": "look",
-    "finetune": "training", "train": "training", "verify_resume": "training", "plot": "report", "sweep": "report",
-    "compare": "report", "figure": "report", "view": "report",
-    "caption": "tasks", "chat": "tasks", "classify": "tasks", "embed": "tasks", "evaluate": "tasks", "fill": "tasks",
-    "generate": "tasks", "likelihood": "tasks", "score": "tasks", "stream": "tasks", "translate": "tasks",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'clearhead' has no attribute {name!r}; it has {', '.join(__all__)}")
-    if name in _HOME:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return import_module(f".{name}", __name__)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+lazy.public_names(__name__)

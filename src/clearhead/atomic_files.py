@@ -86,7 +86,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: expected a new or an empty folder")
     if path.is_dir() and any(path.iterdir()):
-        raise InputError(f"{path} is not empty, and is not overwritten: expected a new or an empty folder")
+        raise InputError(
+            f"{path} is not empty, and is not overwritten: expected a new or an empty folder"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     place = path.resolve()  # "." has no name
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")

@@ -65,7 +65,9 @@ def fraction(config: Any, *names: str) -> None:
     """
     for name in names:
         if not 0.0 <= getattr(config, name) < 1.0:
-            raise InputError(f"{name}={getattr(config, name)}: expected a share, at least 0 and below 1")
+            raise InputError(
+                f"{name}={getattr(config, name)}: expected a share, at least 0 and below 1"
+            )
 
 
 def one_of(name: str, value: object, known: Iterable[str]) -> None:
@@ -84,4 +86,6 @@ def one_of(name: str, value: object, known: Iterable[str]) -> None:
     """
     words = list(known)
     if value not in words:
-        raise InputError(f"{name}={value!r}: expected one of {', '.join(words)}{nearest(value, words)}")
+        raise InputError(
+            f"{name}={value!r}: expected one of {', '.join(words)}{nearest(value, words)}"
+        )

@@ -34,7 +34,13 @@ T = TypeVar("T")
 Key = tuple[str, ...]  # a dotted key, split: a name may itself contain dots
 
 _COMMAND_LINE = "on the command line: "
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    type(None): "nothing",
+}
 
 
 class ConfigError(InputError):
@@ -52,7 +58,8 @@ class Origin:
 
     path: str | None = None  # the file as the user named it; None for values from Python
     text: str = ""  # the content of the file
-    changed: frozenset[Key] = frozenset()  # keys set on the command line, and sections created there
+    # keys set on the command line, and sections created there
+    changed: frozenset[Key] = frozenset()
 
     @cached_property
     def lines(self) -> dict[Key, int]:
@@ -89,10 +96,16 @@ class Table(dict[str, Any]):
     """
 
     def __init__(
-        self, values: Mapping[str, Any] | Iterable[Any] = (), *, origin: Origin | None = None, key: Key = ()
+        self,
+        values: Mapping[str, Any] | Iterable[Any] = (),
+        *,
+        origin: Origin | None = None,
+        key: Key = (),
     ) -> None:
         self.origin, self.key = origin or Origin(), key
-        super().__init__({name: self._inside(value, (*key, str(name))) for name, value in dict(values).items()})
+        super().__init__(
+            {name: self._inside(value, (*key, str(name))) for name, value in dict(values).items()}
+        )
 
     def _inside(self, value: Any, key: Key) -> Any:
         if isinstance(value, Mapping):
@@ -182,7 +195,10 @@ def load(path: str | Path) -> Table:
     try:
         values = tomllib.loads(text) if suffix == ".toml" else _json_values(text)
     except (ValueError, RecursionError) as cause:
-        at, last = re.search(r" line (\d+)", str(cause)), str(cause).endswith("(at end of document)")
+        at, last = (
+            re.search(r" line (\d+)", str(cause)),
+            str(cause).endswith("(at end of document)"),
+        )
         line = f":{at[1]}" if at else f":{text.count(chr(10)) + 1}" if last else ""
         raise ConfigError(f"{name}{line}: {cause}") from cause
     return Table(values, origin=Origin(name, text))
@@ -214,7 +230,9 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
                 )
         inner[key[-1]] = value
         changed.add((*table.key, *key))
-    return Table(out, origin=Origin(table.path, table.origin.text, frozenset(changed)), key=table.key)
+    return Table(
+        out, origin=Origin(table.path, table.origin.text, frozenset(changed)), key=table.key
+    )
 
 
 def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
@@ -298,7 +316,10 @@ def write(config: Any, path: str | Path) -> None:
         else:
             text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         data = text.encode()
-    except (TypeError, ValueError) as cause:  # None in TOML, dates and infinity in JSON, half of a surrogate pair
+    except (
+        TypeError,
+        ValueError,
+    ) as cause:  # None in TOML, dates and infinity in JSON, half of a surrogate pair
         raise ConfigError(f"{path}: cannot be written as {suffix[1:].upper()}: {cause}") from cause
     atomic_write(path, data)
 
@@ -312,16 +333,25 @@ def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origi
             inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
             hint = f"; there is {', '.join(inside)}" if inside else nearest(name, known)
             hint = hint or f"; the known keys are {', '.join(known)}"
-            raise ConfigError(f"{origin.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}")
-    needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING and n not in table]
+            raise ConfigError(
+                f"{origin.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}"
+            )
+    needed = [
+        n
+        for n, f in known.items()
+        if f.default is MISSING and f.default_factory is MISSING and n not in table
+    ]
     if needed:
         names = ", ".join(f"{'.'.join((*key, n))} ({_describe(hints[n])})" for n in needed)
         raise ConfigError(f"{origin.place(key)}missing {names}")
-    values = {name: _read_value(hints[name], value, (*key, name), origin) for name, value in table.items()}
+    values = {
+        name: _read_value(hints[name], value, (*key, name), origin) for name, value in table.items()
+    }
     try:
         return kind(**values)
     except ValueError as cause:
-        named = [word for word in re.findall(r"\w+", str(cause)) if word in table]  # fields that the message is about
+        # fields that the message is about
+        named = [word for word in re.findall(r"\w+", str(cause)) if word in table]
         section = f"{'.'.join(key)}: " if key else ""
         raise ConfigError(f"{origin.place((*key, *named[:1]))}{section}{cause}") from cause
 
@@ -343,9 +373,12 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
         pass
     except UnicodeEncodeError as cause:  # the command line may have bytes that are not UTF-8
         raise _mismatch(key, origin, value, "text of whole characters") from cause
-    if str in scalars and type(value) is int:  # such as a column called 2: the command line has no quotes
+    # such as a column called 2: the command line has no quotes
+    if str in scalars and type(value) is int:
         return str(value)
-    words = [x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)]
+    words = [
+        x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)
+    ]
     got = json.dumps(value) if isinstance(value, float | bool) else _describe(type(value))
     hint = nearest(value, words) if words and isinstance(value, str) else f", got {got}"
     raise _mismatch(key, origin, value, f"{_describe(kind)}{hint}")
@@ -356,13 +389,25 @@ def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     if is_dataclass(kind):
         return _read_dataclass(kind, value, key, origin)
     box, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
-    if box in (dict, Mapping):  # left as it is where any value is allowed: a Table keeps its line numbers
+    # left as it is where any value is allowed: a Table keeps its line numbers
+    if box in (dict, Mapping):
         anything = inner[1] is Any and isinstance(value, dict)
-        return value if anything else {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
-    kinds = inner if box is tuple and get_args(kind) and Ellipsis not in inner else inner[:1] * len(value)
+        return (
+            value
+            if anything
+            else {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
+        )
+    kinds = (
+        inner
+        if box is tuple and get_args(kind) and Ellipsis not in inner
+        else inner[:1] * len(value)
+    )
     if len(kinds) != len(value):
         raise _mismatch(key, origin, value, f"{_describe(kind)}, got {len(value)}")
-    items = (_read_value(k, v, (*key, str(i)), origin) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    items = (
+        _read_value(k, v, (*key, str(i)), origin)
+        for i, (k, v) in enumerate(zip(kinds, value, strict=True))
+    )
     return list(items) if box is list else tuple(items)
 
 
@@ -379,7 +424,9 @@ def _container_types(kind: Any) -> tuple[type, ...]:
 
 
 def _mismatch(key: Key, origin: Origin, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{origin.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}")
+    return ConfigError(
+        f"{origin.place(key)}{'.'.join(key)} = {reprlib.repr(value)}: expected {expected}"
+    )
 
 
 def _describe(kind: Any) -> str:
@@ -404,7 +451,9 @@ def _to_plain(value: Any, key: Key) -> Any:
         for field in fields(value):
             if values.get(field.name, MISSING) is None and field.default is not None:
                 name = ".".join((*key, field.name))
-                raise ConfigError(f"{name} = None cannot be written: left out, it would not be None when read again")
+                raise ConfigError(
+                    f"{name} = None cannot be written: left out, it would not be None when read again"
+                )
         return {name: _to_plain(x, (*key, name)) for name, x in values.items() if x is not None}
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _to_plain(x, (*key, name)) for name, x in value.items()}
@@ -412,7 +461,9 @@ def _to_plain(value: Any, key: Key) -> Any:
         return [_to_plain(x, (*key, str(i))) for i, x in enumerate(value)]
     if value is None or isinstance(value, str | int | float | date | time):
         return value
-    raise ConfigError(f"{'.'.join(key)} = {reprlib.repr(value)} cannot be written: it is not plain data")
+    raise ConfigError(
+        f"{'.'.join(key)} = {reprlib.repr(value)} cannot be written: it is not plain data"
+    )
 
 
 def _suffix(path: str | Path) -> str:
@@ -447,7 +498,9 @@ def _json_values(text: str) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             names = [name for name, _ in pairs]
-            raise InputError(f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice")
+            raise InputError(
+                f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice"
+            )
         return values
 
     def refuse(word: str) -> None:
@@ -456,7 +509,9 @@ def _json_values(text: str) -> dict[str, Any]:
     values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     if half := _half_character(values) if "\\ud" in text.lower() else None:
         line = text[: text.lower().index(half)].count("\n") + 1
-        raise InputError(f"{half} is half of a surrogate pair, and no character by itself: line {line}")
+        raise InputError(
+            f"{half} is half of a surrogate pair, and no character by itself: line {line}"
+        )
     if not isinstance(values, dict):
         raise InputError(f"expected a table {{...}}, got {_describe(type(values))}")
     return values

@@ -16,7 +16,9 @@ _ONES = 2**64 - 1
 _GOLDEN, _FIRST, _SECOND = (np.uint64(c) for c in CONSTANTS)
 
 
-def bits(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.uint64]:
+def bits(
+    seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0
+) -> NDArray[np.uint64]:
     """Return 64 random bits for each row and column; a row's bits do not depend on which other rows are drawn.
 
     Args:
@@ -35,7 +37,9 @@ def bits(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: in
         >>> bool((bits(7, 0, np.array([5, 2]), 3)[1] == bits(7, 0, np.array([2]), 3)[0]).all())
         True
     """
-    row = _absorb(np.array([key(seed, step, stream)], np.uint64), np.asarray(rows).astype(np.uint64))
+    row = _absorb(
+        np.array([key(seed, step, stream)], np.uint64), np.asarray(rows).astype(np.uint64)
+    )
     return _absorb(row[:, None], np.arange(columns, dtype=np.uint64))
 
 
@@ -58,7 +62,13 @@ def key(seed: int, step: int, stream: int = 0) -> int:
 
 
 def integers(
-    seed: int, step: int, rows: NDArray[np.int64], columns: int, low: int, high: int, stream: int = 0
+    seed: int,
+    step: int,
+    rows: NDArray[np.int64],
+    columns: int,
+    low: int,
+    high: int,
+    stream: int = 0,
 ) -> NDArray[np.int64]:
     """Return uniform integers n with low <= n < high, to a bias of at most (high - low) / 2^64.
 
@@ -80,7 +90,9 @@ def integers(
     return (bits(seed, step, rows, columns, stream) % np.uint64(high - low)).astype(np.int64) + low
 
 
-def uniform(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.float64]:
+def uniform(
+    seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0
+) -> NDArray[np.float64]:
     """Return uniform numbers u with 0 <= u < 1, of 53 random bits each.
 
     Args:
@@ -98,7 +110,9 @@ def uniform(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream:
     return (bits(seed, step, rows, columns, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def normal(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0) -> NDArray[np.float64]:
+def normal(
+    seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: int = 0
+) -> NDArray[np.float64]:
     """Return standard normal numbers, two from each pair of uniform ones (Box and Muller 1958).
 
     Args:
@@ -117,7 +131,9 @@ def normal(seed: int, step: int, rows: NDArray[np.int64], columns: int, stream: 
     # Whole arrays, not strided views: the same code path, so the same bits, whatever the number of rows.
     radius = np.sqrt(-2 * np.log1p(-np.ascontiguousarray(u[:, 0::2])))
     angle = 2 * np.pi * np.ascontiguousarray(u[:, 1::2])
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2).reshape(u.shape)[:, :columns]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2).reshape(u.shape)[
+        :, :columns
+    ]
 
 
 def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.int64]:
@@ -133,7 +149,9 @@ def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.in
         >>> permutation(7, 1, 8)
         array([2, 7, 6, 1, 3, 0, 4, 5])
     """
-    return np.argsort(bits(seed, epoch, np.zeros(1, np.int64), n, stream)[0], kind="stable").astype(np.int64)
+    return np.argsort(bits(seed, epoch, np.zeros(1, np.int64), n, stream)[0], kind="stable").astype(
+        np.int64
+    )
 
 
 def _absorb(key: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -8,7 +8,12 @@ import torch
 
 from .errors import InputError, nearest
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 def find_device(device: str | torch.device) -> torch.device:
@@ -23,7 +28,11 @@ def find_device(device: str | torch.device) -> torch.device:
         >>> find_device("cpu")
         device(type='cpu')
     """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     name = next(kind for kind, there in available.items() if there) if device == "auto" else device
     try:
         result = torch.device(name)
@@ -31,13 +40,17 @@ def find_device(device: str | torch.device) -> torch.device:
         raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1 or mps") from cause
     if not available.get(result.type, True):
         here = ", ".join(kind for kind, there in available.items() if there)
-        raise InputError(f"device={str(device)!r}: there is no such device here; expected one of {here}")
+        raise InputError(
+            f"device={str(device)!r}: there is no such device here; expected one of {here}"
+        )
     if result.type == "cuda":
         if result.index is None and "LOCAL_RANK" in os.environ:
             result = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         if (result.index or 0) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
-            raise InputError(f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{last}")
+            raise InputError(
+                f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{last}"
+            )
     return result
 
 
@@ -53,5 +66,7 @@ def find_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """
     if isinstance(dtype, str) and dtype not in DTYPES:
         names = (*DTYPES, "int8")  # int8 is not a dtype of a whole model, but weights.load takes it
-        raise InputError(f"dtype={dtype!r}: expected one of {', '.join(names)}{nearest(dtype, names)}")
+        raise InputError(
+            f"dtype={dtype!r}: expected one of {', '.join(names)}{nearest(dtype, names)}"
+        )
     return DTYPES[dtype] if isinstance(dtype, str) else dtype

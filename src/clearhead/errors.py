@@ -62,7 +62,9 @@ class CutNotice(Notice):
         first = ", ".join(str(i + 1) for i in list(lengths)[:5])
         longest = "the longest" if len(lengths) > 1 else "it"
         names = first + (f" and {len(lengths) - 5} more" if len(lengths) > 5 else "")
-        super().__init__(f"text {names} of {texts} is {self.problem(max(lengths.values()), longest)}")
+        super().__init__(
+            f"text {names} of {texts} is {self.problem(max(lengths.values()), longest)}"
+        )
 
     def problem(self, tokens: int, name: str = "it") -> str:
         """What happened to a text of so many tokens."""
@@ -93,5 +95,9 @@ def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
     wanted = str(name).lower()
     similar = difflib.get_close_matches(wanted, list(known), n=most, cutoff=0.5)
     alike = [difflib.SequenceMatcher(None, other, wanted).ratio() for other in similar]
-    words = [known[other] for other, ratio in zip(similar, alike, strict=True) if ratio >= alike[0] - CLOSE]
+    words = [
+        known[other]
+        for other, ratio in zip(similar, alike, strict=True)
+        if ratio >= alike[0] - CLOSE
+    ]
     return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}" if words else ""

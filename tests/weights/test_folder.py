@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 import torch
-from image_models import picture, pixels_model, registered
 
 import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, read_config, shipped
 from clearhead.weights.folder import describe, find
+from image_models import picture, pixels_model, registered
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 import torch
-from foreign_folders import foreign, foreign_folder
 from safetensors.torch import load_file, save_file
 
 import clearhead as ch
 from clearhead.errors import Notice, UserError
 from clearhead.weights import WeightsError
 from clearhead.weights.folder import describe
+from foreign_folders import foreign, foreign_folder
 
 pytest.importorskip("transformers")
 pytestmark = [

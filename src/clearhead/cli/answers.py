@@ -23,7 +23,9 @@ from ..errors import CutNotice, TextError
 from .output import progress
 from .text_input import Item
 
-FIRST = 4  # inputs of the first batch, so that it is answered soon; each batch is twice as large as the one before
+# inputs of the first batch, so that it is answered soon; each batch is twice as large as the one
+# before
+FIRST = 4
 MOST = 256  # inputs of a batch
 CHARACTERS = 1 << 17  # characters of a batch; a longer text is a batch of its own
 
@@ -68,14 +70,20 @@ def print_answers(
                 else:
                     line = record(result) if as_json else plain(result)
                 lines.append(
-                    json.dumps(describe(item) | line, allow_nan=False) if isinstance(line, dict)
-                    else f"{_field(item.text)}\t{line}" if named else line
-                )  # fmt: skip
+                    json.dumps(describe(item) | line, allow_nan=False)
+                    if isinstance(line, dict)
+                    else f"{_field(item.text)}\t{line}"
+                    if named
+                    else line
+                )
             write_lines(lines)
             count += len(batch)
             done(sum(item.size for item in batch), total)
     if failed:
-        print(f"{failed:,} of {count:,} lines {'has' if failed == 1 else 'have'} no result", file=sys.stderr)
+        print(
+            f"{failed:,} of {count:,} lines {'has' if failed == 1 else 'have'} no result",
+            file=sys.stderr,
+        )
         raise typer.Exit(1)
 
 
@@ -92,7 +100,9 @@ def write_lines(lines: Iterable[str]) -> None:
         if not isinstance(binary, io.RawIOBase):
             sys.stdout.write(text)
         else:  # PYTHONUNBUFFERED: a write that a signal interrupts writes a part, and Python drops the rest
-            left = text.replace("\n", os.linesep).encode(sys.stdout.encoding, sys.stdout.errors or "strict")
+            left = text.replace("\n", os.linesep).encode(
+                sys.stdout.encoding, sys.stdout.errors or "strict"
+            )
             while left:
                 left = left[binary.write(left) or 0 :]
         sys.stdout.flush()
@@ -161,7 +171,9 @@ def _answers(batch: list[Item], answer: Answer, first: int, told: set[str]) -> l
         if len(batch) == 1:
             return [problem]
         half = len(batch) // 2  # the halves without such a text are answered in one go
-        return _answers(batch[:half], answer, first, told) + _answers(batch[half:], answer, first + half, told)
+        return _answers(batch[:half], answer, first, told) + _answers(
+            batch[half:], answer, first + half, told
+        )
     for one in caught:
         if isinstance(one.message, CutNotice):
             for i, tokens in one.message.lengths.items():

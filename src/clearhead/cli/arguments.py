@@ -22,21 +22,35 @@ RecipeFile = Annotated[
     ),
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3.")
-]  # fmt: skip
-DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder in which data files are looked for first.")]
+    list[str] | None,
+    typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3."),
+]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="Folder in which data files are looked for first.")
+]
 Device = Annotated[
-    str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.", autocompletion=completion.devices)
-]  # fmt: skip
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and the result.")]
+    str,
+    typer.Option(
+        "--device", help="auto, cpu, cuda, cuda:1, mps.", autocompletion=completion.devices
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and the result.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object per input, each on a line of its own.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print a JSON object per input, each on a line of its own.")
+]
 Options = Annotated[
-    list[str] | None, typer.Argument(metavar="OPTION", help="Options, written name=value: see above.")
-]  # fmt: skip
+    list[str] | None,
+    typer.Argument(metavar="OPTION", help="Options, written name=value: see above."),
+]
 MoreTexts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TEXT... OPTION", help="More texts or files; and options, written name=value: see above."),
+    typer.Argument(
+        metavar="TEXT... OPTION",
+        help="More texts or files; and options, written name=value: see above.",
+    ),
 ]
 Model = Annotated[
     str,
@@ -47,17 +61,23 @@ Model = Annotated[
     ),
 ]
 Text = Annotated[
-    str, typer.Argument(metavar="TEXT", help="A text, a file with one text per line, a table, or - for stdin.")
-]  # fmt: skip
+    str,
+    typer.Argument(
+        metavar="TEXT", help="A text, a file with one text per line, a table, or - for stdin."
+    ),
+]
 Texts = Annotated[
     list[str],
     typer.Argument(
-        metavar="INPUT", help="Texts, files with one text per line, tables, - for stdin; or image files, folders."
+        metavar="INPUT",
+        help="Texts, files with one text per line, tables, - for stdin; or image files, folders.",
     ),
 ]
 TextColumn = Annotated[
     str | None,
-    typer.Option("--column", help="The column of a table (.csv, .tsv, .jsonl, .parquet) that has the texts."),
+    typer.Option(
+        "--column", help="The column of a table (.csv, .tsv, .jsonl, .parquet) that has the texts."
+    ),
 ]
 Type = Annotated[
     str | None,
@@ -97,13 +117,20 @@ def keyword_options(function: Callable[..., Any], words: list[str] | None) -> di
 
     check_once(words)
     table = override(Table(), *words or ())
-    read(options_class(function), table)  # for its checks: the values are passed on as they were written
+    # for its checks: the values are passed on as they were written
+    read(options_class(function), table)
     return dict(table)
 
 
 def options_class(function: Callable[..., Any]) -> type[Any]:
     """A dataclass with the keyword-only parameters of a function."""
     hints = get_type_hints(function)
-    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    fields = [(p.name, hints[p.name], field(default=p.default)) for p in keywords if p.name not in NOT_OPTIONS]
+    keywords = [
+        p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    fields = [
+        (p.name, hints[p.name], field(default=p.default))
+        for p in keywords
+        if p.name not in NOT_OPTIONS
+    ]
     return make_dataclass(function.__name__, fields, kw_only=True)

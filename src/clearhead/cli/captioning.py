@@ -26,13 +26,21 @@ IMAGES = 16  # images that are captioned at a time
 def caption(
     model: Model,
     images: Annotated[
-        list[str], typer.Argument(metavar="IMAGE", help="Image files and folders; then options, name=value: see above.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGE", help="Image files and folders; then options, name=value: see above."
+        ),
     ],
     maps: Annotated[
-        Path | None, typer.Option("--maps", help="A folder for a picture per image, with a panel per word.")
+        Path | None,
+        typer.Option("--maps", help="A folder for a picture per image, with a panel per word."),
     ] = None,
     evidence: Annotated[
-        bool, typer.Option("--evidence", help="Map which places speak for a word, instead of its attention (slower).")
+        bool,
+        typer.Option(
+            "--evidence",
+            help="Map which places speak for a word, instead of its attention (slower).",
+        ),
     ] = False,
     device: Device = "auto",
     as_json: JsonLines = False,
@@ -43,7 +51,8 @@ def caption(
     from ..tasks.caption import caption
     from ..weights import load
 
-    files = [word for word in images if "=" not in word or os.path.exists(word)]  # Path.exists raises for long texts
+    # Path.exists raises for long texts
+    files = [word for word in images if "=" not in word or os.path.exists(word)]
     options = keyword_options(caption, [word for word in images if word not in files])
     if not files:
         raise InputError("no image: expected a file or a folder before the options")
@@ -58,10 +67,17 @@ def caption(
         return results
 
     print_answers(
-        [[Item(text=item, place=item, given=True, key="image") for item in items]], answer, as_json=as_json,
-        plain=lambda one: as_line(one.text), named=items != files or len(files) > 1, total=len(items), most=IMAGES,
-        record=lambda one: one.to_dict() | ({"evidence": one.evidence().tolist()} if evidence else {}),
-    )  # fmt: skip
+        [[Item(text=item, place=item, given=True, key="image") for item in items]],
+        answer,
+        as_json=as_json,
+        plain=lambda one: as_line(one.text),
+        named=items != files or len(files) > 1,
+        total=len(items),
+        most=IMAGES,
+        record=lambda one: (
+            one.to_dict() | ({"evidence": one.evidence().tolist()} if evidence else {})
+        ),
+    )
 
 
 def _picture_paths(images: list[str], folder: Path) -> list[Path]:
@@ -85,4 +101,12 @@ def _save_strip(result: Any, image: Any, path: Path, evidence: bool) -> None:
     from ..draw import save, strip
 
     seen = result.forced.bundle.preprocessing.seen(open_image(image))
-    save(strip(np.asarray(seen), result.evidence() if evidence else result.maps, result.words, title=result.text), path)
+    save(
+        strip(
+            np.asarray(seen),
+            result.evidence() if evidence else result.maps,
+            result.words,
+            title=result.text,
+        ),
+        path,
+    )

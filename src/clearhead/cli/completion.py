@@ -18,7 +18,9 @@ LONGEST = 100_000  # bytes; a larger file is no recipe
 
 def models(incomplete: str) -> list[str]:
     """The shipped models, and folders and files of models."""
-    return _begins(incomplete, *sorted(card.parent.name for card in ZOO.glob("*/card.toml"))) + folders(incomplete)
+    return _begins(
+        incomplete, *sorted(card.parent.name for card in ZOO.glob("*/card.toml"))
+    ) + folders(incomplete)
 
 
 def folders(incomplete: str) -> list[str]:
@@ -74,7 +76,9 @@ def _begins(incomplete: str, *names: str) -> list[str]:
 def _is_model(path: Path) -> bool:
     if not (path / "recipe.toml").is_file():  # no run folder
         return (path / "config.json").is_file() or path.suffix == ".gguf"
-    saved = any((path / "model" / name).is_file() for name in ("config.json", "adapter_config.json"))
+    saved = any(
+        (path / "model" / name).is_file() for name in ("config.json", "adapter_config.json")
+    )
     unfinished = (path / "unfinished" / "config.json").is_file()
     return saved or (unfinished and any((path / "checkpoints").glob("step-*")))
 
@@ -98,7 +102,11 @@ def _near(incomplete: str, accept: Callable[[Path], bool]) -> Iterator[str]:
     start, name = os.path.split(incomplete)
     begun = [path for path in _inside(start) if os.path.basename(path).startswith(name)]
     for path in begun[:MOST]:
-        paths = [path] if accept(Path(path)) else filter(lambda below: accept(Path(below)), _inside(path)[:MOST])
+        paths = (
+            [path]
+            if accept(Path(path))
+            else filter(lambda below: accept(Path(below)), _inside(path)[:MOST])
+        )
         yield from (one for one in paths if shlex.quote(one) == one)
 
 

@@ -20,11 +20,13 @@ class ConfigField:
     required: bool  # it has no default
     default: Any  # a plain value; a dict if the field is a config itself
     choices: tuple[str, ...]  # the words of a Literal
-    meaning: str  # the comment beside it
+    meaning: str  # the comment beside or above it
 
     def row(self) -> tuple[str, str, str]:
         """A row of a table: the name, the default as TOML has it, the meaning with the choices."""
-        default = "" if self.default is None else "{...}" if self.is_section else json.dumps(self.default)
+        default = (
+            "" if self.default is None else "{...}" if self.is_section else json.dumps(self.default)
+        )
         choices = f" ({' '.join(self.choices)})" if self.choices else ""
         return self.name, "needed" if self.required else default, self.meaning + choices
 
@@ -36,7 +38,11 @@ class ConfigField:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         default = {} if self.required else {"default": self.default}
-        return default | ({"choices": list(self.choices)} if self.choices else {}) | {"meaning": self.meaning}
+        return (
+            default
+            | ({"choices": list(self.choices)} if self.choices else {})
+            | {"meaning": self.meaning}
+        )
 
 
 def config_fields(kind: type[Any]) -> list[ConfigField]:
@@ -47,14 +53,26 @@ def config_fields(kind: type[Any]) -> list[ConfigField]:
 
 
 def _config_field(field: Field[Any], hint: Any, source: str) -> ConfigField:
-    # The first comment after the name, unless the next member of the class begins before it.
-    comment = re.search(rf"^    {field.name}: (?:(?!\n    \w)[^#])*# (.*)$", source, re.MULTILINE)
     default = field.default_factory() if field.default_factory is not MISSING else field.default
     default = dump(default) if is_dataclass(default) else default
     return ConfigField(
-        name=field.name, required=default is MISSING, default=None if default is MISSING else default,
-        choices=tuple(_choices(hint)), meaning=comment[1] if comment else "",
-    )  # fmt: skip
+        name=field.name,
+        required=default is MISSING,
+        default=None if default is MISSING else default,
+        choices=tuple(_choices(hint)),
+        meaning=_comment(field.name, source),
+    )
+
+
+def _comment(name: str, source: str) -> str:
+    """The comment beside a field of a class, or else the lines of comment directly above it."""
+    # The first comment after the name, unless the next member of the class begins before it.
+    beside = re.search(rf"^    {name}: (?:(?!\n    [\w#])[^#])*# (.*)$", source, re.MULTILINE)
+    if beside:
+        return beside[1]
+    above = re.search(rf"((?:^    # .*\n)+)    {name}: ", source, re.MULTILINE)
+    lines = above[1].splitlines() if above else []
+    return " ".join(line.strip("# ") for line in lines)
 
 
 def _choices(hint: Any) -> list[str]:

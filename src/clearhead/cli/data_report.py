@@ -35,7 +35,8 @@ def show_images(found: UnderstoodImages) -> None:
     """Print what is in a folder of images."""
     facts = {
         "folder": found.path,
-        "kind": "images: " + ("the folders inside are classes" if found.labels else "without classes"),
+        "kind": "images: "
+        + ("the folders inside are classes" if found.labels else "without classes"),
         "images": f"{found.images:,}",
         "classes": _labels(found.labels),
         "sizes": _sizes(found.sizes),
@@ -51,7 +52,11 @@ def _unreadable(found: UnderstoodImages) -> str:
     if not found.bad:
         return ""
     told = f"{unreadable_told(len(found.bad), found.images)}, the first {found.bad[0]}"
-    return told if found.options.get("skip_bad") else f"{told}: a training stops at them; data.skip_bad=true {SKIPS}"
+    return (
+        told
+        if found.options.get("skip_bad")
+        else f"{told}: a training stops at them; data.skip_bad=true {SKIPS}"
+    )
 
 
 def _sizes(sizes: dict[str, int]) -> str:
@@ -71,19 +76,30 @@ def section(found: Understood | UnderstoodImages) -> str:
 
 def _facts(found: Understood) -> list[tuple[str, str]]:
     noun = "row" if found.columns else "line"
-    total = f"about {found.rows:,}, estimated from the first {found.read:,}" if found.sampled else f"{found.rows:,}"
+    total = (
+        f"about {found.rows:,}, estimated from the first {found.read:,}"
+        if found.sampled
+        else f"{found.rows:,}"
+    )
     facts = {
         "file": "\n".join(found.files),
-        "format": ", ".join(part for part in (found.format, found.encoding, _delimiter(found)) if part),
-        "header": {True: "yes", False: "no: the columns are called by their numbers", None: ""}[found.header],
+        "format": ", ".join(
+            part for part in (found.format, found.encoding, _delimiter(found)) if part
+        ),
+        "header": {True: "yes", False: "no: the columns are called by their numbers", None: ""}[
+            found.header
+        ],
         "columns": ", ".join(found.columns),
         "kind": f"{found.kind}: {found.why}",
         "read": found.chosen,
         "candidates": found.other_columns,
         f"{noun}s": total,
         "labels": _labels(found.labels),
-        "left out": left_out_told(found.empty, found.kind).removesuffix(" left out") if found.columns else "",
-        "duplicates": f"{counted(found.duplicates, noun)} with the texts of an earlier one" * bool(found.duplicates),
+        "left out": left_out_told(found.empty, found.kind).removesuffix(" left out")
+        if found.columns
+        else "",
+        "duplicates": f"{counted(found.duplicates, noun)} with the texts of an earlier one"
+        * bool(found.duplicates),
         "split": found.split,
         "cut": found.cut,
     }
@@ -101,8 +117,11 @@ def _labels(labels: dict[str, int]) -> str:
 
 
 def _row(number: int, values: dict[str, Any]) -> list[tuple[str, str, str]]:
-    shown = [(name, value if isinstance(value, str) else repr(value)) for name, value in values.items()]
+    shown = [
+        (name, value if isinstance(value, str) else repr(value)) for name, value in values.items()
+    ]
     cut = [
-        (name, (text[: WIDTH - 3] + "..." if len(text) > WIDTH else text).replace("\n", " / ")) for name, text in shown
+        (name, (text[: WIDTH - 3] + "..." if len(text) > WIDTH else text).replace("\n", " / "))
+        for name, text in shown
     ]
     return [(str(number) if i == 0 else "", name, text) for i, (name, text) in enumerate(cut)]

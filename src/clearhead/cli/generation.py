@@ -18,8 +18,12 @@ from .verb import verb
 
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 Stream = Annotated[
-    bool, typer.Option("--stream", help="With --json: also an object per token, as it comes, before the whole result.")
-]  # fmt: skip
+    bool,
+    typer.Option(
+        "--stream",
+        help="With --json: also an object per token, as it comes, before the whole result.",
+    ),
+]
 
 
 @verb(
@@ -30,7 +34,9 @@ Stream = Annotated[
 )
 def generate(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text to continue, or - for stdin.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="A text to continue, or - for stdin.")
+    ],
     options: Options = None,
     device: Device = "auto",
     dtype: Type = None,
@@ -53,7 +59,9 @@ def generate(
     chosen = keyword_options(generate, options)
     several = chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1
     if stream and several:
-        raise InputError("--stream: expected one answer without a beam search, samples=1 and beams=1")
+        raise InputError(
+            "--stream: expected one answer without a beam search, samples=1 and beams=1"
+        )
     bundle = load(model, device=device, dtype=dtype)
     if several or (as_json and not stream):
         result: Any = generate(bundle, prompt, **chosen)
@@ -87,10 +95,14 @@ def chat(
         ),
     ] = None,
     system: Annotated[
-        str | None, typer.Option("--system", help="The system message, for conversations without one.")
+        str | None,
+        typer.Option("--system", help="The system message, for conversations without one."),
     ] = None,
     messages: Annotated[
-        str | None, typer.Option("--messages", metavar="FILE", help="Answer the messages of a file, or - for stdin.")
+        str | None,
+        typer.Option(
+            "--messages", metavar="FILE", help="Answer the messages of a file, or - for stdin."
+        ),
     ] = None,
     device: Device = "auto",
     dtype: Type = None,
@@ -108,12 +120,15 @@ def chat(
 
     questions, words = divided(options)
     if len(questions) > 1:
-        raise InputError(f"{len(questions)} questions, {questions}: expected one, in quotes; --messages reads several")
+        raise InputError(
+            f"{len(questions)} questions, {questions}: expected one, in quotes; --messages reads several"
+        )
     if questions and messages is not None:
         raise InputError("a question and --messages: expected one of them")
     chosen, bundle = keyword_options(chat, words), load(model, device=device, dtype=dtype)
     begin = [] if system is None else [{"role": "system", "content": system}]
-    conversation(bundle, [*begin, {"role": "user", "content": "Hello."}])  # raises before the user types
+    # raises before the user types
+    conversation(bundle, [*begin, {"role": "user", "content": "Hello."}])
     answer = _Answers(bundle, chosen, as_json=as_json, stream=stream)
     if messages is not None:
         _answer_file(messages, begin, answer)
@@ -130,7 +145,9 @@ def chat(
 class _Answers:
     """The answers of a chat model, printed as they come: as text, or as JSON."""
 
-    def __init__(self, bundle: Any, options: dict[str, Any], *, as_json: bool, stream: bool) -> None:
+    def __init__(
+        self, bundle: Any, options: dict[str, Any], *, as_json: bool, stream: bool
+    ) -> None:
         self.bundle, self.options, self.as_json, self.stream = bundle, options, as_json, stream
 
     def show(self, messages: list[Message]) -> Message:
@@ -184,17 +201,25 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
 
     if name != "-":
         locate(name)
-    blocks = ([item for item in block if item.problem or item.text.strip()] for block in read_texts([name]))
+    blocks = (
+        [item for item in block if item.problem or item.text.strip()]
+        for block in read_texts([name])
+    )
     first = next((block for block in blocks if block), None)
     if first is None:
         raise DataError(f"{name} is empty: expected messages, one JSON object per line")
     items = chain([first], blocks)
     if _has_messages(first[0].text):
         print_answers(
-            items, lambda lines, _: [answers.answer(_conversation(line, begin)) for line in lines],
-            as_json=answers.as_json, plain=lambda one: as_line(one.text), record=_record, describe=_input, named=False,
+            items,
+            lambda lines, _: [answers.answer(_conversation(line, begin)) for line in lines],
+            as_json=answers.as_json,
+            plain=lambda one: as_line(one.text),
+            record=_record,
+            describe=_input,
+            named=False,
             most=1,
-        )  # fmt: skip
+        )
         return
     messages: list[Message] = []
     for item in chain.from_iterable(items):
@@ -219,7 +244,11 @@ def _listed(value: Any) -> Any:
     """The list of messages of an object; None if it has none."""
     from ..data.text.conversations import LISTS
 
-    return next((value[key] for key in LISTS if key in value), None) if isinstance(value, dict) else None
+    return (
+        next((value[key] for key in LISTS if key in value), None)
+        if isinstance(value, dict)
+        else None
+    )
 
 
 def _conversation(line: str, begin: list[Message]) -> list[Message]:
@@ -237,7 +266,11 @@ def _whole(messages: list[Message], begin: list[Message]) -> list[Message]:
     from ..errors import TextError
 
     if not messages or messages[-1]["role"] == "assistant":
-        raise TextError("the last message is the assistant's: expected one to answer" if messages else "no messages")
+        raise TextError(
+            "the last message is the assistant's: expected one to answer"
+            if messages
+            else "no messages"
+        )
     return messages if messages[0]["role"] == "system" else [*begin, *messages]
 
 
@@ -260,7 +293,9 @@ def _checked(messages: list[Any]) -> list[Message]:
         keys = message_keys(one)
         if keys is None or not all(isinstance(one[key], str) for key in keys):
             shown = json.dumps(one)[:60]
-            raise TextError(f'{shown} is not a message: expected {{"role": "user", "content": "..."}}')
+            raise TextError(
+                f'{shown} is not a message: expected {{"role": "user", "content": "..."}}'
+            )
         role, content = (one[key] for key in keys)
         checked.append({**one, "role": ROLES.get(role, role), "content": content})
     return checked

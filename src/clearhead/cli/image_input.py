@@ -26,6 +26,10 @@ def images_of(inputs: Sequence[str]) -> list[str]:
             raise DataError(f"{item}: none of its {len(files)} images can be decoded")
         if bad:
             names = ", ".join(sorted(bad)[:5]) + (" and others" if len(bad) > 5 else "")
-            warnings.warn(f"{len(bad)} of {len(files)} images cannot be decoded and are left out: {names}", Notice, 2)
+            warnings.warn(
+                f"{len(bad)} of {len(files)} images cannot be decoded and are left out: {names}",
+                Notice,
+                2,
+            )
         images += [file for file in files if file not in bad]
     return images

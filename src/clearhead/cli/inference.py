@@ -61,9 +61,12 @@ def translate(
     print_answers(
         read_texts(texts, where),
         lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),  # type: ignore[arg-type, return-value]
-        as_json=as_json, plain=lambda one: as_line(one.text), record=lambda one: one.to_dict(), named=False,
+        as_json=as_json,
+        plain=lambda one: as_line(one.text),
+        record=lambda one: one.to_dict(),
+        named=False,
         total=total_size(texts, where),
-    )  # fmt: skip
+    )
 
 
 @verb(
@@ -88,7 +91,9 @@ def evaluate(
         ),
     ],
     root: DataFolder = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A file for the model's answers, one per line.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A file for the model's answers, one per line.")
+    ] = None,
     device: Device = "auto",
     dtype: Type = None,
     as_json: Json = False,
@@ -104,15 +109,21 @@ def evaluate(
     if out is not None:  # checked before the work is done
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir() or not os.access(out.parent, os.W_OK):
-            raise InputError(f"--out {out}: expected the name of a file, in a folder that can be written to")
+            raise InputError(
+                f"--out {out}: expected the name of a file, in a folder that can be written to"
+            )
     bundle = load(model, device=device, dtype=dtype)
     with progress() as done:
-        result: Any = evaluate(bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options)
+        result: Any = evaluate(
+            bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options
+        )
     show(result, as_json)
     if out is not None:
         answers = result.to_dict().get("hypotheses")
         if answers is None:
-            raise InputError(f"--out {out}: a language model has no answers to write, only perplexity")
+            raise InputError(
+                f"--out {out}: a language model has no answers to write, only perplexity"
+            )
         atomic_write(out, "".join(f"{line}\n" for line in answers).encode())
 
 
@@ -148,9 +159,13 @@ def score(
         return
     where = None if "translate" in bundle.can else _text_column(column)
     print_answers(
-        read_texts([text], where), _scorer(bundle), as_json=as_json, record=lambda one: one.to_dict(),
-        plain=_score_fields, total=total_size([text], where),
-    )  # fmt: skip
+        read_texts([text], where),
+        _scorer(bundle),
+        as_json=as_json,
+        record=lambda one: one.to_dict(),
+        plain=_score_fields,
+        total=total_size([text], where),
+    )
 
 
 def _scorer(bundle: Any) -> Callable[[list[str], int], Any]:
@@ -177,7 +192,9 @@ def _score_table(result: Any) -> Any:
         return rows((f"{result.logprob:.2f}", f"nats in all; {result.score:.2f} per token"))
     each = zip(result.logprobs, result.pieces, strict=True)
     lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
-    return rows(*lines, (f"{result.logprob:.2f}", f"nats in all; perplexity {result.perplexity:.2f}"))
+    return rows(
+        *lines, (f"{result.logprob:.2f}", f"nats in all; perplexity {result.perplexity:.2f}")
+    )
 
 
 def _score_fields(result: Any) -> str:
@@ -196,7 +213,8 @@ def fill(
     text: Annotated[
         str,
         typer.Argument(
-            metavar="TEXT", help="A text with one or more \\[MASK] in it, a file with one per line, or - for stdin."
+            metavar="TEXT",
+            help="A text with one or more \\[MASK] in it, a file with one per line, or - for stdin.",
         ),
     ],
     top: Annotated[int, typer.Option(help="Words to show for each mask.")] = 5,
@@ -212,10 +230,14 @@ def fill(
     bundle = load(model, device=device)
     where = _text_column(column)
     print_answers(
-        read_texts([text], where), lambda texts, first: [fill(bundle, one, top=top) for one in texts],
-        as_json=as_json, plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)),
-        record=lambda masks: {"masks": masks}, named=not alone, total=total_size([text], where),
-    )  # fmt: skip
+        read_texts([text], where),
+        lambda texts, first: [fill(bundle, one, top=top) for one in texts],
+        as_json=as_json,
+        plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)),
+        record=lambda masks: {"masks": masks},
+        named=not alone,
+        total=total_size([text], where),
+    )
 
 
 @verb(
@@ -226,7 +248,9 @@ def fill(
 def classify(
     model: Model,
     inputs: Texts,
-    top: Annotated[int | None, typer.Option(help="Classes to show for each; all if not given.")] = None,
+    top: Annotated[
+        int | None, typer.Option(help="Classes to show for each; all if not given.")
+    ] = None,
     column: TextColumn = None,
     device: Device = "auto",
     as_json: JsonLines = False,
@@ -240,10 +264,14 @@ def classify(
     items, total = _items(bundle, inputs, column)
     alone = bundle.reads != "images" and len(inputs) == 1 and is_text(inputs[0])
     print_answers(
-        items, lambda texts, first: classify(bundle, texts, top=top), as_json=as_json,
+        items,
+        lambda texts, first: classify(bundle, texts, top=top),
+        as_json=as_json,
         plain=_values if bundle.scores == "value" else _shares,
-        record=lambda classes: {"classes": classes}, named=not alone, total=total,
-    )  # fmt: skip
+        record=lambda classes: {"classes": classes},
+        named=not alone,
+        total=total,
+    )
 
 
 def _shares(classes: list[tuple[str, float]]) -> str:
@@ -267,13 +295,17 @@ def _values(classes: list[tuple[str, float]]) -> str:
     return as_line("  ".join(f"{name} {value:.4g}" for name, value in classes))
 
 
-def _items(bundle: Any, inputs: list[str], column: str | None) -> tuple[Iterator[list[Item]], int | None]:
+def _items(
+    bundle: Any, inputs: list[str], column: str | None
+) -> tuple[Iterator[list[Item]], int | None]:
     """The texts or images that a model is to read, and the size of all."""
     if bundle.reads != "images":
         where = _text_column(column)
         return read_texts(inputs, where), total_size(inputs, where)
     images = images_of(inputs)
-    return iter([[Item(text=path, place=path, given=True, key="image") for path in images]]), len(images)
+    return iter([[Item(text=path, place=path, given=True, key="image") for path in images]]), len(
+        images
+    )
 
 
 @verb(
@@ -292,9 +324,13 @@ def embed(model: Model, inputs: Texts, column: TextColumn = None, device: Device
     bundle = load(model, device=device)
     items, total = _items(bundle, inputs, column)
     print_answers(
-        items, lambda texts, first: embed(bundle, texts).tolist(), as_json=True, plain=str,
-        record=lambda vector: {"vector": vector}, total=total,
-    )  # fmt: skip
+        items,
+        lambda texts, first: embed(bundle, texts).tolist(),
+        as_json=True,
+        plain=str,
+        record=lambda vector: {"vector": vector},
+        total=total,
+    )
 
 
 @verb(

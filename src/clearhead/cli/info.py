@@ -50,10 +50,18 @@ def _list_models(as_json: bool) -> None:
 
     zoo = shipped()
     if as_json:
-        show({"shipped": {name: dump(card) for name, card in zoo.items()}, "families": families()}, as_json)
+        show(
+            {"shipped": {name: dump(card) for name, card in zoo.items()}, "families": families()},
+            as_json,
+        )
         return
     show("Shipped: for load and the command line", as_json)
-    show(rows(*(row for name, card in zoo.items() for row in ((name, card.does), ("", card.example)))), as_json)
+    show(
+        rows(
+            *(row for name, card in zoo.items() for row in ((name, card.does), ("", card.example)))
+        ),
+        as_json,
+    )
     show("Families: for build and for recipes", as_json)
     show(rows(*families().items()), as_json)
 
@@ -84,7 +92,8 @@ def export(
     model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DEST", help="A new or an empty folder.")],
     apart: Annotated[
-        bool, typer.Option("--apart", help="Write only adapters (LoRA) that were kept apart, for PEFT.")
+        bool,
+        typer.Option("--apart", help="Write only adapters (LoRA) that were kept apart, for PEFT."),
     ] = False,
 ) -> None:
     """Write a model as a new folder that Hugging Face's transformers opens, with a model card; print the folder.
@@ -113,14 +122,21 @@ def data(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OVERRIDE", help="Of a file: how it is read, like data.text=body data.label=stars."),
+        typer.Argument(
+            metavar="OVERRIDE",
+            help="Of a file: how it is read, like data.text=body data.label=stars.",
+        ),
     ] = None,
     context: Annotated[
-        int | None, typer.Option("--context", help="Of a file: count the rows with more tokens than this.")
+        int | None,
+        typer.Option("--context", help="Of a file: count the rows with more tokens than this."),
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option("--tokens", help="Of a file: a folder with a tokenizer, to count tokens instead of words."),
+        typer.Option(
+            "--tokens",
+            help="Of a file: a folder with a tokenizer, to count tokens instead of words.",
+        ),
     ] = None,
     data: DataFolder = None,
     as_json: Json = False,
@@ -157,7 +173,11 @@ def data(
 def _is_file(name: str, root: Path | None) -> bool:
     """Whether a word is a path: of what there is, or one that looks like a file's."""
     places = [Path(name), *([] if root is None else [root / name])]
-    return any(place.exists() for place in places) or bool(Path(name).suffix) or len(Path(name).parts) > 1
+    return (
+        any(place.exists() for place in places)
+        or bool(Path(name).suffix)
+        or len(Path(name).parts) > 1
+    )
 
 
 @verb(
@@ -168,9 +188,14 @@ def _is_file(name: str, root: Path | None) -> bool:
 def recipe(
     section: Annotated[
         str | None,
-        typer.Argument(metavar="SECTION", help="optim, schedule, run, players, pretrained, objective or augment."),
+        typer.Argument(
+            metavar="SECTION",
+            help="optim, schedule, run, players, pretrained, objective or augment.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="An objective or an augmentation.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An objective or an augmentation.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the keys of a recipe, or of one of its sections, with their defaults and meanings."""
@@ -189,7 +214,10 @@ def recipe(
     # Sections whose keys depend on their name.
     named = {
         "objective": (objectives(), lambda n: objective_class(n).Config),
-        "augment": ({n: one.__doc__ or "" for n, one in AUGMENTATIONS.items()}, lambda n: AUGMENTATIONS[n].Config),
+        "augment": (
+            {n: one.__doc__ or "" for n, one in AUGMENTATIONS.items()},
+            lambda n: AUGMENTATIONS[n].Config,
+        ),
     }
     if section in sections:
         if name is not None:
@@ -198,8 +226,12 @@ def recipe(
         return
     if section in ("data", "model"):
         verb_name = {"data": "data", "model": "models"}[section]
-        raise InputError(f"the keys of [{section}] depend on its name: see clearhead {verb_name} NAME")
-    _check_name("section", str(section), [*(one for one in sections if one), *named, "data", "model"])
+        raise InputError(
+            f"the keys of [{section}] depend on its name: see clearhead {verb_name} NAME"
+        )
+    _check_name(
+        "section", str(section), [*(one for one in sections if one), *named, "data", "model"]
+    )
     listed, config_of = named[str(section)]
     if name is None:
         show(listed if as_json else rows(*listed.items()), as_json)
@@ -212,7 +244,9 @@ def _check_name(kind: str, name: str, names: list[str]) -> None:
     from ..errors import InputError, nearest
 
     if name not in names:
-        raise InputError(f"no {kind} {name!r}: expected one of {', '.join(names)}{nearest(name, names)}")
+        raise InputError(
+            f"no {kind} {name!r}: expected one of {', '.join(names)}{nearest(name, names)}"
+        )
 
 
 def _show_fields(kind: type, as_json: bool, sections: Collection[str | None] = ()) -> None:
@@ -239,24 +273,38 @@ def explore(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL", help="Model folders, beside the models that ship.", autocompletion=completion.folders
+            metavar="MODEL",
+            help="Model folders, beside the models that ship.",
+            autocompletion=completion.folders,
         ),
     ] = None,
     runs: Annotated[Path | None, typer.Option("--runs", help="A folder of runs to show.")] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The first port to try; 0 for any.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The first port to try; 0 for any.")
+    ] = 8000,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 lets other machines in, with a token.")
+        str,
+        typer.Option(
+            "--host", help="The address to listen on; 0.0.0.0 lets other machines in, with a token."
+        ),
     ] = "127.0.0.1",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Open the explorer, a web page that shows what attention models compute; serve it until Ctrl-C."""
     from ..explore import serve
 
     serve(
-        models or (), runs=runs, host=host, port=port, device=device, browser=not no_browser,
+        models or (),
+        runs=runs,
+        host=host,
+        port=port,
+        device=device,
+        browser=not no_browser,
         say=lambda address: print(address, flush=True),
-    )  # fmt: skip
+    )
 
 
 @verb(

@@ -50,13 +50,20 @@ def look(
         ),
     ] = None,
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="OPTION", help="Options of the view, written name=value.")
+        list[str] | None,
+        typer.Argument(metavar="OPTION", help="Options of the view, written name=value."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="A .png, .svg, .pdf, .html or .json file; a table is printed if not given."),
+        typer.Option(
+            "-o",
+            "--out",
+            help="A .png, .svg, .pdf, .html or .json file; a table is printed if not given.",
+        ),
     ] = None,
-    other: Annotated[str | None, typer.Option("--other", help="The second input, for the view patching.")] = None,
+    other: Annotated[
+        str | None, typer.Option("--other", help="The second input, for the view patching.")
+    ] = None,
     limit: Annotated[
         float,
         typer.Option(
@@ -99,7 +106,9 @@ def look(
         print("-o FILE draws it: .png, .svg, .pdf or .html; .json has all numbers", file=sys.stderr)
 
 
-def _arranged(given: str | None, view: str | None, options: list[str]) -> tuple[str | None, str | None, list[str]]:
+def _arranged(
+    given: str | None, view: str | None, options: list[str]
+) -> tuple[str | None, str | None, list[str]]:
     """INPUT, VIEW and options, where INPUT may have been left out."""
     known = names(VIEWS)
     if view is not None and view in known:
@@ -120,10 +129,16 @@ def _arranged(given: str | None, view: str | None, options: list[str]) -> tuple[
 )
 def compare(
     first: Annotated[
-        str, typer.Argument(metavar="A", help="A model, as for all verbs.", autocompletion=completion.models)
+        str,
+        typer.Argument(
+            metavar="A", help="A model, as for all verbs.", autocompletion=completion.models
+        ),
     ],
     second: Annotated[
-        str, typer.Argument(metavar="B", help="A model to compare it with.", autocompletion=completion.models)
+        str,
+        typer.Argument(
+            metavar="B", help="A model to compare it with.", autocompletion=completion.models
+        ),
     ],
     data: Annotated[
         str | None,
@@ -142,7 +157,9 @@ def compare(
             "given.",
         ),
     ] = None,
-    inputs: Annotated[int, typer.Option("--inputs", min=4, help="Inputs to measure on, at most.")] = 256,
+    inputs: Annotated[
+        int, typer.Option("--inputs", min=4, help="Inputs to measure on, at most.")
+    ] = 256,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -171,7 +188,9 @@ def compare(
     bundles = {"a": load(first, device=device), "b": load(second, device=device)}
     with progress() as done:
         chosen = None if sections is None else [name.strip() for name in sections.split(",")]
-        found = compare_models(*bundles.values(), data=data, inputs=inputs, sections=chosen, root=root, done=done)
+        found = compare_models(
+            *bundles.values(), data=data, inputs=inputs, sections=chosen, root=root, done=done
+        )
     if out is not None:
         found.save(out)
     show(found, as_json)
@@ -187,11 +206,16 @@ def figure(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A figure; without one, all are listed.", autocompletion=completion.figures
+            metavar="NAME",
+            help="A figure; without one, all are listed.",
+            autocompletion=completion.figures,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="A .png, .svg, .pdf or .html file; NAME.png if not given.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="A .png, .svg, .pdf or .html file; NAME.png if not given."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

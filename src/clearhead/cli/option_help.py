@@ -28,14 +28,22 @@ def options_of(file: str, function: str) -> list[tuple[str, str]]:
     node = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
     meanings = argument_docs(ast.get_docstring(node) or "")
     constants = {
-        target.id: n.value for n in tree.body if isinstance(n, ast.Assign) for target in n.targets
+        target.id: n.value
+        for n in tree.body
+        if isinstance(n, ast.Assign)
+        for target in n.targets
         if isinstance(target, ast.Name)
-    }  # fmt: skip
+    }
     rows = []
     for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if argument.arg not in NOT_OPTIONS:
-            text = "None" if default is None else ast.unparse(constants.get(getattr(default, "id", ""), default))
-            value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)  # as TOML has it
+            text = (
+                "None"
+                if default is None
+                else ast.unparse(constants.get(getattr(default, "id", ""), default))
+            )
+            # as TOML has it
+            value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)
             rows.append((f"{argument.arg}={value}", meanings.get(argument.arg, "")))
     return rows
 

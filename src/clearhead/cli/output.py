@@ -21,7 +21,11 @@ def show(result: Any, as_json: bool) -> None:
     if rank():
         return
     if as_json:
-        print(json.dumps(result if isinstance(result, dict | list) else result.to_dict(), allow_nan=False))
+        print(
+            json.dumps(
+                result if isinstance(result, dict | list) else result.to_dict(), allow_nan=False
+            )
+        )
         return
     from rich.console import Console
 
@@ -54,7 +58,8 @@ def progress(*, beside_results: bool = False) -> Iterator[Callable[[int, int | N
     if not console.is_terminal or (beside_results and sys.stdout.isatty()):
         yield lambda n, total: None
         return
-    with Progress(console=console, transient=True, redirect_stdout=False) as bar:  # stdout has its own place
+    # stdout has its own place
+    with Progress(console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task("", visible=False, total=None)
 
         def done(n: int, total: int | None) -> None:
@@ -71,7 +76,9 @@ def notices() -> Iterator[None]:
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
-        def print_notice(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+        def print_notice(
+            message: Warning | str, category: type[Warning], *where: Any, **how: Any
+        ) -> None:
             if issubclass(category, Notice):
                 print(message, file=sys.stderr)
             else:

@@ -37,8 +37,9 @@ def names(kind: tuple[str, str]) -> list[str]:
 def summaries(kind: tuple[str, str]) -> dict[str, str]:
     """The first line of each function's docstring, by name."""
     return {
-        name: (ast.get_docstring(node) or "").splitlines()[0] for name, (_, node) in registered(*kind).items()
-    }  # fmt: skip
+        name: (ast.get_docstring(node) or "").splitlines()[0]
+        for name, (_, node) in registered(*kind).items()
+    }
 
 
 def views_help() -> str:
@@ -46,7 +47,9 @@ def views_help() -> str:
     lines = ["Views, with their options, written name=value:"]
     for name, (file, node) in registered(*VIEWS).items():
         summary = (ast.get_docstring(node) or "").splitlines()[0]
-        lines += textwrap.wrap(f"{name}: {summary}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            f"{name}: {summary}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
         for option, meaning in options_of(file, node.name):
             first, *more = textwrap.wrap(meaning, WIDTH - 26) or [""]
             lines += [f"      {option:<16}  {first}", *(" " * 24 + line for line in more)]

@@ -77,7 +77,9 @@ def is_text(text: str) -> bool:
         return False
     if len(text.split()) == 1 and (text.endswith(FILES) or os.path.isdir(text)):
         problem = "this is a folder" if os.path.isdir(text) else "there is no such file"
-        raise DataError(f"{text}: {problem}; expected a text, a file with one text per line, or - for stdin")
+        raise DataError(
+            f"{text}: {problem}; expected a text, a file with one text per line, or - for stdin"
+        )
     return True
 
 
@@ -93,11 +95,18 @@ def read_texts(inputs: Sequence[str], column: Column | None = None) -> Iterator[
     for given, group in groupby(inputs, is_text):
         if given:
             texts = list(group)
-            yield [Item(text=text, place=f"text {number + i}", given=True) for i, text in enumerate(texts, 1)]
+            yield [
+                Item(text=text, place=f"text {number + i}", given=True)
+                for i, text in enumerate(texts, 1)
+            ]
             number += len(texts)
             continue
         for name in group:
-            yield from _read_lines(name) if column is None or not _has_columns(name) else _read_rows(name, column)
+            yield from (
+                _read_lines(name)
+                if column is None or not _has_columns(name)
+                else _read_rows(name, column)
+            )
 
 
 def total_size(inputs: Sequence[str], column: Column | None = None) -> int | None:
@@ -133,7 +142,11 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
             value = row.values.get(chosen)
             return Item(text="" if value is None else row.text(chosen), place=row.where)
         except DataError as problem:
-            return Item(text=str(value), place=row.where, problem=str(problem).removeprefix(f"{row.where}: "))
+            return Item(
+                text=str(value),
+                place=row.where,
+                problem=str(problem).removeprefix(f"{row.where}: "),
+            )
 
     table = open_table(Path(name), named=(column.name,) if column.name else ())
     chosen = column.find(table)
@@ -158,7 +171,8 @@ def _read_lines(name: str) -> Iterator[list[Item]]:
 
 def _split(file: Any, name: str) -> Iterator[list[Item]]:
     """Yield the lines of each block of a file; only a line feed, or a carriage return and a line feed, ends a line."""
-    number = offset = dropped = 0  # lines and bytes before the current line, and bytes of it that are not kept
+    # lines and bytes before the current line, and bytes of it that are not kept
+    number = offset = dropped = 0
     rest = b""
     while True:
         block = file.read1(BLOCK)  # what is there: of a pipe or a terminal it may be less
@@ -184,7 +198,10 @@ def _line(line: bytes, place: str, first: bool, offset: int, dropped: int) -> It
     start = len(MARK) if first and line.startswith(MARK) else 0
     if dropped:
         return Item(
-            text="", place=place, size=size, problem=f"a line of {size - 1:,} bytes: expected {LONGEST:,} or less"
+            text="",
+            place=place,
+            size=size,
+            problem=f"a line of {size - 1:,} bytes: expected {LONGEST:,} or less",
         )
     try:
         text = line[start:].decode("utf-8")

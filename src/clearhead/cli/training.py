@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from ..config import Table
     from ..training import Run
 
-OnlyRecipe = Annotated[bool, typer.Option("--recipe", help="Print the recipe instead of training it.")]
+OnlyRecipe = Annotated[
+    bool, typer.Option("--recipe", help="Print the recipe instead of training it.")
+]
 
-NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in --json and in the curves
+# prefixes of metrics that are only in --json and in the curves
+NOT_SHOWN = ("norm", "seconds", "share")
 
 
 @verb(
@@ -33,7 +36,9 @@ NOT_SHOWN = ("norm", "seconds", "share")  # prefixes of metrics that are only in
 def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")
+    ] = None,
     data: DataFolder = None,
     device: Device = "auto",
     only_recipe: OnlyRecipe = False,
@@ -48,8 +53,14 @@ def train(
     if only_recipe:
         from ..config import find_recipe, load, override
 
-        made = new_recipe(recipe, *overrides or (), root=data, device=device) if is_data(recipe) else None
-        _show_recipe(override(load(find_recipe(recipe)), *overrides or ()) if made is None else made, as_json)
+        made = (
+            new_recipe(recipe, *overrides or (), root=data, device=device)
+            if is_data(recipe)
+            else None
+        )
+        _show_recipe(
+            override(load(find_recipe(recipe)), *overrides or ()) if made is None else made, as_json
+        )
         return
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     _show_run(run, as_json)
@@ -67,22 +78,34 @@ def train(
 def finetune(
     model: Model,
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A .txt, .csv, .tsv, .jsonl or .parquet file, or a folder.")
+        str,
+        typer.Argument(
+            metavar="DATA", help="A .txt, .csv, .tsv, .jsonl or .parquet file, or a folder."
+        ),
     ],
     overrides: Overrides = None,
-    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank updates of the weights, in little memory.")] = (
-        False
-    ),
+    lora: Annotated[
+        bool,
+        typer.Option("--lora", help="Train low-rank updates of the weights, in little memory."),
+    ] = (False),
     head: Annotated[bool, typer.Option("--head", help="Train only the head.")] = False,
     rank: Annotated[
-        int | None, typer.Option("--rank", min=1, help="The rank of LoRA's updates; 16 if not given.")
+        int | None,
+        typer.Option("--rank", min=1, help="The rank of LoRA's updates; 16 if not given."),
     ] = None,
     apart: Annotated[
-        bool, typer.Option("--apart", help="Keep LoRA's updates apart: a small folder in PEFT's layout.")
+        bool,
+        typer.Option("--apart", help="Keep LoRA's updates apart: a small folder in PEFT's layout."),
     ] = False,
-    epochs: Annotated[float, typer.Option("--epochs", help="Times that each example is used.")] = 3.0,
-    valid: Annotated[str | None, typer.Option("--valid", help="A file for validation; else a share of DATA.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/MODEL-DATA if not given.")] = None,
+    epochs: Annotated[
+        float, typer.Option("--epochs", help="Times that each example is used.")
+    ] = 3.0,
+    valid: Annotated[
+        str | None, typer.Option("--valid", help="A file for validation; else a share of DATA.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run folder; runs/MODEL-DATA if not given.")
+    ] = None,
     root: DataFolder = None,
     device: Device = "auto",
     recipe: OnlyRecipe = False,
@@ -107,7 +130,10 @@ def finetune(
     if recipe:
         made = finetune_recipe(model, data, *overrides or (), **options)
         if "tokens" in made["data"]:
-            print(f"this recipe reads the tokenizer in {made['data']['tokens']}: keep that folder", file=sys.stderr)
+            print(
+                f"this recipe reads the tokenizer in {made['data']['tokens']}: keep that folder",
+                file=sys.stderr,
+            )
         _show_recipe(made, as_json)
         return
     run = finetune(model, data, *overrides or (), quiet=quiet, **options)
@@ -146,12 +172,20 @@ def _show_run(run: Run, as_json: bool) -> None:
     if as_json:
         show(facts | last, True)
         return
-    shown = {"folder": str(run.folder), "finished": "yes" if run.finished else "no: the same command resumes it"}
+    shown = {
+        "folder": str(run.folder),
+        "finished": "yes" if run.finished else "no: the same command resumes it",
+    }
     shown |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
     shown |= {} if run.best is None else {"model of step": str(run.best)}
     shown |= {"mean of steps": ", ".join(map(str, steps))} if steps else {}
-    rate, plain = last.pop("rate", None), {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)}
-    shown |= {name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None}
+    rate, plain = (
+        last.pop("rate", None),
+        {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)},
+    )
+    shown |= {
+        name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None
+    }
     unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")
     shown |= {} if rate is None else {f"{unit}/s": f"{rate:,.0f}"}
     show(rows(*shown.items()), False)
@@ -165,13 +199,20 @@ def verify_resume(
     overrides: Overrides = None,
     *,
     out: Annotated[Path, typer.Option("--out", help="A new folder, for all runs.")],
-    kills: Annotated[int, typer.Option("--kills", min=1, help="Number of times the training is killed.")] = 3,
+    kills: Annotated[
+        int, typer.Option("--kills", min=1, help="Number of times the training is killed.")
+    ] = 3,
     world: Annotated[
-        int | None, typer.Option("--world", min=2, help="Also train with this many workers; equal up to rounding.")
+        int | None,
+        typer.Option(
+            "--world", min=2, help="Also train with this many workers; equal up to rounding."
+        ),
     ] = None,
     data: DataFolder = None,
     device: Device = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random moments of the kills.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the random moments of the kills.")
+    ] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -180,7 +221,15 @@ def verify_resume(
 
     check_once(overrides)
     verdict = verify_resume(
-        recipe, *overrides or (), out=out, kills=kills, world=world, data=data, device=device, seed=seed, quiet=quiet
+        recipe,
+        *overrides or (),
+        out=out,
+        kills=kills,
+        world=world,
+        data=data,
+        device=device,
+        seed=seed,
+        quiet=quiet,
     )
     show(verdict, as_json)
     if not verdict.passed:
@@ -205,7 +254,9 @@ def sweep(
     """Train every combination of alternatives, written KEY=A,B; a list in brackets is one value."""
     from ..report import sweep
 
-    result = sweep(recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet)
+    result = sweep(
+        recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet
+    )
     show(result, as_json)
     if any(trial.error for trial in result.trials):
         raise typer.Exit(1)
@@ -238,6 +289,7 @@ def plot(
     """Plot the curves of runs, and statistics of every head if they were recorded; print the names of the files."""
     from ..report import plot
 
-    default = runs[0] / "plot.png" if len(runs) == 1 else Path("plot.png")  # one run's folder keeps its own plot
+    # one run's folder keeps its own plot
+    default = runs[0] / "plot.png" if len(runs) == 1 else Path("plot.png")
     for path in plot(*runs, out=out or default):
         print(path)

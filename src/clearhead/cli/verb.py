@@ -58,16 +58,18 @@ class Command(typer.core.TyperCommand):
         """Fail if an option with a value is given twice: the parser would keep the last."""
         order = self.make_parser(ctx).parse_args(args)[2]
         for option in {one.name: one for one in order if one.param_type_name == "option"}.values():
-            if order.count(option) > 1 and not (option.multiple or getattr(option, "is_flag", False)):
-                ctx.fail(f"{option.opts[-1]} is given {order.count(option)} times: expected it once")
+            if order.count(option) > 1 and not (
+                option.multiple or getattr(option, "is_flag", False)
+            ):
+                ctx.fail(
+                    f"{option.opts[-1]} is given {order.count(option)} times: expected it once"
+                )
 
 
 class RecipeCommand(Command):
     """A subcommand that takes values of a recipe."""
 
-    hint = (
-        ". Values of the recipe are written NAME=VALUE: steps=100, seed=1, optim.lr=1e-4, data.batch_tokens=2048"
-    )  # fmt: skip
+    hint = ". Values of the recipe are written NAME=VALUE: steps=100, seed=1, optim.lr=1e-4, data.batch_tokens=2048"
 
 
 class WordsCommand(Command):
@@ -78,7 +80,9 @@ class WordsCommand(Command):
         at = next((i for i, word in enumerate(args) if word.partition("=")[0] == option), len(args))
         _, equals, value = args[at].partition("=") if at < len(args) else ("", "", "")
         if not equals:
-            value = next((word for word in args[at + 1 : at + 2] if not word.startswith("-")), "VALUE")
+            value = next(
+                (word for word in args[at + 1 : at + 2] if not word.startswith("-")), "VALUE"
+            )
         return f". Options without dashes are written NAME=VALUE: {name}={value}"
 
 
@@ -97,9 +101,13 @@ def verb(
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         listed = "" if options is None else f"\n\n{options_help(*options)}"
-        help_text = _escape(inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else ""))
+        help_text = _escape(
+            inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else "")
+        )
 
-        takes_words = any(one.name == "options" for one in inspect.signature(function).parameters.values())
+        takes_words = any(
+            one.name == "options" for one in inspect.signature(function).parameters.values()
+        )
         kind = command or (WordsCommand if takes_words else Command)
 
         @app.command(cls=kind, epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
@@ -111,15 +119,18 @@ def verb(
                 sys.stdout.flush()  # while a full disk can still be reported
                 return result
             except BrokenPipeError as closed:  # `| head -1`: nobody reads the rest
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
-                raise typer.Exit(128 + 13) from closed  # the exit code of a program that SIGPIPE ends
+                # else Python complains at its exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                # the exit code of a program that SIGPIPE ends
+                raise typer.Exit(128 + 13) from closed
             except Exception as problem:
                 sentence = explain(problem)
                 if sentence is None:
                     raise
                 print((f"worker {rank()}: " if rank() else "") + sentence, file=sys.stderr)
                 if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
-                    sys.stdout = sys.stderr  # else Python writes the rest again at its exit, and prints a traceback
+                    # else Python writes the rest again at its exit, and prints a traceback
+                    sys.stdout = sys.stderr
                 raise typer.Exit(1) from problem
 
         return run
@@ -131,7 +142,9 @@ def explain(problem: Exception) -> str | None:
     """One sentence for an error that the user can correct; None for a bug, which shows its traceback."""
     if isinstance(problem, UserError):
         return " ".join(str(problem).split()) or type(problem).__name__
-    if isinstance(problem, OSError) and (problem.filename is not None or problem.errno == errno.ENOSPC):
+    if isinstance(problem, OSError) and (
+        problem.filename is not None or problem.errno == errno.ENOSPC
+    ):
         return f"{problem.filename or 'the output cannot be written'}: {problem.strerror}"
     return _too_large(problem)
 
@@ -141,10 +154,18 @@ def _too_large(problem: Exception) -> str | None:
     message = str(problem)
     if isinstance(problem, OverflowError) or "Overflow when unpacking long" in message:
         return "a number is too large: expected less than 2^63"
-    if not isinstance(problem, MemoryError) and not (isinstance(problem, RuntimeError) and "allocate" in message):
+    if not isinstance(problem, MemoryError) and not (
+        isinstance(problem, RuntimeError) and "allocate" in message
+    ):
         return None
-    size = re.search(r"allocate (\d+) bytes", message) or re.search(r"allocate ([\d.]+ \w+)", message)
-    amount = "" if size is None else f" when {size[1]}{' bytes' * size[1].isdigit()} were allocated at once"
+    size = re.search(r"allocate (\d+) bytes", message) or re.search(
+        r"allocate ([\d.]+ \w+)", message
+    )
+    amount = (
+        ""
+        if size is None
+        else f" when {size[1]}{' bytes' * size[1].isdigit()} were allocated at once"
+    )
     return f"out of memory{amount}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
 
 
@@ -163,7 +184,10 @@ def _version(wanted: bool) -> bool:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

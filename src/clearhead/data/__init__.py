@@ -57,32 +57,89 @@ __all__ = [
     "write_tokens",
 ]
 
-_KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {  # name: (options, function that opens it, summary)
+# name: (options, function that opens it, summary)
+_KINDS: dict[str, tuple[type[Any], Callable[..., Data], str]] = {
     "reverse": (SequenceConfig, Reverse, "symbols, then the same symbols backwards"),
     "copy": (SequenceConfig, Copy, "symbols, then the same symbols again"),
     "most": (SequenceConfig, Most, "the most frequent symbol of a row; order does not matter"),
     "recall": (RecallConfig, Recall, "the party: recall the marked guest after a number of others"),
     "identity": (VectorConfig, Identity, "random normal vectors, to be passed on unchanged"),
-    "gaussians": (GaussianConfig, Gaussians, "points in the plane, normally distributed around centres on a circle"),
+    "gaussians": (
+        GaussianConfig,
+        Gaussians,
+        "points in the plane, normally distributed around centres on a circle",
+    ),
     "shakespeare": (WindowConfig, Shakespeare, "tiny Shakespeare, a million characters"),
     "everyday": (EverydayConfig, Everyday, "everyday English, 229,000 sentences, as subwords"),
-    "text": (TextConfig, Text, "text files, folders of them, or tables, as characters, words or subwords"),
-    "tokens": (TokenFileConfig, Tokens, "a file of token ids of any size, as write_tokens writes it"),
-    "pairs": (PairConfig, translations.pairs, "pairs of texts in a table, joined or as translations"),
-    "multi30k": (Multi30kConfig, translations.multi30k, "29,000 image captions in English, German and French"),
-    "tatoeba": (TatoebaConfig, translations.tatoeba, "everyday sentences, English and French or German"),
-    "translations": (TranslationMixtureConfig, translations.mixture, "sets of translations, and tables, as one"),
-    "masked": (MaskedConfig, Masked, "texts with masked tokens to predict: of sst2, everyday, tables or files"),
+    "text": (
+        TextConfig,
+        Text,
+        "text files, folders of them, or tables, as characters, words or subwords",
+    ),
+    "tokens": (
+        TokenFileConfig,
+        Tokens,
+        "a file of token ids of any size, as write_tokens writes it",
+    ),
+    "pairs": (
+        PairConfig,
+        translations.pairs,
+        "pairs of texts in a table, joined or as translations",
+    ),
+    "multi30k": (
+        Multi30kConfig,
+        translations.multi30k,
+        "29,000 image captions in English, German and French",
+    ),
+    "tatoeba": (
+        TatoebaConfig,
+        translations.tatoeba,
+        "everyday sentences, English and French or German",
+    ),
+    "translations": (
+        TranslationMixtureConfig,
+        translations.mixture,
+        "sets of translations, and tables, as one",
+    ),
+    "masked": (
+        MaskedConfig,
+        Masked,
+        "texts with masked tokens to predict: of sst2, everyday, tables or files",
+    ),
     "sst2": (Sst2Config, labelled.sst2, "sentences of film reviews, positive or negative"),
     "labelled": (LabelledConfig, labelled.labelled, "texts and labels in a table"),
-    "chats": (ChatsConfig, ChatRows, "conversations, of which only the assistant's answers are targets"),
-    "cifar10": (Cifar10Config, open_cifar10, "60,000 photographs of 32 x 32 pixels, of ten classes"),
+    "chats": (
+        ChatsConfig,
+        ChatRows,
+        "conversations, of which only the assistant's answers are targets",
+    ),
+    "cifar10": (
+        Cifar10Config,
+        open_cifar10,
+        "60,000 photographs of 32 x 32 pixels, of ten classes",
+    ),
     "mnist": (PixelConfig, open_mnist, "70,000 handwritten digits of 28 x 28 grey pixels"),
-    "fashion-mnist": (PixelConfig, open_fashion, "70,000 articles of clothing of 28 x 28 grey pixels, of ten classes"),
-    "imagenette": (ImagenetteConfig, open_imagenette, "13,394 photographs of ImageNet, of ten easily told classes"),
+    "fashion-mnist": (
+        PixelConfig,
+        open_fashion,
+        "70,000 articles of clothing of 28 x 28 grey pixels, of ten classes",
+    ),
+    "imagenette": (
+        ImagenetteConfig,
+        open_imagenette,
+        "13,394 photographs of ImageNet, of ten easily told classes",
+    ),
     "flickr8k": (Flickr8kConfig, open_flickr8k, "8,000 photographs with five captions each"),
-    "scenes": (SceneConfig, Scenes, "coloured shapes with captions that say what and where, and their boxes"),
-    "images": (ImageConfig, Images, "a folder or zip file of images, one folder per class, or a CSV of path and label"),
+    "scenes": (
+        SceneConfig,
+        Scenes,
+        "coloured shapes with captions that say what and where, and their boxes",
+    ),
+    "images": (
+        ImageConfig,
+        Images,
+        "a folder or zip file of images, one folder per class, or a CSV of path and label",
+    ),
 }
 
 
@@ -109,7 +166,9 @@ def data_config(name: str) -> type[Any]:
     return _kind(name)[0]
 
 
-def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | None = None) -> Data:
+def make_data(
+    name: str, options: Mapping[str, Any], *, seed: int, root: Path | None = None
+) -> Data:
     """Open a data set by name.
 
     Args:
@@ -135,5 +194,7 @@ def make_data(name: str, options: Mapping[str, Any], *, seed: int, root: Path | 
 
 def _kind(name: str) -> tuple[type[Any], Callable[..., Data], str]:
     if name not in _KINDS:
-        raise config.ConfigError(f"no data {name!r}: expected one of {', '.join(_KINDS)}{nearest(name, _KINDS)}")
+        raise config.ConfigError(
+            f"no data {name!r}: expected one of {', '.join(_KINDS)}{nearest(name, _KINDS)}"
+        )
     return _KINDS[name]

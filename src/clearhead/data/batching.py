@@ -28,17 +28,25 @@ class Buckets:
     """
 
     def __init__(
-        self, lengths: NDArray[np.int64], batch_tokens: int, rounding: int = 1, longest: int | None = None
+        self,
+        lengths: NDArray[np.int64],
+        batch_tokens: int,
+        rounding: int = 1,
+        longest: int | None = None,
     ) -> None:
         self.lengths = lengths
         most = batch_tokens if longest is None else min(batch_tokens, longest)
         # A length up to batch_tokens itself still fits, as the only row of its batch.
-        self.widths = np.where(lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most))
+        self.widths = np.where(
+            lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most)
+        )
         ordered = np.sort(self.widths)
         self.starts: list[int] = []
         for i, width in enumerate(ordered.tolist()):
             if width > batch_tokens:
-                raise InputError(f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}")
+                raise InputError(
+                    f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}"
+                )
             if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
                 self.starts.append(i)
         self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]
@@ -91,26 +99,32 @@ def spread(batches: int, most: int | None) -> NDArray[np.int64]:
 class Bucketed(Data):
     """Data with one batch per bucket and epoch, so that step -> (epoch, bucket) is arithmetic."""
 
-    def _open(self, training: Examples, validation: Examples, *, seed: int, valid_most: int | None) -> None:
+    def _open(
+        self, training: Examples, validation: Examples, *, seed: int, valid_most: int | None
+    ) -> None:
         """Take the examples; the end of the description says how many of validation are measured, if not all are."""
         self.training, self.validation, self.seed = training, validation, seed
         self.longest = max([*training.buckets.batch_widths, *validation.buckets.batch_widths])
         self.steps_per_epoch = len(training.buckets)
-        self._chosen = spread(len(validation.buckets), valid_most)  # validation batches that are measured
+        # validation batches that are measured
+        self._chosen = spread(len(validation.buckets), valid_most)
         self.valid_batches = len(self._chosen)
         if self.valid_batches < len(validation.buckets):
             rows = sum(validation.buckets.rows(i) for i in self._chosen.tolist())
             measured = f"validation measures {rows:,} of its {len(validation):,} rows (valid_most = {valid_most})"
             self.description = "; ".join(part for part in (self.description, measured) if part)
         self._valid_order = validation.buckets.order()
-        self._orders: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None  # epoch, rows, batches
+        # epoch, rows, batches
+        self._orders: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def _place(self, step: int) -> tuple[int, NDArray[np.int64]]:
         """Return the bucket of a step, and the order of rows in its epoch."""
         epoch, index = divmod(step, len(self.training.buckets))
         orders = self._orders
         if orders is None or orders[0] != epoch:
-            rows = self.training.buckets.order(counter_rng.permutation(self.seed, epoch, len(self.training), ROWS))
+            rows = self.training.buckets.order(
+                counter_rng.permutation(self.seed, epoch, len(self.training), ROWS)
+            )
             batches = counter_rng.permutation(self.seed, epoch, len(self.training.buckets), BATCHES)
             self._orders = orders = (epoch, rows, batches)
         return int(orders[2][index]), orders[1]
@@ -161,7 +175,8 @@ class WindowConfig:
     share: float = 0.1  # share of the ids, at the end, kept for validation
     valid_rows: int = 64  # windows per validation batch
     valid_most: int | None = None  # largest number of validation batches; None: all
-    documents: bool = False  # separate documents: no attention and no target crosses from one into the next
+    # separate documents: no attention and no target crosses from one into the next
+    documents: bool = False
 
     def __post_init__(self) -> None:
         at_least(self, 1, "context", "rows", "valid_rows")
@@ -179,9 +194,17 @@ class Windows(Data):
     """
 
     def __init__(
-        self, config: WindowConfig, *, seed: int, ids: np.ndarray, ends: NDArray[np.int64], vocab: int, name: str,
-        cut: int | None = None, valid: tuple[np.ndarray, NDArray[np.int64]] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        config: WindowConfig,
+        *,
+        seed: int,
+        ids: np.ndarray,
+        ends: NDArray[np.int64],
+        vocab: int,
+        name: str,
+        cut: int | None = None,
+        valid: tuple[np.ndarray, NDArray[np.int64]] | None = None,
+    ) -> None:
         self.config, self.seed, self.name = config, seed, name
         self.ids = ids  # in memory or on disk: only windows of it are read
         self.ends = ends  # for each document the place after its last id, rising
@@ -189,7 +212,8 @@ class Windows(Data):
         self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
         self.longest = config.context
         share = config.share if valid is None else 0.0
-        self.cut = int(len(ids) * (1 - share)) if cut is None else cut  # the number of ids of training
+        # the number of ids of training
+        self.cut = int(len(ids) * (1 - share)) if cut is None else cut
         if self.cut < config.context + 1:
             kept = f" (share={share} is kept for validation)" if share else ""
             raise DataError(
@@ -198,10 +222,13 @@ class Windows(Data):
             )
         # The ids of validation with the ends of its documents, and the first of them.
         self.validation, self.begin = ((ids, ends), self.cut) if valid is None else (valid, 0)
-        self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)  # which read as many ids as there are
+        # which read as many ids as there are
+        self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)
         self.windows = -(-max(len(self.validation[0]) - self.begin - 1, 0) // config.context)
         batches = -(-self.windows // config.valid_rows)
-        self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
+        self.valid_batches = (
+            batches if config.valid_most is None else min(batches, config.valid_most)
+        )
 
     def _rows(self, step: int) -> int:
         return self.config.rows
@@ -215,17 +242,26 @@ class Windows(Data):
 
     def _valid(self, index: int, rows: Rows) -> Batch:
         window = index * self.config.valid_rows + rows[:, None]
-        return self._cut(self.validation, self.begin + window * self.config.context, len(self.validation[0]))
+        return self._cut(
+            self.validation, self.begin + window * self.config.context, len(self.validation[0])
+        )
 
-    def _cut(self, source: tuple[np.ndarray, NDArray[np.int64]], starts: NDArray[np.int64], limit: int) -> Batch:
+    def _cut(
+        self, source: tuple[np.ndarray, NDArray[np.int64]], starts: NDArray[np.int64], limit: int
+    ) -> Batch:
         """Return the windows of ids, with the ends of their documents, from starts (b, 1); up to a limit."""
         ids, ends = source
         places = starts + np.arange(self.config.context + 1)
         inside = places < limit
         whole = ids[np.minimum(places, limit - 1)].astype(np.int64)
         if whole.max() >= self.sizes["vocab"]:
-            raise DataError(f"{self.name} has the id {whole.max()}: expected ids below vocab={self.sizes['vocab']}")
-        batch = {"ids": whole[:, :-1].copy(), "targets": np.where(inside, whole, IGNORE)[:, 1:].copy()}
+            raise DataError(
+                f"{self.name} has the id {whole.max()}: expected ids below vocab={self.sizes['vocab']}"
+            )
+        batch = {
+            "ids": whole[:, :-1].copy(),
+            "targets": np.where(inside, whole, IGNORE)[:, 1:].copy(),
+        }
         if self.config.documents:
             begins = self._begins(ends, starts)
             batch["targets"][begins[:, 1:]] = IGNORE
@@ -239,7 +275,9 @@ class Windows(Data):
         first = np.searchsorted(ends, starts[:, 0], side="right")
         last = np.searchsorted(ends, starts[:, 0] + self.config.context, side="right")
         row = np.repeat(np.arange(len(starts)), last - first)
-        end = np.arange(len(row)) + np.repeat(first - (np.cumsum(last - first) - (last - first)), last - first)
+        end = np.arange(len(row)) + np.repeat(
+            first - (np.cumsum(last - first) - (last - first)), last - first
+        )
         begins = np.zeros((len(starts), self.config.context + 1), bool)
         begins[row, ends[end] - starts[row, 0]] = True
         return begins

@@ -14,7 +14,8 @@ from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special
 from .images.preprocessing import Preprocessing
 
-Batch = dict[str, np.ndarray]  # the arrays of a batch by name, such as ids and targets; the first axis is the row
+# the arrays of a batch by name, such as ids and targets; the first axis is the row
+Batch = dict[str, np.ndarray]
 Rows = NDArray[np.int64]  # numbers of rows in a batch
 
 IGNORE = -100  # a target that does not count in the loss
@@ -42,23 +43,33 @@ class Data(ABC):
     keys: tuple[str, ...]  # the keys of its batches
     unit: str = "tokens"  # the unit of throughput: tokens, images or vectors
     tokens: Tokenizer | Pair | None = None  # the tokenizer of its text
-    special: Special | None = None  # special ids of a model that is trained on it; None: those of the tokenizer
+    # special ids of a model that is trained on it; None: those of the tokenizer
+    special: Special | None = None
     chat: str | None = None  # the chat template that belongs to the tokenizer
     classes: tuple[str, ...] | None = None  # the names of its classes
     preprocessing: Preprocessing | None = None  # how its images become a model's input
-    tables: Mapping[str, np.ndarray] = {}  # by key: arrays that fit into memory, of which its batches are rows
-    columns: Mapping[str, str] = {}  # the columns of a table that it reads, by the options that name them
-    files: tuple[str, ...] = ()  # the user's files and folders that it was read from, as its options name them
+    # by key: arrays that fit into memory, of which its batches are rows
+    tables: Mapping[str, np.ndarray] = {}
+    # the columns of a table that it reads, by the options that name them
+    columns: Mapping[str, str] = {}
+    # the user's files and folders that it was read from, as its options name them
+    files: tuple[str, ...] = ()
     description: str = ""  # which version of the data this is, for the facts of a run
-    sizes: dict[str, int]  # sizes that a model must have: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
-    defaults: Mapping[str, int] = {}  # options of a model that fit this data, where recipe and checkpoint have none
-    longest: int | None = None  # tokens of its widest row, padding included; None if it has no token ids
-    sets_context: bool = True  # whether a model's context is `longest`, unless its recipe says otherwise
+    # sizes that a model must have: {"vocab": 65}, {"width": 16}, {"classes": 10} ...
+    sizes: dict[str, int]
+    # options of a model that fit this data, where recipe and checkpoint have none
+    defaults: Mapping[str, int] = {}
+    # tokens of its widest row, padding included; None if it has no token ids
+    longest: int | None = None
+    # whether a model's context is `longest`, unless its recipe says otherwise
+    sets_context: bool = True
     hint: str = ""  # advice for the error message if a model cannot learn from this data
-    qualities: ClassVar[Mapping[str, tuple[str, Literal["lower", "higher"]]]] = {}  # name: (unit, what is better)
+    # name: (unit, what is better)
+    qualities: ClassVar[Mapping[str, tuple[str, Literal["lower", "higher"]]]] = {}
     steps_per_epoch: int | None = None  # None where examples are endless
     valid_batches: int = 0  # 0 if there is no validation data
-    valid_texts: Sequence[tuple[str, str]] = ()  # source and target of each validation row, of translations
+    # source and target of each validation row, of translations
+    valid_texts: Sequence[tuple[str, str]] = ()
 
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """Return the training batch of a step, or a worker's part of it: rows part, part + parts, part + 2 parts, ...
@@ -89,8 +100,12 @@ class Data(ABC):
             lookup: As in `batch`.
         """
         if not 0 <= index < self.valid_batches:
-            raise InputIndexError(f"validation batch {index}: there are {self.valid_batches}, counted from 0")
-        batch = self._share(self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts)
+            raise InputIndexError(
+                f"validation batch {index}: there are {self.valid_batches}, counted from 0"
+            )
+        batch = self._share(
+            self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts
+        )
         return self._looked_up(batch) if lookup else batch
 
     def close(self) -> None:
@@ -214,7 +229,11 @@ def told(train: Sized, valid: Sized, noun: str, how: str, both: int = 0) -> str:
         >>> told(range(1800), range(200), "text", "share = 0.1 of the different texts")
         '1,800 texts to train on, 200 for validation (share = 0.1 of the different texts)'
     """
-    again = f"; {counted(both, noun)} of validation {'is' if both == 1 else 'are'} in training too" if both else ""
+    again = (
+        f"; {counted(both, noun)} of validation {'is' if both == 1 else 'are'} in training too"
+        if both
+        else ""
+    )
     return f"{counted(len(train), noun)} to train on, {len(valid):,} for validation ({how}){again}"
 
 

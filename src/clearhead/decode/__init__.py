@@ -7,9 +7,19 @@ follow(...)                                                                     
 forced(model, inputs, ids, targets)                                                   log-probabilities of given ids
 """
 
-from .forced import Ensemble, forced
-from .plan import STOPS, Hypothesis, Plan
-from .sampling import Choice
-from .search import follow, search, stream
+from typing import TYPE_CHECKING
 
-__all__ = ["STOPS", "Choice", "Ensemble", "Hypothesis", "Plan", "follow", "forced", "search", "stream"]
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .forced import Ensemble as Ensemble
+    from .forced import forced as forced
+    from .plan import STOPS as STOPS
+    from .plan import Hypothesis as Hypothesis
+    from .plan import Plan as Plan
+    from .sampling import Choice as Choice
+    from .search import follow as follow
+    from .search import search as search
+    from .search import stream as stream
+
+lazy.public_names(__name__)

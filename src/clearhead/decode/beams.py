@@ -44,7 +44,9 @@ class Finished:
     def add(self, ids: list[int], rank: float, logprob: float, finished: bool) -> None:
         """Add a hypothesis; `rank` is its summed log-probability after penalties."""
         score = self._score(rank, len(ids) + finished)
-        self.hypotheses.append(Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished))
+        self.hypotheses.append(
+            Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished)
+        )
         self.hypotheses.sort(key=lambda h: -h.score)
         del self.hypotheses[self.most :]
 
@@ -63,14 +65,19 @@ class Finished:
 class Beams:
     """The unfinished hypotheses of the rows whose search is not over."""
 
-    def __init__(self, rows: int, beams: int, last: Int[Tensor, "r 1"], device: torch.device) -> None:
+    def __init__(
+        self, rows: int, beams: int, last: Int[Tensor, "r 1"], device: torch.device
+    ) -> None:
         self.beams, self.device = beams, device
         self.answers = list(range(rows))  # the number of the answer that each row belongs to
-        self.ranks = torch.full((rows, beams), -math.inf, device=device)  # summed log-probabilities after penalties
-        self.ranks[:, 0] = 0.0  # all beams of a row start with the same text: only one of them is continued
+        # summed log-probabilities after penalties
+        self.ranks = torch.full((rows, beams), -math.inf, device=device)
+        # all beams of a row start with the same text: only one of them is continued
+        self.ranks[:, 0] = 0.0
         self.logprobs = self.ranks  # before penalties
         self.last = last  # the last token of each hypothesis
-        self.texts: list[list[list[int]]] = [[[] for _ in range(beams)] for _ in range(rows)]  # ids written so far
+        # ids written so far
+        self.texts: list[list[list[int]]] = [[[] for _ in range(beams)] for _ in range(rows)]
 
     def rows(self) -> Iterator[tuple[int, list[list[int]]]]:
         """The number of each row's answer, and the ids that its beams have written."""
@@ -83,9 +90,15 @@ class Beams:
             self.ranks, self.logprobs = self.ranks.to(device), self.logprobs.to(device)
 
     def advance(
-        self, candidates: Candidates, *, ends: set[int], done: list[Finished], written: int, room: list[int],
+        self,
+        candidates: Candidates,
+        *,
+        ends: set[int],
+        done: list[Finished],
+        written: int,
+        room: list[int],
         ended: Ended | None,
-    ) -> Int[Tensor, "r"] | None:  # fmt: skip
+    ) -> Int[Tensor, "r"] | None:
         """Finish the candidates that end, and continue with the best others.
 
         Args:
@@ -113,16 +126,23 @@ class Beams:
             rows.append(new)
         self.answers, self.texts = answers, [[one.ids for one in new] for new in rows]
         self.ranks = torch.tensor([[one.rank for one in new] for new in rows], device=self.device)
-        self.logprobs = torch.tensor([[one.logprob for one in new] for new in rows], device=self.device)
+        self.logprobs = torch.tensor(
+            [[one.logprob for one in new] for new in rows], device=self.device
+        )
         if not answers:
             return None
         self.last = torch.tensor([[one.ids[-1]] for new in rows for one in new], device=self.device)
         return torch.tensor([one.state_row for new in rows for one in new], device=self.device)
 
     def _continue_row(
-        self, i: int, choices: Iterable[tuple[int, int, float, float]], ends: set[int], done: Finished, stops: bool,
+        self,
+        i: int,
+        choices: Iterable[tuple[int, int, float, float]],
+        ends: set[int],
+        done: Finished,
+        stops: bool,
         ended: Ended | None,
-    ) -> list[Continuation]:  # fmt: skip
+    ) -> list[Continuation]:
         """The unfinished ones of a row's candidates, at most as many as there are beams; the others go to `done`."""
         new: list[Continuation] = []
         for j, (origin, token, rank, logprob) in enumerate(choices):

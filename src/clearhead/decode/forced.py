@@ -62,7 +62,9 @@ class Ensemble(nn.Module):
         return States([model.start(inputs, rows, limit) for model in self.models])  # type: ignore[operator]
 
     def step(self, ids: Int[Tensor, "b t"], state: States) -> tuple[Float[Tensor, "b t v"], States]:
-        results = [model.step(ids, part) for model, part in zip(self.models, state.parts, strict=True)]  # type: ignore[operator]
+        results = []
+        for model, part in zip(self.models, state.parts, strict=True):
+            results.append(model.step(ids, part))  # type: ignore[operator]
         return _mean([logits for logits, _ in results]), States([part for _, part in results])
 
 

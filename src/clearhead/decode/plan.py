@@ -30,7 +30,8 @@ class Hypothesis:
     ids: tuple[int, ...]  # without the prompt and the end token
     logprob: float  # sum of the log-probabilities of its tokens, the end token included, in nats
     score: float  # what the search ranks by: summed log-probability / length^penalty
-    finished: bool  # True if it reached an end token; False if it was cut off: at the limit, or by `ended`
+    # True if it reached an end token; False if it was cut off: at the limit, or by `ended`
+    finished: bool
 
     @property
     def tokens(self) -> int:
@@ -50,21 +51,28 @@ class Plan:
     start: int | Sequence[Sequence[int]]  # the first token of all rows, or a prompt for each row
     end: int | Sequence[int] | None  # the token, or tokens, that end an answer
     beams: int = 1  # number of hypotheses that are kept at each step; 1 is greedy
-    limit: int | Sequence[int] = 200  # tokens to write at most: one number for all rows, or one per row
-    penalty: float = 1.0  # score = logprob / length^penalty: 0 prefers short answers, 1 ranks by the mean
+    # tokens to write at most: one number for all rows, or one per row
+    limit: int | Sequence[int] = 200
+    # score = logprob / length^penalty: 0 prefers short answers, 1 ranks by the mean
+    penalty: float = 1.0
     best: int = 1  # hypotheses to return per row, at most `beams`; samples per row when sampling
     stop: str = "likely"  # when the search of a row is over: full, likely or sure (see STOPS)
     choice: Choice = GREEDY  # how a token is chosen
     banned: Sequence[int] = ()  # tokens that are never written: padding, the start
-    seed: int | Sequence[int] = 0  # seed of sampling; with one per row, a row's samples do not depend on the other rows
-    drawn: int = 0  # tokens of the prompts that were sampled with this seed: their random numbers are skipped
+    # seed of sampling; with one per row, a row's samples do not depend on the other rows
+    seed: int | Sequence[int] = 0
+    # tokens of the prompts that were sampled with this seed: their random numbers are skipped
+    drawn: int = 0
     slide: bool = False  # past the model's context, forget the older half of what it has read
-    ended: Callable[[int, Sequence[int]], bool] | None = None  # whether answer i, with these ids so far, is to end
+    # whether answer i, with these ids so far, is to end
+    ended: Callable[[int, Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
         beams = self.best if self.choice.sample else self.beams
         if not 1 <= self.best <= beams:
-            raise InputError(f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams")
+            raise InputError(
+                f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams"
+            )
         check_penalty(self.penalty)
         if self.drawn < 0:
             raise InputError(f"drawn={self.drawn}: expected 0 or more")

@@ -31,9 +31,15 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: Any, inputs: Mapping[str, Tensor], prompts: list[list[int]], samples: int, width: int, plan: Plan,
+        self,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        prompts: list[list[int]],
+        samples: int,
+        width: int,
+        plan: Plan,
         room: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.inputs, self.width, self.plan = model, inputs, width, plan
         self.state: Any
         self._cpu: CpuDecoder | None = None
@@ -44,23 +50,32 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         longest = max(map(len, prompts))
         # Tokens per row that the model can read; the context of an encoder-decoder limits only the source.
-        self.context = model.max_tokens if isinstance(model, Model) and model.reads == "tokens" else None
+        self.context = (
+            model.max_tokens if isinstance(model, Model) and model.reads == "tokens" else None
+        )
         total = longest + room - 1  # the last token is written, but not read
         if self.context is not None and total > self.context and not plan.slide:
             raise TextError(
                 f"a prompt of {longest} tokens and {room} more: this model reads {self.context} at once; expected "
-                + ("a shorter prompt" if longest > self.context else f"max_new={self.context - longest + 1} or less")
+                + (
+                    "a shorter prompt"
+                    if longest > self.context
+                    else f"max_new={self.context - longest + 1} or less"
+                )
                 + ", or slide=true to forget the older half whenever the context is full"
             )
         self.limit = total if self.context is None else min(total, self.context)
         copies = samples if not inputs else 1  # inputs already have a row per sample
         self.prompts = [prompt for prompt in prompts for _ in range(samples)]  # of each answer
-        self.firsts = self._read(prompts if copies > 1 else self.prompts)  # index of the first token each row has read
+        # index of the first token each row has read
+        self.firsts = self._read(prompts if copies > 1 else self.prompts)
         for n in (copies, width):
             if n > 1:
                 self.state.expand(n)
                 self.firsts = [first for first in self.firsts for _ in range(n)]
-        self.last = torch.tensor([[prompt[-1]] for prompt in self.prompts for _ in range(width)], device=self.device)
+        self.last = torch.tensor(
+            [[prompt[-1]] for prompt in self.prompts for _ in range(width)], device=self.device
+        )
 
     def step(self, last: Int[Tensor, "r 1"]) -> Float[Tensor, "r v"]:
         """Append a token to each row, and return the logits of the next one."""
@@ -87,9 +102,14 @@ class ModelRunner:
             beams.move(self.device)
             left = None if uniforms is None else uniforms[beams.answers, written - 1 :]
             self._graph = GraphDecoder.of(
-                self.model, self.state, beams.last, self.plan.choice, self.plan.banned, left,
+                self.model,
+                self.state,
+                beams.last,
+                self.plan.choice,
+                self.plan.banned,
+                left,
                 lambda vocab: self.seen(beams, vocab),
-            )  # fmt: skip
+            )
             self._seen = None
         self._no_steps = False
         if self._graph is not None and not self._graph.unhooked:  # a hook was set during the search
@@ -123,7 +143,11 @@ class ModelRunner:
         """
         if self.context is None or self.context > self.limit:
             return
-        lengths = [len(self.prompts[answer]) + len(text) for answer, texts in beams.rows() for text in texts]
+        lengths = [
+            len(self.prompts[answer]) + len(text)
+            for answer, texts in beams.rows()
+            for text in texts
+        ]
         if max(n - first for n, first in zip(lengths, self.firsts, strict=True)) > self.context:
             self.firsts = self._read(self._texts(beams))
 
@@ -149,9 +173,13 @@ class ModelRunner:
         self.state = self.model.start(self.inputs, len(texts), self.limit)
         longest = max(map(len, rows))
         if longest:
-            ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
+            ids = torch.tensor(
+                [row + [0] * (longest - len(row)) for row in rows], device=self.device
+            )
             ragged = any(len(row) < longest for row in rows)
-            counts = torch.tensor([len(row) for row in rows], device=self.device) if ragged else None
+            counts = (
+                torch.tensor([len(row) for row in rows], device=self.device) if ragged else None
+            )
             self.state = self.model.read(ids, self.state, counts)
         self._cpu = CpuDecoder.of(self.model, self.state)
         return firsts

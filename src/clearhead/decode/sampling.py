@@ -45,17 +45,22 @@ class Choice:
     temperature: float = 1.0  # below 1 prefers likelier tokens, above 1 flattens the distribution
     top_k: int | None = None  # number of likeliest tokens to sample from
     top_p: float | None = None  # sample from the fewest tokens with this total probability
-    min_p: float | None = None  # sample from tokens with at least this share of the likeliest token's probability
+    # sample from tokens with at least this share of the likeliest token's probability
+    min_p: float | None = None
     repetition: float = 1.0  # above 1 makes tokens less likely that the text already has
 
     def __post_init__(self) -> None:
         if not LEAST <= self.temperature < math.inf:
-            raise InputError(f"temperature={self.temperature}: expected a number above 0, {LEAST:g} or more")
+            raise InputError(
+                f"temperature={self.temperature}: expected a number above 0, {LEAST:g} or more"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k={self.top_k}: expected 1 or more")
         for name in ("top_p", "min_p"):
             if getattr(self, name) is not None and not 0.0 < getattr(self, name) <= 1.0:
-                raise InputError(f"{name}={getattr(self, name)}: expected a share above 0, at most 1")
+                raise InputError(
+                    f"{name}={getattr(self, name)}: expected a share above 0, at most 1"
+                )
         if not LEAST <= self.repetition <= 1 / LEAST:
             raise InputError(
                 f"repetition={self.repetition}: expected a number above 0, {LEAST:g} to {1 / LEAST:g}, 1 for no penalty"
@@ -97,7 +102,9 @@ class Choice:
         return x if self.min_p is None else min_p(x, self.min_p)
 
 
-def penalise(logits: Float[Tensor, "r v"], seen: Bool[Tensor, "r v"], penalty: float) -> Float[Tensor, "r v"]:
+def penalise(
+    logits: Float[Tensor, "r v"], seen: Bool[Tensor, "r v"], penalty: float
+) -> Float[Tensor, "r v"]:
     """Make the tokens marked by `seen` less likely; a penalty below 1 makes them likelier."""
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
@@ -118,7 +125,11 @@ def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
         min(first, logits.shape[-1]),
         logits.shape[-1],
     ):  # they are rarely many, and sorting all tokens is slow
-        high = largest(logits, most)[0] if most < logits.shape[-1] else logits.sort(dim=-1, descending=True).values
+        high = (
+            largest(logits, most)[0]
+            if most < logits.shape[-1]
+            else logits.sort(dim=-1, descending=True).values
+        )
         share = (high - whole).exp()
         before = share.cumsum(-1) - share
         inside = (before < p).sum(-1, keepdim=True).clamp(min=1)  # (r, 1)
@@ -139,7 +150,9 @@ def draw(logits: Float[Tensor, "r v"], uniforms: Float[Tensor, "r"]) -> Int[Tens
     return torch.searchsorted(cumulative, threshold, right=True).clamp(max=logits.shape[-1] - 1)
 
 
-def uniforms(seed: int | Sequence[int], rows: int, samples: int, tokens: int) -> Float[Tensor, "n t"]:
+def uniforms(
+    seed: int | Sequence[int], rows: int, samples: int, tokens: int
+) -> Float[Tensor, "n t"]:
     """A random number in [0, 1) for each token of each sample of each row.
 
     With one seed, sample j of row i has its own numbers; with one seed per row, a row's numbers do not depend on its
@@ -149,8 +162,12 @@ def uniforms(seed: int | Sequence[int], rows: int, samples: int, tokens: int) ->
         numbers = counter_rng.uniform(seed, 0, np.arange(rows * samples), tokens)
     else:
         if len(seed) != rows:
-            raise InputError(f"{len(seed)} seeds for {rows} rows: expected one for all, or one per row")
-        numbers = np.concatenate([counter_rng.uniform(one, 0, np.arange(samples), tokens) for one in seed])
+            raise InputError(
+                f"{len(seed)} seeds for {rows} rows: expected one for all, or one per row"
+            )
+        numbers = np.concatenate(
+            [counter_rng.uniform(one, 0, np.arange(samples), tokens) for one in seed]
+        )
     return torch.from_numpy(numbers)
 
 

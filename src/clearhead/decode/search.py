@@ -64,13 +64,17 @@ def stream(model: Any, inputs: Mapping[str, Tensor], plan: Plan) -> Iterator[dic
         3
     """
     if plan.beams > 1 and not plan.choice.sample:
-        raise InputError(f"beams={plan.beams} cannot be streamed: which beam is best is known at the end; expected 1")
+        raise InputError(
+            f"beams={plan.beams} cannot be streamed: which beam is best is known at the end; expected 1"
+        )
     for tokens, _, _ in _steps(model, inputs, plan, []):
         yield tokens
 
 
 @torch.no_grad()
-def follow(model: Any, inputs: Mapping[str, Tensor], plan: Plan) -> Iterator[list[list[Hypothesis]]]:
+def follow(
+    model: Any, inputs: Mapping[str, Tensor], plan: Plan
+) -> Iterator[list[list[Hypothesis]]]:
     """Yield each row's hypotheses after every step, the best first, and at last the result of `search`.
 
     Args:
@@ -95,7 +99,10 @@ def follow(model: Any, inputs: Mapping[str, Tensor], plan: Plan) -> Iterator[lis
                 if rank > -math.inf:
                     ranked.add(text, rank, logprob, False)
             unfinished[answer] = ranked.hypotheses
-        yield [sorted([*d.hypotheses, *unfinished.get(i, [])], key=lambda h: -h.score) for i, d in enumerate(done)]
+        yield [
+            sorted([*d.hypotheses, *unfinished.get(i, [])], key=lambda h: -h.score)
+            for i, d in enumerate(done)
+        ]
     yield answers
 
 
@@ -129,14 +136,26 @@ def _steps(
     runner = ModelRunner(model, inputs, prompts, samples, width, plan, max(room))
     beams = Beams(rows * samples, width, runner.last, runner.device)
     done = [Finished(width, plan.penalty, plan.stop) for _ in range(rows * samples)]
-    ends = set() if plan.end is None else {plan.end} if isinstance(plan.end, int) else set(map(int, plan.end))
+    ends = (
+        set()
+        if plan.end is None
+        else {plan.end}
+        if isinstance(plan.end, int)
+        else set(map(int, plan.end))
+    )
     drawn = None if drawn is None else drawn.to(runner.device)
     try:
         for written in range(1, max(room) + 1):
             runner.slide(beams)
             candidates = _candidates(runner, beams, plan, drawn, written)
-            tokens = dict(zip(beams.answers, candidates.token[:, 0].tolist(), strict=True)) if width == 1 else {}
-            keep = beams.advance(candidates, ends=ends, done=done, written=written, room=room, ended=plan.ended)
+            tokens = (
+                dict(zip(beams.answers, candidates.token[:, 0].tolist(), strict=True))
+                if width == 1
+                else {}
+            )
+            keep = beams.advance(
+                candidates, ends=ends, done=done, written=written, room=room, ended=plan.ended
+            )
             yield tokens, beams, done
             if keep is None:
                 break
@@ -144,7 +163,10 @@ def _steps(
     finally:
         runner.close()
     best = [finished.hypotheses[: plan.best] for finished in done]
-    answers += [[one for answer in best[i : i + samples] for one in answer] for i in range(0, len(best), samples)]
+    answers += [
+        [one for answer in best[i : i + samples] for one in answer]
+        for i in range(0, len(best), samples)
+    ]
 
 
 def _prompts(plan: Plan, inputs: Mapping[str, Tensor]) -> tuple[list[list[int]], list[int]]:
@@ -153,14 +175,22 @@ def _prompts(plan: Plan, inputs: Mapping[str, Tensor]) -> tuple[list[list[int]],
     rows = next(iter(inputs.values())).shape[0] if inputs else len(prompts or ())
     room = [plan.limit] * rows if isinstance(plan.limit, int) else list(plan.limit)
     if len(room) != rows or min(room, default=1) < 1:
-        raise InputError(f"limit={plan.limit}: expected 1 token or more, one number for all rows or one per row")
+        raise InputError(
+            f"limit={plan.limit}: expected 1 token or more, one number for all rows or one per row"
+        )
     if prompts is not None and (len(prompts) != rows or not all(prompts)):
-        raise InputError(f"{len(prompts)} prompts for {rows} rows: expected one per row, of a token or more")
+        raise InputError(
+            f"{len(prompts)} prompts for {rows} rows: expected one per row, of a token or more"
+        )
     return prompts if prompts is not None else [[int(plan.start)]] * rows, room  # type: ignore[arg-type]
 
 
 def _one_by_one(
-    model: Any, inputs: Mapping[str, Tensor], plan: Plan, answers: list[list[Hypothesis]], drawn: Tensor | None
+    model: Any,
+    inputs: Mapping[str, Tensor],
+    plan: Plan,
+    answers: list[list[Hypothesis]],
+    drawn: Tensor | None,
 ) -> Steps:
     """Search row by row: in one batch, hooks would see the padding of shorter prompts as queries."""
     samples = plan.best if plan.choice.sample else 1
@@ -193,10 +223,14 @@ def _candidates(
     logp = runner.log_softmax(logits)
     ranked = logp
     if choice.repetition != 1.0:
-        ranked = penalise(logits, runner.seen(beams, logits.shape[-1]), choice.repetition).log_softmax(-1)
+        ranked = penalise(
+            logits, runner.seen(beams, logits.shape[-1]), choice.repetition
+        ).log_softmax(-1)
     if plan.banned:
         banned = plan.banned
-        ranked[:, slice(banned.start, banned.stop) if isinstance(banned, range) else list(banned)] = -math.inf
+        ranked[
+            :, slice(banned.start, banned.stop) if isinstance(banned, range) else list(banned)
+        ] = -math.inf
     if drawn is not None:
         token = draw(choice.narrowed(ranked), drawn[beams.answers, written - 1])
         total = beams.logprobs + logp.gather(1, token)
@@ -204,13 +238,17 @@ def _candidates(
     origin, token, rank = _best(ranked, beams.ranks, 2 * beams.beams if beams.beams > 1 else 1)
     if ranked is logp:
         return Candidates(origin, token, rank, rank)
-    rows = torch.arange(len(origin), device=origin.device)[:, None] * beams.beams + origin  # (b, n) rows of logp
+    # (b, n) rows of logp
+    rows = torch.arange(len(origin), device=origin.device)[:, None] * beams.beams + origin
     return Candidates(origin, token, rank, beams.logprobs.gather(1, origin) + logp[rows, token])
 
 
-def _best(logp: Float[Tensor, "r v"], ranks: Float[Tensor, "b n"], most: int) -> tuple[Tensor, Tensor, Tensor]:
+def _best(
+    logp: Float[Tensor, "r v"], ranks: Float[Tensor, "b n"], most: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """The likeliest continuations of all beams of each row: which beam, which token, and their summed rank."""
-    high, token = largest(logp, min(most, logp.shape[-1]))  # no more of a beam can be among the best of its row
+    # no more of a beam can be among the best of its row
+    high, token = largest(logp, min(most, logp.shape[-1]))
     total = (ranks.view(-1, 1) + high).view(ranks.shape[0], -1)  # (b, n k)
     rank, at = total.topk(min(most, total.shape[1]), dim=1)
     return at // high.shape[1], token.view(total.shape).gather(1, at), rank

@@ -24,39 +24,31 @@ no global state, so drawing works without a screen and from many threads. Matplo
 figure is drawn.
 """
 
-from .bars import bars
-from .cells import grids, heads, heatmap, matrix
-from .coloured_text import coloured_tokens
-from .display import Drawn
-from .image_maps import overlay, smooth_map, strip
-from .images import images
-from .lines import curves, panels
-from .overlays import head_colours, signed_overlay
-from .scatter import scatter
-from .similarity import similarity
-from .style import FILE_DPI, encode, save
-from .tiles import tiles
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FILE_DPI",
-    "Drawn",
-    "bars",
-    "coloured_tokens",
-    "curves",
-    "encode",
-    "grids",
-    "head_colours",
-    "heads",
-    "heatmap",
-    "images",
-    "matrix",
-    "overlay",
-    "panels",
-    "save",
-    "scatter",
-    "signed_overlay",
-    "similarity",
-    "smooth_map",
-    "strip",
-    "tiles",
-]
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .bars import bars as bars
+    from .cells import grids as grids
+    from .cells import heads as heads
+    from .cells import heatmap as heatmap
+    from .cells import matrix as matrix
+    from .coloured_text import coloured_tokens as coloured_tokens
+    from .display import Drawn as Drawn
+    from .image_maps import overlay as overlay
+    from .image_maps import smooth_map as smooth_map
+    from .image_maps import strip as strip
+    from .images import images as images
+    from .lines import curves as curves
+    from .lines import panels as panels
+    from .overlays import head_colours as head_colours
+    from .overlays import signed_overlay as signed_overlay
+    from .scatter import scatter as scatter
+    from .similarity import similarity as similarity
+    from .style import FILE_DPI as FILE_DPI
+    from .style import encode as encode
+    from .style import save as save
+    from .tiles import tiles as tiles
+
+lazy.public_names(__name__)

@@ -52,14 +52,23 @@ def bars(
     values = {name: array(name, row, ("bars",)) for name, row in groups.items()}
     for name, row in values.items():
         if len(row) != len(names):
-            raise InputError(f"{name!r} has {len(row)} values for {len(names)} names: expected one for each name")
+            raise InputError(
+                f"{name!r} has {len(row)} values for {len(names)} names: expected one for each name"
+            )
     styles = {name: LineStyle(colour) for name, colour in zip(groups, PALETTE, strict=False)}
     figure = sheet(width, height)
     axes = figure.subplots()
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
     thickness, at = 0.8 / len(values), np.arange(len(names))
     for i, (name, row) in enumerate(values.items()):
-        axes.bar(at - 0.4 + (i + 0.5) * thickness, row, thickness, color=styles[name].colour, label=name, linewidth=0)
+        axes.bar(
+            at - 0.4 + (i + 0.5) * thickness,
+            row,
+            thickness,
+            color=styles[name].colour,
+            label=name,
+            linewidth=0,
+        )
     axes.set_xticks(at, [str(name) for name in names])
     axes.tick_params(axis="x", length=0)
     axes.margins(x=0.02)

@@ -40,7 +40,9 @@ class Scale:
     label: str = ""  # what the colours mean, beside the colour bar
 
     @staticmethod
-    def of(matrices: Sequence[Array], most: float | None, *, signed: bool, label: str = "") -> Scale:
+    def of(
+        matrices: Sequence[Array], most: float | None, *, signed: bool, label: str = ""
+    ) -> Scale:
         """The scale of several matrices; its end is the largest absolute value unless `most` is given."""
         if most is not None and not most > 0:
             raise InputError(f"most={most}: the colour scale goes from 0 to a number above it")
@@ -58,12 +60,23 @@ def draw_cells(axes: Axes, x: Array, scale: Scale, *, square: bool) -> AxesImage
 
         no_and_yes = ListedColormap(["#eef1f4", BLUES[5]])
         return axes.imshow(
-            x, cmap=no_and_yes, vmin=0, vmax=1, origin="upper", aspect=aspect, interpolation="nearest"
-        )  # fmt: skip
+            x,
+            cmap=no_and_yes,
+            vmin=0,
+            vmax=1,
+            origin="upper",
+            aspect=aspect,
+            interpolation="nearest",
+        )
     return axes.imshow(
-        x.astype(float), cmap=colours(scale.signed), vmin=-scale.most if scale.signed else 0.0, vmax=scale.most,
-        origin="upper", aspect=aspect, interpolation="nearest" if max(x.shape) <= 512 else "auto",
-    )  # fmt: skip
+        x.astype(float),
+        cmap=colours(scale.signed),
+        vmin=-scale.most if scale.signed else 0.0,
+        vmax=scale.most,
+        origin="upper",
+        aspect=aspect,
+        interpolation="nearest" if max(x.shape) <= 512 else "auto",
+    )
 
 
 def clean_axes(axes: Axes, shape: tuple[int, ...]) -> None:
@@ -92,7 +105,9 @@ def name_rows(axes: Axes, names: Sequence[str] | None, n: int, *, shown: bool = 
         axes.set_yticks(at, texts)
 
 
-def name_columns(axes: Axes, names: Sequence[str] | None, n: int, *, shown: bool = True, room: float) -> None:
+def name_columns(
+    axes: Axes, names: Sequence[str] | None, n: int, *, shown: bool = True, room: float
+) -> None:
     """Label the columns, all or some; names that are wider than their columns, of `room` inches each, are slanted."""
     if names is None:
         return
@@ -119,11 +134,15 @@ def _escaped(name: str) -> str:
     return line if line.strip() else line.replace(" ", "␣")
 
 
-def cell_texts(x: Array, digits: int | None, words: Sequence[Sequence[str]] | None = None) -> list[list[str]] | None:
+def cell_texts(
+    x: Array, digits: int | None, words: Sequence[Sequence[str]] | None = None
+) -> list[list[str]] | None:
     """The text of each cell of a matrix: words if they are given, numbers of this many decimals, or None."""
     if words is not None:
         if len(words) != len(x) or any(len(row) != x.shape[1] for row in words):
-            raise InputError(f"words: expected a text for each cell of {x.shape[0]} rows and {x.shape[1]} columns")
+            raise InputError(
+                f"words: expected a text for each cell of {x.shape[0]} rows and {x.shape[1]} columns"
+            )
         return [[str(word) for word in row] for row in words]
     return None if digits is None else [[f"{value:.{digits}f}" for value in row] for row in x]
 
@@ -133,17 +152,23 @@ def write_texts(axes: Axes, x: Array, most: float, texts: Sequence[Sequence[str]
     for i, row in enumerate(texts):
         for j, text in enumerate(row):
             colour = PAPER if abs(x[i, j]) > 0.45 * most else INK
-            axes.text(j, i, text, ha="center", va="center", parse_math=False, **letters(SMALL, colour))
+            axes.text(
+                j, i, text, ha="center", va="center", parse_math=False, **letters(SMALL, colour)
+            )
 
 
-def colour_bar(figure: Figure, image: AxesImage, beside: list[Axes], matrices: Sequence[Array], scale: Scale) -> None:
+def colour_bar(
+    figure: Figure, image: AxesImage, beside: list[Axes], matrices: Sequence[Array], scale: Scale
+) -> None:
     """Add a colour bar, which ends in an arrow if some values are beyond the scale."""
     from matplotlib.ticker import MaxNLocator
 
     beyond = max(float(np.nanmax(np.abs(x.astype(float)))) for x in matrices) > scale.most
     ticks = MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10])
     extend = ("both" if scale.signed else "max") if beyond else "neither"
-    bar = figure.colorbar(image, ax=beside, shrink=0.8, aspect=28, pad=0.02, ticks=ticks, extend=extend)
+    bar = figure.colorbar(
+        image, ax=beside, shrink=0.8, aspect=28, pad=0.02, ticks=ticks, extend=extend
+    )
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=SMALL, labelcolor=SOFT, labelfontfamily=FONT)
     if scale.label:

@@ -102,7 +102,14 @@ def matrix(
     """
     x = array("values", values, ("rows", "columns"))
     labels = Labels(rows=rows, columns=columns, xlabel=xlabel, ylabel=ylabel)
-    return _one(x, labels, Scale.of([x], most, signed=True, label=scale), title, cell_texts(x, digits), square)
+    return _one(
+        x,
+        labels,
+        Scale.of([x], most, signed=True, label=scale),
+        title,
+        cell_texts(x, digits),
+        square,
+    )
 
 
 def heads(
@@ -139,8 +146,12 @@ def heads(
     """
     x = array("weights", weights, ("heads", "queries", "keys"))
     if titles is not None and len(titles) != len(x):
-        raise InputError(f"titles has {len(titles)} names: expected {len(x)}, one per head of weights")
-    names = [f"head {i}" for i in range(len(x))] if titles is None else [str(name) for name in titles]
+        raise InputError(
+            f"titles has {len(titles)} names: expected {len(x)}, one per head of weights"
+        )
+    names = (
+        [f"head {i}" for i in range(len(x))] if titles is None else [str(name) for name in titles]
+    )
     labels = Labels(rows=rows, columns=columns, xlabel=xlabel, ylabel=ylabel)
     return _side_by_side(names, list(x), labels, title, most, across, size, signed=False)
 
@@ -184,13 +195,18 @@ def grids(
     return _side_by_side(list(matrices), arrays, labels, title, most, across, size, signed=signed)
 
 
-def _one(x: Array, labels: Labels, scale: Scale, title: str, texts: list[list[str]] | None, square: bool) -> Figure:
+def _one(
+    x: Array, labels: Labels, scale: Scale, title: str, texts: list[list[str]] | None, square: bool
+) -> Figure:
     cell = min(0.55 if texts is not None else 0.34, 5.2 / max(x.shape))  # inches
     height = cell * x.shape[0] if square else 3.4
     width = cell * x.shape[1] if square else 5.6
     if texts is not None and not square:  # room for the longest text of a cell
         longest = max(len(text) for row in texts for text in row)
-        width, height = max(width, (0.075 * longest + 0.12) * x.shape[1]), max(height, 0.24 * x.shape[0])
+        width, height = (
+            max(width, (0.075 * longest + 0.12) * x.shape[1]),
+            max(height, 0.24 * x.shape[0]),
+        )
     figure = sheet(max(width, 1.6) + 1.9, max(height, 1.3) + 1.2)
     axes = figure.subplots()
     image = draw_cells(axes, x, scale, square=square)
@@ -206,9 +222,16 @@ def _one(x: Array, labels: Labels, scale: Scale, title: str, texts: list[list[st
 
 
 def _side_by_side(
-    titles: Sequence[str], matrices: Sequence[Array], labels: Labels, title: str, most: float | None, across: int,
-    size: float | None, *, signed: bool,
-) -> Figure:  # fmt: skip
+    titles: Sequence[str],
+    matrices: Sequence[Array],
+    labels: Labels,
+    title: str,
+    most: float | None,
+    across: int,
+    size: float | None,
+    *,
+    signed: bool,
+) -> Figure:
     if across < 1:
         raise InputError(f"across={across}: expected 1 panel or more in a row")
     if not signed:
@@ -227,8 +250,14 @@ def _side_by_side(
             continue
         x = matrices[i]
         image = draw_cells(axes, x, scale, square=True)
-        lowest, first = i + across >= len(matrices), i % across == 0  # names and labels only at the edges of the figure
-        dress(axes, xlabel=labels.xlabel if lowest else "", ylabel=labels.ylabel if first else "", title=titles[i])
+        # names and labels only at the edges of the figure
+        lowest, first = i + across >= len(matrices), i % across == 0
+        dress(
+            axes,
+            xlabel=labels.xlabel if lowest else "",
+            ylabel=labels.ylabel if first else "",
+            title=titles[i],
+        )
         clean_axes(axes, x.shape)
         name_rows(axes, labels.rows, x.shape[0], shown=first)
         name_columns(axes, labels.columns, x.shape[1], shown=lowest, room=size / x.shape[1])
@@ -239,7 +268,9 @@ def _side_by_side(
     return figure
 
 
-def _sheet_size(matrices: Sequence[Array], labels: Labels, across: int, down: int, size: float) -> tuple[float, float]:
+def _sheet_size(
+    matrices: Sequence[Array], labels: Labels, across: int, down: int, size: float
+) -> tuple[float, float]:
     """Width and height in inches of a figure with matrices of the width `size`, with room for the names."""
     tallest = max(x.shape[0] / x.shape[1] for x in matrices)
     side = 0.07 * max(map(len, labels.rows), default=0) if labels.rows else 0.25

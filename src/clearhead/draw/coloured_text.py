@@ -14,7 +14,8 @@ from .style import INK, MEDIUM, PAPER, array, colours, sheet, sign_legend
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MONO = "DejaVu Sans Mono"  # every character is as wide as the others, so that the widths of tokens are known
+# every character is as wide as the others, so that the widths of tokens are known
+MONO = "DejaVu Sans Mono"
 WIDTH, LINE = 0.602, 2.0  # width of a character and distance of lines, in font sizes
 PAD = 0.25  # characters around the text of a token
 
@@ -49,7 +50,9 @@ def coloured_tokens(
 
     x = array("values", values, ("tokens",)).astype(float)
     if len(x) != len(tokens):
-        raise InputError(f"{len(tokens)} tokens and {len(x)} values: expected a value for each token")
+        raise InputError(
+            f"{len(tokens)} tokens and {len(x)} values: expected a value for each token"
+        )
     if across < 1:
         raise InputError(f"across={across}: expected 1 character or more in a line")
     if most is not None and not most > 0:
@@ -67,7 +70,8 @@ def coloured_tokens(
         column += space * 0.6 + len(text) + 2 * PAD
     widest = max(start + len(text) + 2 * PAD for _, start, text in places)
     inch = MEDIUM / 72
-    around = (0.5 if title else 0.2) + (0.3 if above or below else 0.0)  # inches of the title and the legend
+    # inches of the title and the legend
+    around = (0.5 if title else 0.2) + (0.3 if above or below else 0.0)
     wide = max(widest, len(above + below) + 8 if above or below else 0)
     figure = sheet(wide * WIDTH * inch + 0.2, (line + 1) * LINE * inch + around, title)
     axes = figure.subplots()
@@ -79,8 +83,15 @@ def coloured_tokens(
         axes.add_patch(Rectangle((start, row + 0.12), width, 0.76, facecolor=colour, linewidth=0))
         dark = colour[:3] @ np.array([0.299, 0.587, 0.114]) < 0.5
         axes.text(
-            start + width / 2, row + 0.5, text, ha="center", va="center", fontfamily=MONO, fontsize=MEDIUM,
-            color=PAPER if dark else INK, parse_math=False,
-        )  # fmt: skip
+            start + width / 2,
+            row + 0.5,
+            text,
+            ha="center",
+            va="center",
+            fontfamily=MONO,
+            fontsize=MEDIUM,
+            color=PAPER if dark else INK,
+            parse_math=False,
+        )
     sign_legend(figure, above, below)
     return figure

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SPREAD = 0.6  # standard deviation of the smoothing, in cells of the map
 PANEL = 640  # pixels along the longer side of an image in a panel, at most
-POINTED = 1.5  # a map whose largest weight is this many times its mean, or more, has a fully lit place
+# a map whose largest weight is this many times its mean, or more, has a fully lit place
+POINTED = 1.5
 
 
 def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[np.float64]:
@@ -41,7 +42,9 @@ def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[n
     x = not_negative("weights", array("weights", weights, ("y", "x"))).astype(np.float64)
     if height < 1 or width < 1:
         raise InputError(f"height={height}, width={width}: expected 1 pixel or more")
-    down, across = (_blend(size, cells) for size, cells in zip((height, width), x.shape, strict=True))
+    down, across = (
+        _blend(size, cells) for size, cells in zip((height, width), x.shape, strict=True)
+    )
     return down @ x @ across.T
 
 
@@ -135,7 +138,9 @@ def _picture(axes: Axes, pixels: Array, title: str) -> None:
 def _pixels(image: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     pixels = array("image", image, ("height", "width", "channels"))
     if pixels.dtype != np.uint8 or pixels.shape[2] != 3:
-        raise InputError(f"image has shape {pixels.shape} and holds {pixels.dtype}: expected uint8 (height, width, 3)")
+        raise InputError(
+            f"image has shape {pixels.shape} and holds {pixels.dtype}: expected uint8 (height, width, 3)"
+        )
     return pixels
 
 

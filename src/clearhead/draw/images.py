@@ -47,7 +47,9 @@ def images(
         raise InputError(f"across={across}: expected 1 image or more in a row")
     maps = maps or {}
     if unknown := [name for name in maps if name not in pictures]:
-        raise InputError(f"maps has {unknown[0]!r}: expected names of images: {', '.join(pictures)}")
+        raise InputError(
+            f"maps has {unknown[0]!r}: expected names of images: {', '.join(pictures)}"
+        )
     arrays = {name: picture_array(name, x) for name, x in pictures.items()}
     across = min(across, len(arrays))
     down = ceil(len(arrays) / across)
@@ -63,7 +65,9 @@ def images(
         if name in maps:
             weights = not_negative(name, array(name, maps[name], ("rows", "columns"))).astype(float)
             axes.imshow(
-                luminous(weights / (weights.max() or 1.0)), extent=(0, width, height, 0), interpolation="nearest"
+                luminous(weights / (weights.max() or 1.0)),
+                extent=(0, width, height, 0),
+                interpolation="nearest",
             )
         dress(axes, title=name)
         axes.set_axis_off()

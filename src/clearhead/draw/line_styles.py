@@ -13,11 +13,13 @@ from .style import PALETTE, SMALL, SOFT, VOID, colours, letters
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Dashes = Literal["-"] | tuple[float, Sequence[float]]  # solid, or an offset and the lengths of dashes and gaps
+# solid, or an offset and the lengths of dashes and gaps
+Dashes = Literal["-"] | tuple[float, Sequence[float]]
 
 _SOLID: Dashes = "-"
 _DASHED: Dashes = (0, (4, 3))
-_REPEATS: tuple[Dashes, ...] = (_SOLID, (0, (1, 1)), (0, (3, 1, 1, 1)))  # solid; dotted and dash-dotted repeat colours
+# Solid; dotted and dash-dotted repeat colours
+_REPEATS: tuple[Dashes, ...] = (_SOLID, (0, (1, 1)), (0, (3, 1, 1, 1)))
 _LONG_LEGEND = 12  # names beyond which a legend has more columns
 
 
@@ -40,7 +42,9 @@ def line_styles(
     for name in dashed:
         styles[name] = LineStyle(SOFT, _DASHED, 1.2, marked=False)
     for name in faint:
-        styles[name] = LineStyle(VOID, _DASHED if name in dashed else _SOLID, 1.2, marked=False, zorder=1.5)
+        styles[name] = LineStyle(
+            VOID, _DASHED if name in dashed else _SOLID, 1.2, marked=False, zorder=1.5
+        )
     return styles
 
 
@@ -54,7 +58,10 @@ def _distinct(names: Sequence[str]) -> dict[str, LineStyle]:
             "them by panels with ordered=True"
         )
     pairs = [(colour, dashes) for dashes in _REPEATS for colour in PALETTE]
-    return {name: LineStyle(colour, dashes) for name, (colour, dashes) in zip(names, pairs, strict=False)}
+    return {
+        name: LineStyle(colour, dashes)
+        for name, (colour, dashes) in zip(names, pairs, strict=False)
+    }
 
 
 def _shades(names: Sequence[str]) -> dict[str, LineStyle]:
@@ -62,11 +69,19 @@ def _shades(names: Sequence[str]) -> dict[str, LineStyle]:
     from matplotlib.colors import to_hex
 
     places = np.linspace(0.25, 1.0, len(names)) if len(names) > 1 else [0.6]
-    return {name: LineStyle(to_hex(colours(False)(float(at)))) for name, at in zip(names, places, strict=True)}
+    return {
+        name: LineStyle(to_hex(colours(False)(float(at))))
+        for name, at in zip(names, places, strict=True)
+    }
 
 
 def legend(
-    figure: Figure, names: Sequence[str], styles: Mapping[str, LineStyle], *, beside: bool, width: float
+    figure: Figure,
+    names: Sequence[str],
+    styles: Mapping[str, LineStyle],
+    *,
+    beside: bool,
+    width: float,
 ) -> None:
     """Add a legend beside a single plot or below several; none if there is only one name.
 
@@ -77,7 +92,13 @@ def legend(
     from matplotlib.lines import Line2D
 
     keys = [
-        Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.2 if style.dashes == _DASHED else 2.4)
+        Line2D(
+            [],
+            [],
+            color=style.colour,
+            linestyle=style.dashes,
+            linewidth=1.2 if style.dashes == _DASHED else 2.4,
+        )
         for style in (styles[name] for name in names)
     ]
     box = figure.legend(
@@ -86,7 +107,9 @@ def legend(
         loc="outside right center" if beside else "outside lower center",
         ncols=_columns(names, beside, width),
         frameon=False,
-        handlelength=1.8 if all(styles[name].dashes in (_SOLID, _DASHED) for name in names) else 2.8,
+        handlelength=1.8
+        if all(styles[name].dashes in (_SOLID, _DASHED) for name in names)
+        else 2.8,
         columnspacing=1.6,
     )
     for text in box.get_texts():

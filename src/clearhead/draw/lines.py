@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Lines = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]  # {name: (x, y)}
 LOGS = ("", "x", "y", "xy", "auto")
-WIDE = {"x": 1000.0, "y": 10.0}  # auto: an axis whose numbers differ by more than this factor is logarithmic
+# auto: an axis whose numbers differ by more than this factor is logarithmic
+WIDE = {"x": 1000.0, "y": 10.0}
 NAMED = 8  # the largest number of ordered lines that the legend names
 MARKED = 16  # the largest number of points of a line that shows a marker at each
 MARGIN = 0.05  # of the height of a plot, beyond the values, as matplotlib has it
@@ -65,9 +66,17 @@ def curves(
         ['train', 'valid']
     """
     figure = panels(
-        {title: lines}, xlabel=xlabel, ylabel=ylabel, log=log, dashed=dashed, faint=faint, steps=steps, zero=zero,
-        width=width, height=height,
-    )  # fmt: skip
+        {title: lines},
+        xlabel=xlabel,
+        ylabel=ylabel,
+        log=log,
+        dashed=dashed,
+        faint=faint,
+        steps=steps,
+        zero=zero,
+        width=width,
+        height=height,
+    )
     if names is not None:
         name_columns(figure.axes[0], names, len(names), room=width / len(names))
     return figure
@@ -119,19 +128,24 @@ def panels(
     if not plots:
         raise InputError("panels got no plots: expected {title: {name: (x, y)}}")
     xlabels, ylabels, logs = (
-        _for_each(key, value, len(plots)) for key, value in (("xlabel", xlabel), ("ylabel", ylabel), ("log", log))
+        _for_each(key, value, len(plots))
+        for key, value in (("xlabel", xlabel), ("ylabel", ylabel), ("log", log))
     )
     names = list(dict.fromkeys(name for lines in plots.values() for name in lines))
     for key, some in (("dashed", dashed), ("faint", faint)):
         if unknown := [repr(name) for name in some if name not in names]:
-            raise InputError(f"{key} names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}")
+            raise InputError(
+                f"{key} names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}"
+            )
     styles = line_styles(names, dashed, faint, ordered=ordered)
     across = len(plots) if across is None else min(across, len(plots))
     if across < 1:
         raise InputError(f"across={across}: expected 1 plot or more in a row")
     down = ceil(len(plots) / across)
     figure = sheet(width * across + 0.5, height * down, title)
-    every = list(figure.subplots(down, across, squeeze=False, sharey="row" if shared else "none").flat)
+    every = list(
+        figure.subplots(down, across, squeeze=False, sharey="row" if shared else "none").flat
+    )
     for axes in every[len(plots) :]:
         axes.set_visible(False)
     for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=False)):
@@ -147,7 +161,9 @@ def panels(
     return figure
 
 
-def _legend_names(names: Sequence[str], dashed: Sequence[str], faint: Sequence[str], ordered: bool) -> list[str]:
+def _legend_names(
+    names: Sequence[str], dashed: Sequence[str], faint: Sequence[str], ordered: bool
+) -> list[str]:
     plain = [name for name in names if name not in dashed and name not in faint]
     shown = plain[:: ceil(len(plain) / NAMED)] if ordered and plain else plain
     return [name for name in names if name in shown or name in dashed]
@@ -171,16 +187,27 @@ def _plot(axes: Axes, lines: Lines, log: str, styles: Mapping[str, LineStyle], s
         raise InputError("a plot got no lines: expected {name: (x, y)}")
     pairs = {name: _pair(name, line) for name, line in lines.items()}
     if log == "auto":
-        log = "".join(axis for i, axis in enumerate("xy") if _spans([pair[i] for pair in pairs.values()], WIDE[axis]))
+        log = "".join(
+            axis
+            for i, axis in enumerate("xy")
+            if _spans([pair[i] for pair in pairs.values()], WIDE[axis])
+        )
     else:
         _check_positive(pairs, log)
     for name, (x, y) in pairs.items():
         style = styles[name]
         axes.plot(
-            x, y, color=style.colour, label=name, linestyle=style.dashes, linewidth=style.width,
+            x,
+            y,
+            color=style.colour,
+            label=name,
+            linestyle=style.dashes,
+            linewidth=style.width,
             drawstyle="steps-mid" if steps else "default",
-            marker="o" if len(x) <= MARKED and style.marked and not steps else "", markersize=4, zorder=style.zorder,
-        )  # fmt: skip
+            marker="o" if len(x) <= MARKED and style.marked and not steps else "",
+            markersize=4,
+            zorder=style.zorder,
+        )
     if "x" in log:
         axes.set_xscale("log")
     if "y" in log:
@@ -205,12 +232,17 @@ def _plain_numbers(axes: Axes, log: str) -> None:
     """Label a logarithmic axis between a thousandth and a million with plain numbers: 0.01, 1, 1,000."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    for name, axis, (low, high) in (("x", axes.xaxis, axes.get_xlim()), ("y", axes.yaxis, axes.get_ylim())):
+    for name, axis, (low, high) in (
+        ("x", axes.xaxis, axes.get_xlim()),
+        ("y", axes.yaxis, axes.get_ylim()),
+    ):
         if name in log and high < 50 * low:  # powers of ten alone would be too few
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         if name in log and low >= 1e-3 and high <= 3e6:
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    measured = {float(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata(), dtype=float)}
+    measured = {
+        float(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata(), dtype=float)
+    }
     if "x" in log and 2 <= len(measured) <= MARKED:  # a tick at each point
         axes.set_xticks(sorted(measured)[:: ceil(len(measured) / 6)])
 
@@ -218,7 +250,10 @@ def _plain_numbers(axes: Axes, log: str) -> None:
 def _pair(name: str, line: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[Array, Array]:
     if not isinstance(line, tuple | list) or len(line) != 2:
         raise InputError(f"{name!r} is a {type(line).__name__}: expected a pair (x, y)")
-    x, y = array(f"x of {name!r}", line[0], ("points",)), array(f"y of {name!r}", line[1], ("points",))
+    x, y = (
+        array(f"x of {name!r}", line[0], ("points",)),
+        array(f"y of {name!r}", line[1], ("points",)),
+    )
     if len(x) != len(y):
         raise InputError(f"{name!r} has {len(x)} x and {len(y)} y: expected the same number")
     return x, y
@@ -234,5 +269,7 @@ def _spans(values: Sequence[Array], factor: float) -> bool:
 def _for_each(key: str, value: str | Sequence[str], n: int) -> list[str]:
     values = [value] * n if isinstance(value, str) else list(value)
     if len(values) != n:
-        raise InputError(f"{key} has {len(values)} for {n} plots: expected one for all, or one per plot")
+        raise InputError(
+            f"{key} has {len(values)} for {n} plots: expected one for all, or one per plot"
+        )
     return values

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 PALE = 0.55  # how far an image is moved from grey to white under colours
 DIM = 0.35  # how bright an image is under the colours of heads
-STRONGEST = 99.5  # percentile of the absolute values that has the full colour: a few outliers would hide all others
+# percentile of the absolute values that has the full colour: a few outliers would hide all others
+STRONGEST = 99.5
 
 
 def signed_overlay(
@@ -53,7 +54,11 @@ def signed_overlay(
         paint[..., 3] = np.abs(share) ** 0.7
     height, width = x.shape if base is None else base.shape[:2]
     below_images = 0.3 if above or below else 0.0  # inches of the legend
-    figure = sheet((size + 0.12) * (1 if base is None else 2), size * height / width + 0.32 + below_images, title)
+    figure = sheet(
+        (size + 0.12) * (1 if base is None else 2),
+        size * height / width + 0.32 + below_images,
+        title,
+    )
     every = list(figure.subplots(1, 1 if base is None else 2, squeeze=False).flat)
     extent = (0, width, height, 0)
     if base is not None:
@@ -106,14 +111,18 @@ def head_colours(
     paint = np.concatenate([hues[best], strength.max(0)[..., None] ** 0.5], axis=-1)
     cell = max(1, 64 // max(rows, columns))
     base = (
-        np.zeros((rows * cell, columns * cell, 3)) if picture is None else picture_array("picture", picture)
-    )  # fmt: skip
+        np.zeros((rows * cell, columns * cell, 3))
+        if picture is None
+        else picture_array("picture", picture)
+    )
     height, width = base.shape[:2]
     figure = sheet((size + 0.12) * 2, size * height / width + (1.0 if note else 0.7), title)
     left, right = figure.subplots(1, 2)
     extent = (0, width, height, 0)
     left.imshow(base, extent=extent, interpolation="nearest")
-    right.imshow(np.repeat(DIM * _grey(base)[..., :1], 3, axis=-1), extent=extent, interpolation="nearest")
+    right.imshow(
+        np.repeat(DIM * _grey(base)[..., :1], 3, axis=-1), extent=extent, interpolation="nearest"
+    )
     right.imshow(paint, extent=extent, interpolation="nearest")
     for axes in (left, right):
         dress(axes)

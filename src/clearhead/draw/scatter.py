@@ -59,23 +59,40 @@ def scatter(
     axes.grid(True, color=HAIR, linewidth=0.8)
     classes = np.array(["" for _ in x] if labels is None else [str(label) for label in labels])
     names = list(dict.fromkeys(classes.tolist()))
-    names = sorted(names) if all(not name.isdigit() for name in names) else sorted(names, key=lambda n: (len(n), n))
+    names = (
+        sorted(names)
+        if all(not name.isdigit() for name in names)
+        else sorted(names, key=lambda n: (len(n), n))
+    )
     styles = [(colour, marker) for marker in MARKERS for colour in PALETTE]
     size = float(np.clip(2400 / len(x), 6, 28))
     for i, name in enumerate(names):
         colour, marker = styles[i] if i < len(styles) else (VOID, "o")
         some = x[classes == name]
         axes.scatter(
-            some[:, 0], some[:, 1], s=size, c=colour, marker=marker, linewidths=0, alpha=0.8,
-            label=name if i < len(styles) else ("others" if i == len(styles) else None), zorder=2,
-        )  # fmt: skip
+            some[:, 0],
+            some[:, 1],
+            s=size,
+            c=colour,
+            marker=marker,
+            linewidths=0,
+            alpha=0.8,
+            label=name if i < len(styles) else ("others" if i == len(styles) else None),
+            zorder=2,
+        )
     for (left, low), text in zip(x, texts or [], strict=False):
         if text:
             axes.annotate(
-                text.replace("$", r"\$"), (left, low), xytext=(4, 3), textcoords="offset points", **letters(SMALL, SOFT)
+                text.replace("$", r"\$"),
+                (left, low),
+                xytext=(4, 3),
+                textcoords="offset points",
+                **letters(SMALL, SOFT),
             )
     if len(names) > 1:
-        box = figure.legend(loc="outside right center", frameon=False, handletextpad=0.2, markerscale=1.4)
+        box = figure.legend(
+            loc="outside right center", frameon=False, handletextpad=0.2, markerscale=1.4
+        )
         for entry in box.get_texts():
             entry.set(**letters(SMALL))
     return figure

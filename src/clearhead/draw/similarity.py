@@ -45,7 +45,9 @@ def similarity(
     """
     x = array("values", values, ("rows", "columns")).astype(float)
     if np.nanmax(x) > 1 + 1e-6 or np.nanmin(x) < -1 - 1e-6:
-        raise InputError(f"values from {np.nanmin(x):.3g} to {np.nanmax(x):.3g}: expected similarities from -1 to 1")
+        raise InputError(
+            f"values from {np.nanmin(x):.3g} to {np.nanmax(x):.3g}: expected similarities from -1 to 1"
+        )
     x = x.clip(0.0, 1.0)
     cell = min(0.34, 5.0 / max(x.shape))  # inches
     width, height = max(cell * x.shape[1], 1.6), max(cell * x.shape[0], 1.3)

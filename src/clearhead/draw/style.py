@@ -30,13 +30,35 @@ INK, SOFT, HAIR, PAPER, VOID = "#1f2933", "#66717d", "#e3e6ea", "#ffffff", "#d3d
 # yellow, which is too pale for a line.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933")
 # Lightness falls in equal steps of OKLab from white to dark, so that equal differences of values appear equal.
-BLUES = ("#fafafa", "#bde3f2", "#83caec", "#51ade3", "#2c8dd4", "#1d6dbd", "#204f9d", "#203477", "#191e4c")
-ORANGES = ("#fafafa", "#edd9be", "#e1b687", "#d29355", "#bf7129", "#a65200", "#883600", "#662100", "#421203")
+BLUES = (
+    "#fafafa",
+    "#bde3f2",
+    "#83caec",
+    "#51ade3",
+    "#2c8dd4",
+    "#1d6dbd",
+    "#204f9d",
+    "#203477",
+    "#191e4c",
+)
+ORANGES = (
+    "#fafafa",
+    "#edd9be",
+    "#e1b687",
+    "#d29355",
+    "#bf7129",
+    "#a65200",
+    "#883600",
+    "#662100",
+    "#421203",
+)
 FILE_DPI = 200.0  # dots per inch of a picture that is saved: sharp on a projector and in print
 NARROW = 4.0  # inches: figures of one width and one scale of fonts look alike side by side
-GLOW, DIM = 0.55, 0.45  # of a map over an image: the share of LIGHT where the weight is largest, of black where it is 0
+# of a map over an image: the share of LIGHT where the weight is largest, of black where it is 0
+GLOW, DIM = 0.55, 0.45
 LIGHT = (1.0, 0.82, 0.2)  # amber, which few photographs have
-FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5  # the font that matplotlib ships; sizes in points
+# the font that matplotlib ships; sizes in points
+FONT, LARGE, MEDIUM, SMALL = "DejaVu Sans", 11.0, 9.5, 8.5
 
 
 def colours(signed: bool) -> Colormap:
@@ -79,7 +101,13 @@ def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") ->
         spine.set_color(SOFT)
         spine.set_linewidth(0.8)
     axes.tick_params(
-        which="both", color=SOFT, labelcolor=INK, labelsize=SMALL, labelfontfamily=FONT, length=3, width=0.8
+        which="both",
+        color=SOFT,
+        labelcolor=INK,
+        labelsize=SMALL,
+        labelfontfamily=FONT,
+        length=3,
+        width=0.8,
     )
     axes.set_xlabel(xlabel, **letters(MEDIUM))
     axes.set_ylabel(ylabel, **letters(MEDIUM))
@@ -98,9 +126,14 @@ def colour_legend(figure: Figure, entries: Mapping[str, Any], *, title: str = ""
 
     handles = [Patch(color=colour, label=name) for name, colour in entries.items()]
     legend = figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False, handlelength=1.0,
-        handleheight=1.0, title=title or None,
-    )  # fmt: skip
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(len(handles), 6),
+        frameon=False,
+        handlelength=1.0,
+        handleheight=1.0,
+        title=title or None,
+    )
     legend.get_title().set(**letters(SMALL, SOFT))
     for text in legend.get_texts():
         text.set(**letters(SMALL), parse_math=False)
@@ -118,7 +151,9 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     """Return values as an array of numbers with these axes, or raise with a message that begins with their name."""
     expected = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
     if hasattr(values, "dense"):  # a lazy AttentionMap
-        raise InputError(f"{name} is an {type(values).__name__}: expected {expected}, such as .dense()[0]")
+        raise InputError(
+            f"{name} is an {type(values).__name__}: expected {expected}, such as .dense()[0]"
+        )
     try:
         x = np.asarray(values)
     except Exception as problem:  # ragged lists, and foreign arrays that numpy cannot read
@@ -131,7 +166,9 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
         raise InputError(f"{name} has shape {x.shape}: there is nothing to draw")
     if x.dtype.kind == "f":
         if np.isinf(x).any():
-            raise InputError(f"{name} holds an infinite number: expected finite ones, or NaN for none")
+            raise InputError(
+                f"{name} holds an infinite number: expected finite ones, or NaN for none"
+            )
         if np.isnan(x).all():
             raise InputError(f"{name} holds only NaN: there is nothing to draw")
     return x
@@ -152,7 +189,13 @@ def encode(figure: Figure, kind: str = "png", *, dpi: float = 110.0) -> bytes:
     undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
     file = BytesIO()
     figure.savefig(
-        file, format=kind, dpi=dpi, facecolor=PAPER, bbox_inches="tight", pad_inches=0.06, metadata=undated.get(kind)
+        file,
+        format=kind,
+        dpi=dpi,
+        facecolor=PAPER,
+        bbox_inches="tight",
+        pad_inches=0.06,
+        metadata=undated.get(kind),
     )
     return file.getvalue()
 
@@ -175,11 +218,15 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = FILE_DPI) ->
     from matplotlib.figure import Figure
 
     if not isinstance(figure, Figure):
-        raise InputTypeError(f"save got a {type(figure).__name__}: expected a figure, as heatmap and the others return")
+        raise InputTypeError(
+            f"save got a {type(figure).__name__}: expected a figure, as heatmap and the others return"
+        )
     target = Path(fspath(path))
     known = sorted(figure.canvas.get_supported_filetypes())
     if target.suffix[1:].lower() not in known:
-        raise InputError(f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}")
+        raise InputError(
+            f"{target.name!r}: expected a name that ends in one of .{', .'.join(known)}"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(encode(figure, target.suffix[1:].lower(), dpi=dpi))
     return target

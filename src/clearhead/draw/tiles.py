@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PAD, TITLE_PAD = 0.015, 0.05  # inches around pictures; more if both the figure and the pictures have titles
+# inches around pictures; more if both the figure and the pictures have titles
+PAD, TITLE_PAD = 0.015, 0.05
 
 
 def tiles(
@@ -48,12 +49,21 @@ def tiles(
         6
     """
     x = np.asarray(pictures)
-    if x.ndim not in (3, 4) or not x.size or (x.ndim == 4 and x.shape[3] != 3) or x.dtype.kind not in "biuf":
-        raise InputError(f"pictures has shape {x.shape}: expected (n, height, width) or (n, height, width, 3)")
+    if (
+        x.ndim not in (3, 4)
+        or not x.size
+        or (x.ndim == 4 and x.shape[3] != 3)
+        or x.dtype.kind not in "biuf"
+    ):
+        raise InputError(
+            f"pictures has shape {x.shape}: expected (n, height, width) or (n, height, width, 3)"
+        )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise InputError("pictures holds numbers that are not finite: expected finite ones")
     if x.ndim == 4 and x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1):
-        raise InputError(f"colours from {x.min():.3g} to {x.max():.3g}: expected uint8, or numbers from 0 to 1")
+        raise InputError(
+            f"colours from {x.min():.3g} to {x.max():.3g}: expected uint8, or numbers from 0 to 1"
+        )
     if titles is not None and len(titles) != len(x):
         raise InputError(f"titles has {len(titles)} names: expected {len(x)}, one per picture")
     if boxes is not None and len(boxes) != len(x):
@@ -79,7 +89,13 @@ def tiles(
             axes.imshow(x[i], interpolation="nearest")
         else:
             low, high = _limits(x[i].astype(float), signed)
-            axes.imshow(x[i].astype(float), cmap=colours(signed), vmin=low, vmax=high, interpolation="nearest")
+            axes.imshow(
+                x[i].astype(float),
+                cmap=colours(signed),
+                vmin=low,
+                vmax=high,
+                interpolation="nearest",
+            )
         if boxes is not None:
             _outline(axes, boxes[i], x.shape[1], x.shape[2])
         axes.set_axis_off()
@@ -92,9 +108,16 @@ def _outline(axes: Axes, box: tuple[float, float, float, float], height: int, wi
 
     left, top = max(box[0], 0.0), max(box[1], 0.0)
     right, bottom = min(box[2], float(width)), min(box[3], float(height))
-    axes.add_patch(Rectangle(
-        (left - 0.5, top - 0.5), right - left, bottom - top, fill=False, edgecolor=PALETTE[1], linewidth=1.2,
-    ))  # fmt: skip
+    axes.add_patch(
+        Rectangle(
+            (left - 0.5, top - 0.5),
+            right - left,
+            bottom - top,
+            fill=False,
+            edgecolor=PALETTE[1],
+            linewidth=1.2,
+        )
+    )
 
 
 def _limits(x: Array, signed: bool) -> tuple[float, float]:

@@ -58,7 +58,9 @@ def serve(
         clearhead.errors.InputError: runs=no/such/folder: there is no such folder
     """
     if missing := [name for name in NEEDED if not _installed(name)]:
-        raise MissingPackageError(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        raise MissingPackageError(
+            f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}"
+        )
     if runs is not None and not Path(runs).is_dir():
         raise InputError(f"runs={runs}: there is no such folder")
     import uvicorn
@@ -80,11 +82,18 @@ def serve(
     address = _address(host, listening.getsockname()[1], token)
     server = uvicorn.Server(
         uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
-            timeout_keep_alive=30, limit_concurrency=512, h11_max_incomplete_event_size=1 << 16, ws="none",
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=30,
+            limit_concurrency=512,
+            h11_max_incomplete_event_size=1 << 16,
+            ws="none",
             http=request_protocol(HEAD_SECONDS),
         )
-    )  # fmt: skip
+    )
     say(address)
     tell("Ctrl-C stops the explorer.")
     if browser:
@@ -147,12 +156,16 @@ def _listen(host: str, port: int) -> socket.socket:
             last = problem
             continue
         return listening
-    raise InputError(f"no free port from {port} on at {host}: {last.strerror}; give another with --port") from last
+    raise InputError(
+        f"no free port from {port} on at {host}: {last.strerror}; give another with --port"
+    ) from last
 
 
 def _address(host: str, port: int, token: str | None) -> str:
     name = host if host not in ("0.0.0.0", "::") else socket.gethostname()
-    return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (f"?token={token}" if token else "")
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (
+        f"?token={token}" if token else ""
+    )
 
 
 def _installed(name: str) -> bool:

@@ -20,7 +20,8 @@ from ..tokens import Tokenizer
 # Axis: the tokens along one side of an attention map, with readable names, special tokens, words and image patches.
 
 
-_BYTE = re.compile(r"<(?:0x)?([0-9A-Fa-f]{2})>")  # how tokenizers name a byte that is part of no character
+# how tokenizers name a byte that is part of no character
+_BYTE = re.compile(r"<(?:0x)?([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,8 +29,10 @@ class Axis:
     """The tokens of a map's queries or keys: their names, and how they are arranged."""
 
     names: list[str]  # one per token
-    special: list[int] = field(default_factory=list)  # indices of special tokens: start, end, padding, mask
-    grid: tuple[int, int] | None = None  # height and width, if the other tokens are patches of an image, row by row
+    # indices of special tokens: start, end, padding, mask
+    special: list[int] = field(default_factory=list)
+    # height and width, if the other tokens are patches of an image, row by row
+    grid: tuple[int, int] | None = None
     words: list[list[int]] | None = None  # token indices of each word
     word_names: list[str] | None = None  # one per word
 
@@ -42,7 +45,10 @@ class Axis:
 
 
 def text_axis(
-    tokens: Tokenizer, ids: Sequence[int], words: list[list[int]] | None = None, mask: int | None = None
+    tokens: Tokenizer,
+    ids: Sequence[int],
+    words: list[list[int]] | None = None,
+    mask: int | None = None,
 ) -> Axis:
     """The axis of a text's tokens.
 
@@ -57,9 +63,13 @@ def text_axis(
     if mask is not None and mask >= len(tokens):
         names = [MASKS[0] if i == mask else name for i, name in zip(ids, names, strict=True)]
     return Axis(
-        names=names, special=[at for at, i in enumerate(ids) if i in special], words=words,
-        word_names=None if words is None else [_word_name(tokens, names, ids, word) for word in words],
-    )  # fmt: skip
+        names=names,
+        special=[at for at, i in enumerate(ids) if i in special],
+        words=words,
+        word_names=None
+        if words is None
+        else [_word_name(tokens, names, ids, word) for word in words],
+    )
 
 
 def special_ids(tokens: Tokenizer) -> frozenset[int]:
@@ -111,7 +121,8 @@ def _visible(tokens: Tokenizer, i: int, piece: str) -> str:
     if all(_is_invisible(c) for c in piece):
         return "".join(f"⟨U+{ord(c):04X}⟩" for c in piece)
     text = piece.lstrip(" ")
-    if text and unicodedata.category(text[0]).startswith("M"):  # a combining mark without its letter
+    # a combining mark without its letter
+    if text and unicodedata.category(text[0]).startswith("M"):
         return piece[: len(piece) - len(text)] + "◌" + text
     return piece
 
@@ -124,7 +135,8 @@ def _word_name(tokens: Tokenizer, names: list[str], ids: list[int], word: list[i
     joined = "".join(names[at] for at in word).strip()
     if "⟨" not in joined:
         return joined
-    return tokens.decode([ids[at] for at in word]).strip() or joined  # bytes that make up whole characters
+    # bytes that make up whole characters
+    return tokens.decode([ids[at] for at in word]).strip() or joined
 
 
 # Statistics of each head: entropy in nats, mean distance in tokens or patches, largest weight, weight on the first key.
@@ -176,7 +188,8 @@ class Group:
     columns: Axis  # key tokens
     layers: dict[str, AttentionMap]  # one per layer, by the address of its weights
     about: str | None = None  # a description, if not that of ABOUT
-    effects: dict[int, list[float]] = field(default_factory=dict)  # measured effects of the heads, by layer
+    # measured effects of the heads, by layer
+    effects: dict[int, list[float]] = field(default_factory=dict)
     _statistics: dict[int, dict[str, list[float]]] = field(default_factory=dict)  # by layer
     _overviews: dict[tuple[int | None, int | None, int], np.ndarray] = field(default_factory=dict)
     _thumbnails: dict[int, np.ndarray] = field(default_factory=dict)  # by cells per side
@@ -203,12 +216,22 @@ class Group:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "name": self.name, "about": self.about or ABOUT[self.name], "layers": len(self.maps),
-            "heads": self.heads, "rows": self.rows.to_dict(), "columns": self.columns.to_dict(), "words": self.by_words,
-        }  # fmt: skip
+            "name": self.name,
+            "about": self.about or ABOUT[self.name],
+            "layers": len(self.maps),
+            "heads": self.heads,
+            "rows": self.rows.to_dict(),
+            "columns": self.columns.to_dict(),
+            "words": self.by_words,
+        }
 
     def tile(
-        self, layer: int | None, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int = CELLS
+        self,
+        layer: int | None,
+        head: int | None,
+        rows: tuple[int, int],
+        keys: tuple[int, int],
+        cells: int = CELLS,
     ) -> Tile:
         """The weights of a range of rows on a range of keys, pooled to at most `cells` cells per side.
 
@@ -217,15 +240,23 @@ class Group:
         a row keeps its total weight and no cell looks heavier than its neighbours because it holds more keys.
         """
         maps = self._layers(layer, head)
-        for name, (low, high), most in (("rows", rows, len(self.rows)), ("keys", keys, len(self.columns))):
+        for name, (low, high), most in (
+            ("rows", rows, len(self.rows)),
+            ("keys", keys, len(self.columns)),
+        ):
             if not 0 <= low < high <= most:
                 raise InputError(f"{name} {low} to {high}: expected a range within 0 to {most}")
         whole = (rows, keys) == ((0, len(self.rows)), (0, len(self.columns)))
         cached = self._overviews.get((layer, head, cells)) if whole else None
-        weights = np.mean([_pooled(m, head, rows, keys, cells) for m in maps], axis=0) if cached is None else cached
+        weights = (
+            np.mean([_pooled(m, head, rows, keys, cells) for m in maps], axis=0)
+            if cached is None
+            else cached
+        )
         if whole and cached is None:
             kept = [*self._overviews.items(), ((layer, head, cells), weights)]
-            self._overviews = dict(kept[-OVERVIEWS:])  # a new dict: other threads may be reading the old one
+            # a new dict: other threads may be reading the old one
+            self._overviews = dict(kept[-OVERVIEWS:])
         return Tile(layer=layer, head=head, rows=rows, keys=keys, weights=weights)
 
     def by_word(self, layer: int | None, head: int | None) -> Tile:
@@ -234,14 +265,21 @@ class Group:
         if queries is None or keys is None:
             raise InputError("this text has no words, only tokens: expected by=pieces")
         if max(len(self.rows), len(self.columns)) > CELLS:
-            raise InputError(f"the text has more than {CELLS} tokens, too many to join into words: expected by=pieces")
+            raise InputError(
+                f"the text has more than {CELLS} tokens, too many to join into words: expected by=pieces"
+            )
         weights = self.tile(layer, head, (0, len(self.rows)), (0, len(self.columns))).weights
         sums = np.stack([weights[:, key].sum(1) for key in keys], axis=1)
         joined = np.stack([sums[query].mean(0) for query in queries])
         return Tile(
-            layer=layer, head=head, rows=(0, len(queries)), keys=(0, len(keys)), weights=joined,
-            row_names=self.rows.word_names, key_names=self.columns.word_names,
-        )  # fmt: skip
+            layer=layer,
+            head=head,
+            rows=(0, len(queries)),
+            keys=(0, len(keys)),
+            weights=joined,
+            row_names=self.rows.word_names,
+            key_names=self.columns.word_names,
+        )
 
     def row(self, layer: int | None, head: int | None, at: int) -> np.ndarray:
         """The weights of query `at` on all keys, never pooled; the mean over layers or heads that are not given."""
@@ -273,7 +311,8 @@ class Group:
         """
         if cells not in self._thumbnails:
             scores = len(self.maps) * self.heads * len(self.columns)
-            most = max(1, THUMBNAIL_SCORES // max(1, scores * min(cells, len(self.rows))))  # queries per cell
+            # queries per cell
+            most = max(1, THUMBNAIL_SCORES // max(1, scores * min(cells, len(self.rows))))
             found = np.stack([_thumbnails_of(m, cells, most) for m in self.maps])
             self._thumbnails = dict([*self._thumbnails.items(), (cells, found)][-2:])
         return self._thumbnails[cells]
@@ -294,7 +333,9 @@ class Group:
             grid, special = self.rows.grid, len(self.rows.special)
             places: dict[str, Any] = {} if grid is None else {"grid": grid, "special": special}
             values = self.maps[layer].statistics(*STATISTICS, **places)
-            self._statistics[layer] = {name: x.float().nanmean((0, 2)).tolist() for name, x in values.items()}
+            self._statistics[layer] = {
+                name: x.float().nanmean((0, 2)).tolist() for name, x in values.items()
+            }
         return {"layer": layer, "layers": len(self.maps), **self._statistics[layer]}
 
     def size(self) -> int:
@@ -315,7 +356,9 @@ def rounded(x: np.ndarray) -> Any:
     return x.astype(np.float64).round(5).tolist()
 
 
-def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int) -> np.ndarray:
+def _pooled(
+    m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int
+) -> np.ndarray:
     """A part of a map, pooled in bands of rows that fit a CPU cache; keys that a band's mask hides are skipped."""
     m = m if head is None else m.only(head)
     if (rows, keys) == ((0, m.shape[2]), (0, m.shape[3])):
@@ -332,7 +375,9 @@ def _pooled(m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tupl
         near = max(first, keys[0]), min(last, keys[1])
         if near[0] < near[1]:
             x = m.tile(band, near)[0].mean(0).float().cpu()
-            x = torch.zeros(len(x), nx).index_add_(1, key_cell[near[0] - keys[0] : near[1] - keys[0]], x)
+            x = torch.zeros(len(x), nx).index_add_(
+                1, key_cell[near[0] - keys[0] : near[1] - keys[0]], x
+            )
             sums.index_add_(0, row_cell[band[0] - rows[0] : band[1] - rows[0]], x)
     means: np.ndarray = (sums / torch.bincount(row_cell, minlength=ny)[:, None]).numpy()
     return means * (k / nx) / keys_per_cell(k, nx)
@@ -361,4 +406,6 @@ def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
 
 
 def _bytes(source: Any) -> int:
-    return source.q.nbytes + source.k.nbytes if isinstance(source, LazyCall) else source.weights.nbytes
+    return (
+        source.q.nbytes + source.k.nbytes if isinstance(source, LazyCall) else source.weights.nbytes
+    )

@@ -14,7 +14,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import InputError
-from ..layers import Additive, Alibi, Attention, Mask, Memory, Rotary, SinCos2d, Sinusoid, attend, grid, make_positions
+from ..layers import (
+    Additive,
+    Alibi,
+    Attention,
+    Mask,
+    Memory,
+    Rotary,
+    SinCos2d,
+    Sinusoid,
+    attend,
+    grid,
+    make_positions,
+)
 from ..look import watch
 
 # The lecture's example: three inputs of width 4, and the projections to keys, values and queries of width 3.
@@ -33,23 +45,30 @@ Rows = Sequence[Sequence[float | int]]
 class ByHand:
     """Every number of one self-attention."""
 
-    x: Float[Tensor, "t d"]  # the inputs in their order, with positions added if the positions are added
+    # the inputs in their order, with positions added if the positions are added
+    x: Float[Tensor, "t d"]
     projected_q: Float[Tensor, "h t e"]  # X Wq
     projected_k: Float[Tensor, "h t e"]  # X Wk
-    q: Float[Tensor, "h t e"]  # the queries that are scored: X Wq, rotated if the positions are rotary
+    # the queries that are scored: X Wq, rotated if the positions are rotary
+    q: Float[Tensor, "h t e"]
     k: Float[Tensor, "h t e"]  # the keys that are scored: X Wk, rotated if the positions are rotary
     v: Float[Tensor, "h t w"]
     scores: Float[Tensor, "h t t"]  # input of the softmax, before the mask
     masked: Bool[Tensor, "t t"]  # True where the query may not attend to the key
     weights: Float[Tensor, "h t t"]
     out: Float[Tensor, "t o"]
-    moved: float  # largest difference to the permuted output of the unpermuted inputs; 0 if order does not matter
-    angles: Float[Tensor, "t pairs"] | None = None  # rotary: angle of each pair of columns, in radians
+    # largest difference to the permuted output of the unpermuted inputs; 0 if order does not matter
+    moved: float
+    # rotary: angle of each pair of columns, in radians
+    angles: Float[Tensor, "t pairs"] | None = None
     slopes: Float[Tensor, "h"] | None = None  # alibi: what the scores lose per position of distance
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {f.name: v.tolist() if isinstance(v := getattr(self, f.name), Tensor) else v for f in fields(self)}
+        return {
+            f.name: v.tolist() if isinstance(v := getattr(self, f.name), Tensor) else v
+            for f in fields(self)
+        }
 
 
 def example() -> Attention:
@@ -73,15 +92,23 @@ def by_hand(
     order: Sequence[int] | None = None,  # permutation of the inputs; None: as given
 ) -> ByHand:
     """Compute self-attention with given matrices: Q = X Wq, K = X Wk, V = X Wv, softmax(score(Q, K)) V."""
-    words, query, key, value = (_matrix(name, m) for name, m in (("X", x), ("Wq", wq), ("Wk", wk), ("Wv", wv)))
+    words, query, key, value = (
+        _matrix(name, m) for name, m in (("X", x), ("Wq", wq), ("Wk", wk), ("Wv", wv))
+    )
     order = list(range(len(words))) if order is None else list(order)
     _check(words, query, key, value, score=score, positions=positions, heads=heads, order=order)
     layer = _attention_layer(query, key, value, heads=heads, score=score)
-    layer.sharpness = torch.nn.Parameter(torch.full((heads, 1, 1), float(sharpness), dtype=torch.float64))
+    layer.sharpness = torch.nn.Parameter(
+        torch.full((heads, 1, 1), float(sharpness), dtype=torch.float64)
+    )
     encoding = make_positions(
         positions,  # type: ignore[arg-type]  # _check has made sure that it is one of POSITIONS
-        width=words.shape[1], heads=heads, head=query.shape[1] // heads, context=len(words), causal=causal,
-    )  # fmt: skip
+        width=words.shape[1],
+        heads=heads,
+        head=query.shape[1] // heads,
+        context=len(words),
+        causal=causal,
+    )
     mask = Mask(causal=causal, window=window)
 
     def attention(inputs: Tensor) -> Tensor:
@@ -93,12 +120,22 @@ def by_hand(
     unpermuted = attention(words)
     placed, n = encoding.add(words[order][None])[0], len(words)
     return ByHand(
-        x=placed, projected_q=_heads(placed @ query, heads), projected_k=_heads(placed @ key, heads),
-        q=tape["q"][0], k=tape["k"][0], v=tape["v"][0], scores=tape["scores"][0], masked=~mask.dense(n, n)[0, 0],
-        weights=tape["weights"].dense()[0], out=out, moved=float((out - unpermuted[order]).abs().max()),
-        angles=torch.arange(n)[:, None] * encoding.speed.double() if isinstance(encoding, Rotary) else None,
+        x=placed,
+        projected_q=_heads(placed @ query, heads),
+        projected_k=_heads(placed @ key, heads),
+        q=tape["q"][0],
+        k=tape["k"][0],
+        v=tape["v"][0],
+        scores=tape["scores"][0],
+        masked=~mask.dense(n, n)[0, 0],
+        weights=tape["weights"].dense()[0],
+        out=out,
+        moved=float((out - unpermuted[order]).abs().max()),
+        angles=torch.arange(n)[:, None] * encoding.speed.double()
+        if isinstance(encoding, Rotary)
+        else None,
         slopes=-encoding.slope.double() if isinstance(encoding, Alibi) else None,
-    )  # fmt: skip
+    )
 
 
 def tell() -> str:
@@ -127,13 +164,20 @@ def _heads(x: Float[Tensor, "t d"], heads: int) -> Float[Tensor, "h t e"]:
 
 
 @torch.no_grad()
-def _attention_layer(wq: Tensor, wk: Tensor, wv: Tensor, *, heads: int = 1, score: str = "dot") -> Attention:
+def _attention_layer(
+    wq: Tensor, wk: Tensor, wv: Tensor, *, heads: int = 1, score: str = "dot"
+) -> Attention:
     """An attention layer with these projections, without biases and output projection, in their dtype."""
     head = wq.shape[1] // heads
     layer = Attention(
-        wq.shape[0], heads, head=head, value=wv.shape[1] // heads, out=False, bias=False,
+        wq.shape[0],
+        heads,
+        head=head,
+        value=wv.shape[1] // heads,
+        out=False,
+        bias=False,
         score=Additive(head, heads) if score == "additive" else score,  # type: ignore[arg-type]
-    ).to(wq.dtype)  # fmt: skip
+    ).to(wq.dtype)
     for linear, m in ((layer.query, wq), (layer.key, wk), (layer.value, wv)):
         assert linear is not None
         linear.weight.copy_(m.T)
@@ -143,16 +187,29 @@ def _attention_layer(wq: Tensor, wk: Tensor, wv: Tensor, *, heads: int = 1, scor
 
 
 def _check(
-    words: Tensor, query: Tensor, key: Tensor, value: Tensor, *, score: str, positions: str, heads: int,
+    words: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: str,
+    positions: str,
+    heads: int,
     order: list[int],
-) -> None:  # fmt: skip
+) -> None:
     for name, m in (("Wq", query), ("Wk", key), ("Wv", value)):
         if m.shape[0] != words.shape[1]:
-            raise InputError(f"{name} has {m.shape[0]} rows: expected {words.shape[1]}, one for each column of X")
+            raise InputError(
+                f"{name} has {m.shape[0]} rows: expected {words.shape[1]}, one for each column of X"
+            )
         if m.shape[1] % heads:
-            raise InputError(f"{name} has {m.shape[1]} columns: expected a multiple of {heads} heads")
+            raise InputError(
+                f"{name} has {m.shape[1]} columns: expected a multiple of {heads} heads"
+            )
     if query.shape[1] != key.shape[1]:
-        raise InputError(f"Wq has {query.shape[1]} columns and Wk {key.shape[1]}: expected the same number")
+        raise InputError(
+            f"Wq has {query.shape[1]} columns and Wk {key.shape[1]}: expected the same number"
+        )
     if score not in SCORES:
         raise InputError(f"score={score!r}: expected one of {', '.join(SCORES)}")
     if positions not in POSITIONS:
@@ -166,14 +223,22 @@ def _matrix(name: str, rows: Rows) -> Tensor:
         raise InputError(f"{name} is no matrix: expected one or more rows of the same length")
     m = torch.tensor([[float(number) for number in row] for row in rows], dtype=torch.float64)
     if not bool((m.abs() <= LARGEST).all()):
-        raise InputError(f"{name} has a number beyond {LARGEST:,.0f} or NaN: expected smaller numbers")
+        raise InputError(
+            f"{name} has a number beyond {LARGEST:,.0f} or NaN: expected smaller numbers"
+        )
     return m
 
 
 def _matrix_text(name: str, m: Tensor) -> str:
     whole = bool((m == m.round()).all())
-    rows = ["  ".join(f"{x:.0f}".rjust(3) if whole else f"{x:.4f}".rjust(7) for x in row.tolist()) for row in m]
-    return "\n".join(f"   {name if i == 0 else ' '} {'=' if i == 0 else ' '} [ {row} ]" for i, row in enumerate(rows))
+    rows = [
+        "  ".join(f"{x:.0f}".rjust(3) if whole else f"{x:.4f}".rjust(7) for x in row.tolist())
+        for row in m
+    ]
+    return "\n".join(
+        f"   {name if i == 0 else ' '} {'=' if i == 0 else ' '} [ {row} ]"
+        for i, row in enumerate(rows)
+    )
 
 
 # The numbers behind two figures of the Build view: position encodings, and a recurrent memory with decay.
@@ -184,7 +249,12 @@ ALIBI_HEADS = 8
 
 @torch.no_grad()
 def position_vectors(
-    kind: str = "sinusoid", *, width: int = 64, length: int = 64, base: float = 10_000.0, head: int = 0
+    kind: str = "sinusoid",
+    *,
+    width: int = 64,
+    length: int = 64,
+    base: float = 10_000.0,
+    head: int = 0,
 ) -> dict[str, Any]:
     """The vector of each position, and the similarity of any two positions as attention computes it.
 
@@ -226,6 +296,18 @@ def memory_decay(gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0
     left = memory(torch.eye(length, dtype=torch.float64)[None])[0]
     inputs = torch.eye(length, dtype=torch.float64)[None, None]
     query = inputs[:, :, :1].expand(-1, -1, length, -1)  # the first input, after each input
-    out = attend(query, inputs, inputs, mask=Mask(causal=True), score="dot", sharpness=torch.tensor(sharpness))
+    out = attend(
+        query,
+        inputs,
+        inputs,
+        mask=Mask(causal=True),
+        score="dot",
+        sharpness=torch.tensor(sharpness),
+    )
     share = (left / left.sum(1, keepdim=True)).tolist()
-    return {"gamma": gamma, "left": left.tolist(), "share": share, "attention": out[0, 0, :, 0].tolist()}
+    return {
+        "gamma": gamma,
+        "left": left.tolist(),
+        "share": share,
+        "attention": out[0, 0, :, 0].tolist(),
+    }

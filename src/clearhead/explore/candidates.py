@@ -29,7 +29,9 @@ def likeliest(tokens: Tokenizer, logits: Float[Tensor, "r v"], top: int) -> list
     return _listed(tokens, [logits.float().softmax(-1)], top)
 
 
-def candidates(tokens: Tokenizer, logits: Float[Tensor, "r v"], choice: Choice, top: int) -> list[list[list[Any]]]:
+def candidates(
+    tokens: Tokenizer, logits: Float[Tensor, "r v"], choice: Choice, top: int
+) -> list[list[list[Any]]]:
     """The `top` likeliest tokens of each row of logits, as [piece, probability, probability of being chosen].
 
     The last number is 0 for tokens that the choice rules out. No choice changes the order of tokens, so the likeliest
@@ -55,10 +57,14 @@ def significant(x: float) -> float:
 
 
 def _listed(tokens: Tokenizer, probabilities: list[Tensor], top: int) -> list[list[list[Any]]]:
-    first = probabilities[0][:, : len(tokens)]  # a model may have more embeddings than there are tokens
+    # a model may have more embeddings than there are tokens
+    first = probabilities[0][:, : len(tokens)]
     which = first.topk(min(top, first.shape[-1]), dim=-1).indices
     columns = [p.gather(1, which).tolist() for p in probabilities]
     return [
-        [[piece, *map(significant, numbers)] for piece, *numbers in zip(token_names(tokens, ids), *shares, strict=True)]
+        [
+            [piece, *map(significant, numbers)]
+            for piece, *numbers in zip(token_names(tokens, ids), *shares, strict=True)
+        ]
         for ids, *shares in zip(which.tolist(), *columns, strict=True)
     ]

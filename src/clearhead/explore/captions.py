@@ -39,7 +39,9 @@ class CaptionInspection(ImageInspection):
 
 def captions_images(bundle: Bundle | Outline) -> bool:
     """Whether a model writes captions and comes with the preprocessing for images."""
-    return "caption" in bundle.can and bundle.preprocessing is not None and bundle.tokens is not None
+    return (
+        "caption" in bundle.can and bundle.preprocessing is not None and bundle.tokens is not None
+    )
 
 
 def inspect_caption(caption: Caption, seen: np.ndarray) -> CaptionInspection:
@@ -54,7 +56,9 @@ def inspect_caption(caption: Caption, seen: np.ndarray) -> CaptionInspection:
     else:
         layers = tape.match(CROSS)
         rows = text_axis(forced.bundle.tokenizer(), forced.ids, caption.word_groups)
-        columns = grid_axis(grid, special_names(next(iter(layers.values())).shape[-1] - math.prod(grid)))
+        columns = grid_axis(
+            grid, special_names(next(iter(layers.values())).shape[-1] - math.prod(grid))
+        )
         groups["cross"] = Group("cross", rows, columns, layers, ABOUT)
     return CaptionInspection(groups, forced.bundle, seen=seen, features=[], caption=caption)
 
@@ -67,23 +71,35 @@ def special_names(count: int) -> list[str]:
 def checked_image(bundle: Bundle, file: bytes) -> np.ndarray:
     """An image as a captioner reads it, (height, width, 3) in uint8; raises for a model that writes no captions."""
     if not captions_images(bundle):
-        raise InputError(f"this {bundle.name} writes no captions: expected a captioner with its preprocessing")
+        raise InputError(
+            f"this {bundle.name} writes no captions: expected a captioner with its preprocessing"
+        )
     return model_input(bundle, file)[1]
 
 
 def own_caption(bundle: Bundle, file: bytes, text: str) -> tuple[Caption, list[str]]:
     """A caption of the user's own for an image, and those of its words that the model does not know."""
     if len(text) > MOST_CHARACTERS:
-        raise InputError(f"the caption has {len(text):,} characters: expected at most {MOST_CHARACTERS:,}")
+        raise InputError(
+            f"the caption has {len(text):,} characters: expected at most {MOST_CHARACTERS:,}"
+        )
     ids, unknown = read_caption(bundle, text)
     return given_caption(bundle, file, ids), unknown
 
 
-def caption_dict(caption: Caption, *, given: bool = False, unknown: Sequence[str] = ()) -> dict[str, Any]:
+def caption_dict(
+    caption: Caption, *, given: bool = False, unknown: Sequence[str] = ()
+) -> dict[str, Any]:
     """A caption as plain values, for JSON; its maps are requested by layer and head."""
     assert caption.forced is not None
     ids = caption.forced.ids
     return {
-        "text": caption.text, "score": caption.score, "logprob": caption.logprob, "words": caption.words,
-        "ids": ids if caption.cut else ids[:-1], "cut": caption.cut, "given": given, "unknown": list(unknown),
-    }  # fmt: skip
+        "text": caption.text,
+        "score": caption.score,
+        "logprob": caption.logprob,
+        "words": caption.words,
+        "ids": ids if caption.cut else ids[:-1],
+        "cut": caption.cut,
+        "given": given,
+        "unknown": list(unknown),
+    }

@@ -34,8 +34,10 @@ MASS = 0.9  # share of the gradient that the side of a receptive field holds
 class Study:
     """What was measured of one model; kept with it."""
 
-    features: dict[str, np.ndarray]  # by layer: (views, width), the views of a photograph one after another
-    distances: list[list[float]] | None  # by layer and head: mean distance as a share of the width; None: no attention
+    # by layer: (views, width), the views of a photograph one after another
+    features: dict[str, np.ndarray]
+    # by layer and head: mean distance as a share of the width; None: no attention
+    distances: list[list[float]] | None
     fields: Fields
     width: int  # of the image that the model reads, in pixels
 
@@ -43,11 +45,15 @@ class Study:
         """Plain values, for JSON."""
         fields = self.fields
         return {
-            "layers": fields.names, "distances": self.distances, "width": self.width,
+            "layers": fields.names,
+            "distances": self.distances,
+            "width": self.width,
             "sides": [significant(float(side)) for side in fields.sides(MASS)],
             "theoretical": [None if size is None else max(size) for size in fields.theoretical],
-            "fields": [[[significant(float(x)) for x in row] for row in pooled(one)] for one in fields.maps],
-        }  # fmt: skip
+            "fields": [
+                [[significant(float(x)) for x in row] for row in pooled(one)] for one in fields.maps
+            ],
+        }
 
 
 @cache
@@ -81,7 +87,9 @@ def study(bundle: Bundle, done: Callable[[int, int], None]) -> Study:
         done: Called with (passes done, all passes); may raise to stop.
     """
     if not reads_images(bundle):
-        raise InputError(f"this {bundle.name} reads no images: expected a vision model with its preprocessing")
+        raise InputError(
+            f"this {bundle.name} reads no images: expected a vision model with its preprocessing"
+        )
     photos, passed = photographs(), 0
 
     def step() -> None:
@@ -103,7 +111,10 @@ def _features(bundle: Bundle, step: Callable[[], None]) -> dict[str, np.ndarray]
         for first in range(0, len(reader), PER_PHOTO):
             parts.append([x.float().cpu().numpy() for x in reader.read(first, first + PER_PHOTO)])
             step()
-    return {name: np.concatenate(rows) for name, rows in zip(reader.names, zip(*parts, strict=True), strict=True)}
+    return {
+        name: np.concatenate(rows)
+        for name, rows in zip(reader.names, zip(*parts, strict=True), strict=True)
+    }
 
 
 def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | None:
@@ -114,7 +125,9 @@ def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | 
         if group is not None and group.columns.grid is not None:
             across = group.columns.grid[1]
             layers = range(len(group.maps))
-            found.append(np.array([group.statistics(layer)["distance"] for layer in layers]) / across)
+            found.append(
+                np.array([group.statistics(layer)["distance"] for layer in layers]) / across
+            )
         step()
     return rounded(np.mean(found, axis=0)) if found else None
 
@@ -132,7 +145,9 @@ def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:
 
 def pooled(x: np.ndarray, cells: int = CELLS) -> np.ndarray:
     """A map as sums over at most `cells` equal cells per side."""
-    rows, columns = (np.linspace(0, size, min(size, cells) + 1).round().astype(int)[:-1] for size in x.shape)
+    rows, columns = (
+        np.linspace(0, size, min(size, cells) + 1).round().astype(int)[:-1] for size in x.shape
+    )
     return np.asarray(np.add.reduceat(np.add.reduceat(x, rows, 0), columns, 1))
 
 
@@ -140,16 +155,27 @@ def similarity(a: Study, b: Study) -> dict[str, Any]:
     """CKA of the layers of two models, within each and between them, and its standard error over photographs."""
     values = _cka(a, b, slice(None))
     views = len(photograph_views())
-    left_out = [_cka(a, b, np.r_[:first, first + PER_PHOTO : views]) for first in range(0, views, PER_PHOTO)]
+    left_out = [
+        _cka(a, b, np.r_[:first, first + PER_PHOTO : views]) for first in range(0, views, PER_PHOTO)
+    ]
     count = len(left_out)
     error = np.sqrt((count - 1) * np.stack(left_out).var(0))  # the jackknife
     edge = len(a.features)
-    blocks = {"first": (slice(edge), slice(edge)), "between": (slice(edge), slice(edge, None)),
-              "second": (slice(edge, None), slice(edge, None))}  # fmt: skip
+    blocks = {
+        "first": (slice(edge), slice(edge)),
+        "between": (slice(edge), slice(edge, None)),
+        "second": (slice(edge, None), slice(edge, None)),
+    }
     return {
-        "rows": list(a.features), "columns": list(b.features), "photographs": count, "views": views,
-        **{name: {"cka": rounded(values[place]), "error": rounded(error[place])} for name, place in blocks.items()},
-    }  # fmt: skip
+        "rows": list(a.features),
+        "columns": list(b.features),
+        "photographs": count,
+        "views": views,
+        **{
+            name: {"cka": rounded(values[place]), "error": rounded(error[place])}
+            for name, place in blocks.items()
+        },
+    }
 
 
 def _cka(a: Study, b: Study, which: Any) -> np.ndarray:

@@ -8,7 +8,17 @@ from ..data.images.files import FOLDER, SCENES
 from ..tasks.classify import class_names
 from ..weights import Bundle
 
-NAMES = ("golf-ball", "parachute", "church", "cat", "airplane", "ship", "coffee", "rocket", "photographer")
+NAMES = (
+    "golf-ball",
+    "parachute",
+    "church",
+    "cat",
+    "airplane",
+    "ship",
+    "coffee",
+    "rocket",
+    "photographer",
+)
 
 
 @cache

@@ -37,10 +37,12 @@ SENTENCES = {  # for translators, by the language of the source
     "nl": ("Ik weet dat je het leuk vindt.", "Twee honden rennen over het groene veld."),
     "pt": ("Eu sei que você gosta.", "Dois cachorros correm pelo campo verde."),
 }
-CODES = {"deu": "de", "eng": "en", "spa": "es", "fra": "fr", "ita": "it", "nld": "nl", "por": "pt"}  # ISO 639-3
+# ISO 639-3
+CODES = {"deu": "de", "eng": "en", "spa": "es", "fra": "fr", "ita": "it", "nld": "nl", "por": "pt"}
 SOURCE_KEYS = ("source_lang", "src_lang")  # of tokenizer_config.json
 LENGTH = 8  # symbols of an example of generated sequences
-MOST = ((0, 1, 0, 2, 0), (2, 1, 1, 0, 1))  # examples of rows whose most frequent symbol is asked for
+# examples of rows whose most frequent symbol is asked for
+MOST = ((0, 1, 0, 2, 0), (2, 1, 1, 0, 1))
 
 
 def mask_name(bundle: Bundle) -> str | None:
@@ -64,7 +66,11 @@ def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = 
     if isinstance(tokens, Symbols):
         return _of_symbols(tokens, bundle.max_tokens or 2 * LENGTH, task)
     if "translate" in bundle.can:
-        found = [text for text in SENTENCES.get(source_language(bundle, names) or "", ()) if _fits(tokens, text)]
+        found = [
+            text
+            for text in SENTENCES.get(source_language(bundle, names) or "", ())
+            if _fits(tokens, text)
+        ]
         return found or (_of_vocabulary(tokens, None) if isinstance(tokens, Words) else [])
     able = bundle.can | ({"chat"} if bundle.chat is not None else set())
     texts = next((texts for capability, texts in TEXTS.items() if capability in able), ())
@@ -104,7 +110,8 @@ def _of_symbols(tokens: Symbols, context: int, task: str | None) -> list[str]:
     rows: list[list[int]] = [list(range(n)), [*range(1, n, 2), *range(0, n, 2)]]
     if task == "most" and tokens.count > 2 and context > len(MOST[0]):
         rows = [list(row) for row in MOST]
-    if len(tokens.marks) == 2:  # recall: a mark before one of the guests, and the question at the end
+    # recall: a mark before one of the guests, and the question at the end
+    if len(tokens.marks) == 2:
         rows = [[*row[: n // 2], sep, *row[n // 2 :], sep + 1] for row in rows]
     elif tokens.marks:
         rows = [[*row, sep] for row in rows]
@@ -154,6 +161,10 @@ def outline(folder: Path) -> Outline:
     with on_meta_device():
         model = kind(chosen)
     return Outline(
-        name=model.name, parameters=sum(p.numel() for p in model.parameters()), can=model.can, reads=model.reads,
-        tokens=text.saved(folder), preprocessing=read_preprocessing(folder),
-    )  # fmt: skip
+        name=model.name,
+        parameters=sum(p.numel() for p in model.parameters()),
+        can=model.can,
+        reads=model.reads,
+        tokens=text.saved(folder),
+        preprocessing=read_preprocessing(folder),
+    )

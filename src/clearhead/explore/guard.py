@@ -26,7 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY = 1 << 18  # largest body of a request, in bytes
-BODY_SECONDS = 20  # within which a body has to arrive: whoever sends it slowly holds one of few connections
+# within which a body has to arrive: whoever sends it slowly holds one of few connections
+BODY_SECONDS = 20
 UPLOADS = {"/api/images": 8 << 20}  # largest bodies of requests that send files, by path
 COOKIE = "clearhead"
 POLICY = (
@@ -47,9 +48,13 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Guard:
     """An ASGI application that passes only allowed requests on to another one."""
 
-    def __init__(self, app: Any, *, host: str = "127.0.0.1", token: str | None = None, body: int = BODY) -> None:
+    def __init__(
+        self, app: Any, *, host: str = "127.0.0.1", token: str | None = None, body: int = BODY
+    ) -> None:
         if host not in LOOPBACK and not token:
-            raise InputError(f"host={host!r} lets other machines in: expected a token that they must send")
+            raise InputError(
+                f"host={host!r} lets other machines in: expected a token that they must send"
+            )
         self.app, self.host, self.token, self.body = app, host, token, body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,14 +62,17 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return  # no websockets
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
 
         limited = _Limited(receive, self._largest(scope), upload=scope["path"] in UPLOADS)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
-                stored = any(k.lower() == b"cache-control" for k, _ in kept)  # by the browser: only the page's files
+                # by the browser: only the page's files
+                stored = any(k.lower() == b"cache-control" for k, _ in kept)
                 cache = [] if stored else [(b"cache-control", b"no-store")]
                 close = [(b"connection", b"close")] if limited.late else []
                 message = {**message, "headers": [*kept, *HEADERS, *cache, *close]}
@@ -86,7 +94,9 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and _network_place(origin) != host.lower():
             return 403, "pages of other sites may not send requests here"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_link(scope, headers):
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_link(
+            scope, headers
+        ):
             return 403, "pages of other sites may not send requests here"
         if self.token is not None and not self._has_token(scope, headers):
             return 401, "this server needs its token: open the address that it printed"
@@ -97,7 +107,11 @@ class Guard:
 
     def _largest(self, scope: Scope) -> int:
         """The largest body of a request, in bytes."""
-        return max(self.body, UPLOADS.get(scope["path"], 0)) if scope["method"] == "POST" else self.body
+        return (
+            max(self.body, UPLOADS.get(scope["path"], 0))
+            if scope["method"] == "POST"
+            else self.body
+        )
 
     def _is_own_name(self, host: str) -> bool:
         try:
@@ -143,8 +157,10 @@ class _Limited:
 
     def __init__(self, receive: Receive, most: int, *, upload: bool) -> None:
         self.receive, self.most = receive, most
-        self.waiting = not upload  # for the rest of a body; afterwards only the end of the connection is awaited
-        self.until: float | None = None  # when the body has to be there, on the clock of the event loop
+        # for the rest of a body; afterwards only the end of the connection is awaited
+        self.waiting = not upload
+        # when the body has to be there, on the clock of the event loop
+        self.until: float | None = None
         self.received, self.late = 0, False
 
     async def __call__(self) -> Message:
@@ -178,7 +194,11 @@ def _query_token(scope: Scope) -> str:
 
 def _is_link(scope: Scope, headers: dict[str, str]) -> bool:
     """True if somebody has followed a link to the page itself."""
-    return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
+    return (
+        scope["method"] == "GET"
+        and scope["path"] == "/"
+        and headers.get("sec-fetch-mode") == "navigate"
+    )
 
 
 async def _send_error(send: Send, status: int, message: str) -> None:

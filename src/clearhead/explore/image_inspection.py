@@ -33,8 +33,16 @@ STEMS = {"embed.project": "patch embedding", "stem": "stem"}  # modules before t
 # The attentions of vision models by the names of their modules: the name of their group, and a description.
 ATTENTIONS = (
     (r"blocks\.\d+\.attn", "self", "each patch attends to every patch"),
-    (r"pool", "pool", "a learned query attends to every patch, and the image becomes the weighted mean of its patches"),
-    (r"stages\.(\d+)\.\d+\.attn", "stage{}", "each place attends to every place of the grid after stage {}"),
+    (
+        r"pool",
+        "pool",
+        "a learned query attends to every patch, and the image becomes the weighted mean of its patches",
+    ),
+    (
+        r"stages\.(\d+)\.\d+\.attn",
+        "stage{}",
+        "each place attends to every place of the grid after stage {}",
+    ),
 )
 
 
@@ -48,7 +56,9 @@ class Features:
     @cached_property
     def order(self) -> list[int]:
         """The channels by their mean activation, the strongest first."""
-        order: list[int] = self.maps.abs().mean((1, 2)).argsort(descending=True, stable=True).tolist()
+        order: list[int] = (
+            self.maps.abs().mean((1, 2)).argsort(descending=True, stable=True).tolist()
+        )
         return order
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,14 +70,17 @@ class Features:
 class ImageInspection(Inspection):
     """The attention maps and feature maps of a model for one image."""
 
-    seen: np.ndarray  # (height, width, 3) uint8: the image after resizing and cropping, as the model read it
+    # (height, width, 3) uint8: the image after resizing and cropping, as the model read it
+    seen: np.ndarray
     features: list[Features]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            **super().to_dict(), "seen": self.seen.shape[:2], "features": [one.to_dict() for one in self.features]
-        }  # fmt: skip
+            **super().to_dict(),
+            "seen": self.seen.shape[:2],
+            "features": [one.to_dict() for one in self.features],
+        }
 
     def png(self) -> bytes:
         """The image as the model read it, as a PNG file."""
@@ -84,7 +97,9 @@ class ImageInspection(Inspection):
 
     def effects(self, name: str) -> Iterator[dict[str, Any] | None]:
         """Raises: the effect of a head is measured on the tokens of a text."""
-        raise InputError("effects of heads are measured on texts: expected the inspection of a text")
+        raise InputError(
+            "effects of heads are measured on texts: expected the inspection of a text"
+        )
 
     def size(self) -> int:
         """Bytes held by the maps and the image."""
@@ -103,7 +118,9 @@ def model_input(bundle: Bundle, file: bytes) -> tuple[Tensor, np.ndarray]:
     pixels = preprocessing.pixels(open_image(file))
     height, width = pixels.shape[1:]
     if height * width > MOST_PIXELS:
-        raise InputError(f"the model would read {height} x {width} pixels: expected at most {MOST_PIXELS:,} in all")
+        raise InputError(
+            f"the model would read {height} x {width} pixels: expected at most {MOST_PIXELS:,} in all"
+        )
     rgb = pixels[::-1] if preprocessing.channels == "bgr" else pixels
     seen = np.ascontiguousarray(np.broadcast_to(rgb.transpose(1, 2, 0), (height, width, 3)))
     return torch.from_numpy(preprocessing.normalise(pixels)), seen
@@ -124,10 +141,15 @@ def inspect_image(
         The inspection, and pairs of label and probability; None for a model without classes.
     """
     if not reads_images(bundle):
-        raise InputError(f"this {bundle.name} reads no images: expected a vision model with its preprocessing")
+        raise InputError(
+            f"this {bundle.name} reads no images: expected a vision model with its preprocessing"
+        )
     image, seen = model_input(bundle, file)
     model = bundle.model
-    stages, attentions = _stages(model), [name for name, one in model.named_modules() if isinstance(one, Attention)]
+    stages, attentions = (
+        _stages(model),
+        [name for name, one in model.named_modules() if isinstance(one, Attention)],
+    )
     passed, every = 0, len(stages) + len(attentions)
 
     def keep(record: Any) -> Any:
@@ -148,7 +170,9 @@ def inspect_image(
 def _classes(bundle: Bundle, logits: Tensor) -> list[tuple[str, float]]:
     p, order = logits.float().softmax(-1).sort(descending=True)
     names = class_names(bundle)
-    return [(names[i], significant(share)) for i, share in zip(order.tolist(), p.tolist(), strict=True)]
+    return [
+        (names[i], significant(share)) for i, share in zip(order.tolist(), p.tolist(), strict=True)
+    ]
 
 
 def _stages(model: nn.Module) -> dict[str, str]:
@@ -161,7 +185,11 @@ def _stages(model: nn.Module) -> dict[str, str]:
 
 
 def _groups(
-    model: Any, tape: Tape, attentions: Sequence[str], features: Sequence[Features], size: tuple[int, int]
+    model: Any,
+    tape: Tape,
+    attentions: Sequence[str],
+    features: Sequence[Features],
+    size: tuple[int, int],
 ) -> dict[str, Group]:
     """The attentions of a model, those over the same tokens together."""
     grids = {one.name: (one.maps.shape[1], one.maps.shape[2]) for one in features}
@@ -186,7 +214,9 @@ def _patches(model: Any, size: tuple[int, int]) -> Axis:
     """The tokens of a vision transformer: class token, registers, and patches."""
     embed = model.embed
     registers = 0 if embed.registers is None else embed.registers.shape[1]
-    special = ["class token"] * (embed.cls is not None) + [f"register {i}" for i in range(registers)]
+    special = ["class token"] * (embed.cls is not None) + [
+        f"register {i}" for i in range(registers)
+    ]
     return grid_axis(embed.size(*size), special)
 
 
@@ -221,19 +251,33 @@ def explain_image(
         done: Called with (steps done, all steps); may raise to stop.
     """
     if not reads_images(bundle) or "classify" not in bundle.can:
-        raise InputError(f"this {bundle.name} has no classes of images: expected a model that classifies them")
+        raise InputError(
+            f"this {bundle.name} has no classes of images: expected a model that classifies them"
+        )
     one_of("method", method, SALIENCY_METHODS)
     names = class_names(bundle)
     if target is not None and target not in names:
-        raise InputError(f"no class {target!r}: expected one of {', '.join(names[:20])}{nearest(target, names)}")
+        raise InputError(
+            f"no class {target!r}: expected one of {', '.join(names[:20])}{nearest(target, names)}"
+        )
     width = model_input(bundle, file)[1].shape[1]  # raises if the model would read too many pixels
     wanted = None if target is None else names.index(target)
     options: dict[str, Any] = OPTIONS[method](width) if method in OPTIONS else {}
     found = saliency(bundle, file, method=method, target=wanted, done=added_up(done), **options)
-    change = None if found.completeness is None else float(found.values.double().sum()) - found.completeness
+    change = (
+        None
+        if found.completeness is None
+        else float(found.values.double().sum()) - found.completeness
+    )
     return {
-        "method": method, "target": names[found.index or 0], "score": found.score, "probability": found.probability,
-        "signed": found.signed, "layer": found.layer, "completeness": found.completeness, "change": change,
+        "method": method,
+        "target": names[found.index or 0],
+        "score": found.score,
+        "probability": found.probability,
+        "signed": found.signed,
+        "layer": found.layer,
+        "completeness": found.completeness,
+        "change": change,
         "options": options,
         "values": [[significant(x) for x in row] for row in found.values.tolist()],
-    }  # fmt: skip
+    }

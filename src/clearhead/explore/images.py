@@ -56,7 +56,10 @@ class ImageStore:
         id_ = secrets.token_urlsafe(12)
         with self._lock:
             self._kept[id_] = image
-            while sum(one.size for one in self._kept.values()) > self.memory or len(self._kept) > self.most:
+            while (
+                sum(one.size for one in self._kept.values()) > self.memory
+                or len(self._kept) > self.most
+            ):
                 self._kept.popitem(last=False)
         return {"id": id_, "width": image.width, "height": image.height}
 
@@ -94,8 +97,12 @@ def stored(file: bytes) -> StoredImage:
     else:
         image.save(view, "WEBP", quality=90, method=2)
     return StoredImage(
-        file=file, width=width, height=height, view=view.getvalue(), media_type=f"image/{'png' if small else 'webp'}"
-    )  # fmt: skip
+        file=file,
+        width=width,
+        height=height,
+        view=view.getvalue(),
+        media_type=f"image/{'png' if small else 'webp'}",
+    )
 
 
 def _check_header(file: bytes) -> None:
@@ -107,12 +114,19 @@ def _check_header(file: bytes) -> None:
             width, height = image.size
     except UnidentifiedImageError as problem:
         known = ", ".join("WebP" if name == "WEBP" else name for name in FORMATS)
-        raise InputError(f"the file is no image that can be read: expected one of {known}") from problem
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:  # Pillow's limits are higher
+        raise InputError(
+            f"the file is no image that can be read: expected one of {known}"
+        ) from problem
+    except (
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as problem:  # Pillow's limits are higher
         raise InputError(f"the image has too many pixels: expected at most {PIXELS:,}") from problem
     except Exception as problem:  # damaged headers raise almost any error
         raise InputError(f"the file cannot be read as an image: {problem}") from problem
     if width < 1 or height < 1:
         raise InputError(f"the image has {width} x {height} pixels: expected one or more")
     if width * height > PIXELS:
-        raise InputError(f"the image has {width} x {height} pixels: expected at most {PIXELS:,} in all")
+        raise InputError(
+            f"the image has {width} x {height} pixels: expected at most {PIXELS:,} in all"
+        )

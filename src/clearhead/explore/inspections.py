@@ -26,7 +26,8 @@ from ..weights import Bundle
 from .attention_groups import ABOUT, CELLS, Axis, Group, in_range, rounded, spaces_before, text_axis
 from .candidates import TOP, candidates, entropies, likeliest, significant
 
-EFFECT_TOKENS = 512  # longest text whose effects of heads are measured: it takes a forward pass per head
+# longest text whose effects of heads are measured: it takes a forward pass per head
+EFFECT_TOKENS = 512
 BOTH_WAYS = "each token attends to every token"  # the self-attention of an encoder
 Off = Mapping[int, Sequence[int]]  # heads to silence, by layer
 
@@ -61,7 +62,10 @@ class Inspection:
     def group(self, name: str) -> Group:
         """The attention of one kind; raises for a kind that the model does not have."""
         if name not in self.groups:
-            known = ", ".join(self.groups) or f"none, because {self.reason or 'this model has no attention'}"
+            known = (
+                ", ".join(self.groups)
+                or f"none, because {self.reason or 'this model has no attention'}"
+            )
             raise InputError(f"no attention {name!r} here: expected one of {known}")
         return self.groups[name]
 
@@ -81,7 +85,9 @@ class Inspection:
         if not self.has_lens:
             raise InputError("this model has no candidates: expected a GPT")
         if not 1 <= first < last <= len(self.ids):
-            raise InputError(f"tokens {first} to {last}: expected a range within 1 to {len(self.ids)}")
+            raise InputError(
+                f"tokens {first} to {last}: expected a range within 1 to {len(self.ids)}"
+            )
         if last - first > CELLS:
             raise InputError(f"{last - first:,} tokens at once: expected at most {CELLS}")
         logits = self._logits(self.states[-1][first - 1 : last - 1])
@@ -89,15 +95,19 @@ class Inspection:
         logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
         shares = [significant(p) for p in torch.tensor(logprobs).exp().tolist()]
         return {
-            "first": first, "shares": shares, "logprobs": [significant(p) for p in logprobs],
+            "first": first,
+            "shares": shares,
+            "logprobs": [significant(p) for p in logprobs],
             "candidates": candidates(language_model_tokens(self.bundle), logits, choice, top),
-        }  # fmt: skip
+        }
 
     @torch.no_grad()
     def similar(self, at: int) -> dict[str, Any]:
         """The cosine similarity of token `at`'s vector after the last block with that of every token."""
         if not self.states:
-            raise InputError("this inspection has no vectors of tokens: expected that of a single text")
+            raise InputError(
+                "this inspection has no vectors of tokens: expected that of a single text"
+            )
         in_range("token", at, len(self.ids))
         x = self.states[-1].to(self.bundle.device)
         x = F.normalize((x if self._norm is None else self._norm(x)).float(), dim=-1)
@@ -127,7 +137,12 @@ class Inspection:
                     parts.append(part.mean(-1).cpu())
                     yield None
                 group.effects[layer] = [significant(x) for x in torch.cat(parts).tolist()]
-            yield {"layer": layer, "layers": len(group.maps), "effect": group.effects[layer], "measure": measure}
+            yield {
+                "layer": layer,
+                "layers": len(group.maps),
+                "effect": group.effects[layer],
+                "measure": measure,
+            }
 
     def without(self, off: Off) -> dict[str, Any]:
         """The log-probability of each token with all heads on (before), and with the heads of `off` silenced (after).
@@ -135,18 +150,28 @@ class Inspection:
         Whether heads were silenced when the text was written or inspected makes no difference.
         """
         if not self.has_lens:
-            raise InputError("this is no text of a language model: expected the inspection of a GPT's text")
+            raise InputError(
+                "this is no text of a language model: expected the inspection of a GPT's text"
+            )
         ablation = self._ablation()
         before, after = ablation.logprobs(), ablation.logprobs(silenced(self.bundle.model, off))
         assert before is not None
         assert after is not None
         both = ([None, *map(significant, x.tolist())] for x in (before, after))
-        return dict(zip(("tokens", "before", "after"), (text_axis(self._tokens, self.ids).names, *both), strict=True))
+        return dict(
+            zip(
+                ("tokens", "before", "after"),
+                (text_axis(self._tokens, self.ids).names, *both),
+                strict=True,
+            )
+        )
 
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device
         if self.forced is not None:
-            written = torch.tensor([*self.bundle.decoder_prompt(), *self.forced.target], device=device)
+            written = torch.tensor(
+                [*self.bundle.decoder_prompt(), *self.forced.target], device=device
+            )
             target = written[1:]
             inputs = {
                 "ids": written[None, :-1],
@@ -174,7 +199,9 @@ class Inspection:
 
     def size(self) -> int:
         """Bytes held by the maps and the states."""
-        return sum(group.size() for group in self.groups.values()) + sum(x.nbytes for x in self.states)
+        return sum(group.size() for group in self.groups.values()) + sum(
+            x.nbytes for x in self.states
+        )
 
 
 def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
@@ -192,8 +219,11 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     written, n = [*first, *forced.target], len(first)
     target_words = [*([i] for i in range(n)), *([i + n for i in word] for word in target_words)]
     target = text_axis(pair.target, written, target_words)
-    shifted = [[i + 1 for i in word if i + 1 < len(written)] for word in target_words]  # the start comes before
-    read = text_axis(pair.target, [start, *written[:-1]], [[0], *(word for word in shifted if word)])
+    # the start comes before
+    shifted = [[i + 1 for i in word if i + 1 < len(written)] for word in target_words]
+    read = text_axis(
+        pair.target, [start, *written[:-1]], [[0], *(word for word in shifted if word)]
+    )
     sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
     groups = {name: Group(name, *sides[name], tape.match(at)) for name, at in names.items()}
     return Inspection(groups, bundle, forced=forced)
@@ -203,7 +233,8 @@ def inspect_text(
     bundle: Bundle,
     ids: Sequence[int],
     off: Off | None = None,
-    done: Callable[[int, int], None] | None = None,  # called with (blocks done, all blocks); may raise to stop
+    # called with (blocks done, all blocks); may raise to stop
+    done: Callable[[int, int], None] | None = None,
 ) -> Inspection:
     """Run a language model or an encoder once over a text and keep every attention map and every block's output."""
     return inspect_output(bundle, ids, off, done)[0]
@@ -211,7 +242,10 @@ def inspect_text(
 
 @torch.no_grad()
 def inspect_output(
-    bundle: Bundle, ids: Sequence[int], off: Off | None = None, done: Callable[[int, int], None] | None = None
+    bundle: Bundle,
+    ids: Sequence[int],
+    off: Off | None = None,
+    done: Callable[[int, int], None] | None = None,
 ) -> tuple[Inspection, Tensor]:
     """The inspection of a text, and the input of the model's head for it: a vector per token, or one per text."""
     model: Any = bundle.model
@@ -226,14 +260,19 @@ def inspect_output(
         passed += 1
         if done is not None:
             done(min(passed, blocks), blocks)
-        return (record[0] if isinstance(record, tuple) else record)[0]  # a foreign layer may return several values
+        # a foreign layer may return several values
+        return (record[0] if isinstance(record, tuple) else record)[0]
 
     row = torch.tensor([ids], device=bundle.device)
-    with edit(model, silenced(model, off)), watch(model, KINDS["self"], "blocks.*", keep=keep) as tape:
+    with (
+        edit(model, silenced(model, off)),
+        watch(model, KINDS["self"], "blocks.*", keep=keep) as tape,
+    ):
         out: Tensor = model.states(row)[0]
     axis = text_axis(tokens, ids, mask=mask_of(tokens)[0] if "fill" in bundle.can else None)
     layers = tape.match(KINDS["self"])
-    states = [x for name in tape.names if name not in layers for x in tape.calls(name)]  # a layer may run repeatedly
+    # a layer may run repeatedly
+    states = [x for name in tape.names if name not in layers for x in tape.calls(name)]
     about = None if "predict" in bundle.can else BOTH_WAYS
     groups = {"self": Group("self", axis, axis, layers, about)} if layers else {}
     reason = None if layers else tape.unseen or None
@@ -244,7 +283,10 @@ def silenced(model: nn.Module, off: Off | None) -> dict[str, Callable[[Tensor], 
     """The edits that silence heads, given by layer."""
     chosen = {layer: heads for layer, heads in (off or {}).items() if heads}
     layers = list(attention_layers(model)) if chosen else []
-    return {f"{layers[in_range('layer', i, len(layers))]}.heads": silence(heads) for i, heads in chosen.items()}
+    return {
+        f"{layers[in_range('layer', i, len(layers))]}.heads": silence(heads)
+        for i, heads in chosen.items()
+    }
 
 
 def language_model_tokens(bundle: Bundle) -> Tokenizer:

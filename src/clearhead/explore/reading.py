@@ -19,7 +19,8 @@ from .candidates import TOP, likeliest, significant
 from .examples import Outline
 from .inspections import Inspection, Off, inspect_output
 
-ENCODERS = frozenset({"fill", "classify", "embed"})  # a model that can do one of these reads a whole text at once
+# a model that can do one of these reads a whole text at once
+ENCODERS = frozenset({"fill", "classify", "embed"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +51,9 @@ def tokens_to_read(bundle: Bundle, text: str) -> Reading:
         raise InputError("the text is empty: expected a token or more")
     if most is None or len(ids) <= most:
         return Reading(ids=ids, masks=masks, of=len(ids))
-    return Reading(ids=[*ids[: most - 1], ids[-1]], masks=[at for at in masks if at < most - 1], of=len(ids))
+    return Reading(
+        ids=[*ids[: most - 1], ids[-1]], masks=[at for at in masks if at < most - 1], of=len(ids)
+    )
 
 
 @torch.no_grad()
@@ -66,7 +69,10 @@ def read_text(
     if "classify" in bundle.can:
         p, order = model.head(x).float().softmax(-1).sort(descending=True)
         names = class_names(bundle)
-        classes = [[names[i], significant(share)] for i, share in zip(order.tolist(), p.tolist(), strict=True)]
+        classes = [
+            [names[i], significant(share)]
+            for i, share in zip(order.tolist(), p.tolist(), strict=True)
+        ]
     return inspection, {"fill": fill, "classes": classes, "masks": reading.masks}
 
 
@@ -74,8 +80,10 @@ def neighbours(bundle: Bundle, texts: Sequence[str]) -> dict[str, Any]:
     """The cosine similarities of the embeddings of texts, and their places in two dimensions."""
     vectors = np.asarray(embed(bundle, list(texts)), np.float64)
     return {
-        "texts": list(texts), "similarity": rounded(vectors @ vectors.T), "places": rounded(principal_plane(vectors))
-    }  # fmt: skip
+        "texts": list(texts),
+        "similarity": rounded(vectors @ vectors.T),
+        "places": rounded(principal_plane(vectors)),
+    }
 
 
 def principal_plane(x: np.ndarray) -> np.ndarray:

@@ -24,11 +24,15 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
 }
 BINARY: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}, **PROBLEMS
-}  # fmt: skip
+    200: {
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    },
+    **PROBLEMS,
+}
 STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/Event"}}}}, **PROBLEMS
-}  # fmt: skip
+    200: {"content": {"application/x-ndjson": {"schema": {"$ref": "#/components/schemas/Event"}}}},
+    **PROBLEMS,
+}
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -41,11 +45,20 @@ def float32_response(x: np.ndarray, **headers: float) -> Response:
 
     Other numbers become headers of their own: most=0.5 is x-most.
     """
-    named = {"x-shape": ",".join(map(str, x.shape)), **{f"x-{name}": repr(value) for name, value in headers.items()}}
-    return Response(np.ascontiguousarray(x, "<f4").tobytes(), headers=named, media_type="application/octet-stream")
+    named = {
+        "x-shape": ",".join(map(str, x.shape)),
+        **{f"x-{name}": repr(value) for name, value in headers.items()},
+    }
+    return Response(
+        np.ascontiguousarray(x, "<f4").tobytes(),
+        headers=named,
+        media_type="application/octet-stream",
+    )
 
 
-def stream_response(events: Callable[[], AsyncIterator[Any]], queue: Queue, request: Request) -> StreamingResponse:
+def stream_response(
+    events: Callable[[], AsyncIterator[Any]], queue: Queue, request: Request
+) -> StreamingResponse:
     """A response with each event as a line of JSON; it ends when the client disconnects, or with a line {"error"}."""
 
     async def lines() -> AsyncIterator[bytes]:
@@ -81,7 +94,8 @@ def add_error_handlers(app: FastAPI) -> None:
     async def malformed(_: Request, problem: Exception) -> Response:
         assert isinstance(problem, RequestValidationError)
         details = [
-            f"{'.'.join(map(str, error['loc'][1:])) or 'the request'}: {error['msg']}" for error in problem.errors()[:3]
+            f"{'.'.join(map(str, error['loc'][1:])) or 'the request'}: {error['msg']}"
+            for error in problem.errors()[:3]
         ]
         return json_response({"error": "; ".join(details)}, 422)
 
@@ -121,7 +135,10 @@ def describe_streams(app: FastAPI) -> None:
         description = plain()
         for kind in (schemas.Event, schemas.HeadsOfLayer, schemas.EffectsOfLayer):
             schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-            description["components"]["schemas"] |= {**schema.pop("$defs", {}), kind.__name__: schema}
+            description["components"]["schemas"] |= {
+                **schema.pop("$defs", {}),
+                kind.__name__: schema,
+            }
         return description
 
     app.openapi = described  # type: ignore[method-assign]

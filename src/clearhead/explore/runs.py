@@ -25,7 +25,9 @@ from .store import TrainedRun, UnknownError, unique_id
 
 
 State = Literal["running", "stopped", "finished"]
-RECENT = 60.0  # seconds after its last record for which a run counts as running, if its lock cannot be seen from here
+# seconds after its last record for which a run counts as running, if its lock cannot be seen from
+# here
+RECENT = 60.0
 PACE = 5.0  # the same, in times between two records
 
 
@@ -36,7 +38,9 @@ def run_state(folder: Path, metrics: Sequence[Mapping[str, Any]], steps: int | N
     cannot be written to, cannot be tested: then a run is running if its last record is recent for its pace.
     """
     held = _is_held(folder)
-    done = (folder / "model").is_dir() or (steps is not None and bool(metrics) and metrics[-1]["step"] >= steps)
+    done = (folder / "model").is_dir() or (
+        steps is not None and bool(metrics) and metrics[-1]["step"] >= steps
+    )
     if held or (held is None and not done and _is_recent(folder, metrics)):
         return "running"
     return "finished" if done else "stopped"
@@ -82,7 +86,14 @@ def _is_locked(path: Path) -> bool | None:
 
 
 def _is_recent(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> bool:
-    pace = next((float(r["seconds"]) for r in reversed(metrics) if isinstance(r.get("seconds"), int | float)), 0.0)
+    pace = next(
+        (
+            float(r["seconds"])
+            for r in reversed(metrics)
+            if isinstance(r.get("seconds"), int | float)
+        ),
+        0.0,
+    )
     return time.time() - (folder / "metrics.jsonl").stat().st_mtime < max(RECENT, PACE * pace)
 
 
@@ -99,8 +110,10 @@ class Runs:
     def __init__(self, root: Path | None) -> None:
         self.root = root
         self._ids: dict[Path, str] = {}
-        self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}  # metrics, with their file's state
-        self._digests: dict[Path, tuple[Any, str]] = {}  # of tokenizers, with the state of their files
+        # metrics, with their file's state
+        self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}
+        # of tokenizers, with the state of their files
+        self._digests: dict[Path, tuple[Any, str]] = {}
         self._lock = threading.Lock()
 
     def folders(self) -> dict[str, Path]:
@@ -143,10 +156,20 @@ class Runs:
             try:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
-                lines.append(dict.fromkeys(RunLine.model_fields) | {
-                    "id": id_, "name": self._name(folder), "step": 0, "finished": False, "state": "stopped",
-                    "players": {}, "losses": [], "measurements": {}, "error": str(problem),
-                })  # fmt: skip
+                lines.append(
+                    dict.fromkeys(RunLine.model_fields)
+                    | {
+                        "id": id_,
+                        "name": self._name(folder),
+                        "step": 0,
+                        "finished": False,
+                        "state": "stopped",
+                        "players": {},
+                        "losses": [],
+                        "measurements": {},
+                        "error": str(problem),
+                    }
+                )
         return lines
 
     def records(self, id_: str, since: int = 0) -> dict[str, Any]:
@@ -160,12 +183,20 @@ class Runs:
         folder = folders[id_]
         metrics = self._metrics(folder)
         begin = since if since <= len(metrics) else 0
-        return self._line(id_, folder) | {"since": begin, "total": len(metrics), "records": metrics[begin:]}
+        return self._line(id_, folder) | {
+            "since": begin,
+            "total": len(metrics),
+            "records": metrics[begin:],
+        }
 
     def _line(self, id_: str, folder: Path) -> dict[str, Any]:
         metrics = self._metrics(folder)
-        recipe: dict[str, Any] = config.load(folder / "recipe.toml") if (folder / "recipe.toml").is_file() else {}
-        setup: dict[str, Any] = config.load(folder / "setup.json") if (folder / "setup.json").is_file() else {}
+        recipe: dict[str, Any] = (
+            config.load(folder / "recipe.toml") if (folder / "recipe.toml").is_file() else {}
+        )
+        setup: dict[str, Any] = (
+            config.load(folder / "setup.json") if (folder / "setup.json").is_file() else {}
+        )
         losses = list(setup.get("losses") or DEFAULT_LOSSES)
         values = [record[losses[0]] for record in metrics if record.get(losses[0]) is not None]
         steps, players = recipe.get("steps"), _players(recipe, setup)
@@ -175,33 +206,51 @@ class Runs:
         if state == "stopped" and attempt.get("problem"):
             state = "failed"
         return {
-            "id": id_, "name": self._name(folder), "step": metrics[-1]["step"] if metrics else 0, "steps": steps,
-            "finished": (folder / "model").is_dir(), "state": state,
+            "id": id_,
+            "name": self._name(folder),
+            "step": metrics[-1]["step"] if metrics else 0,
+            "steps": steps,
+            "finished": (folder / "model").is_dir(),
+            "state": state,
             "problem": attempt.get("problem") if state == "failed" else None,
             "model_step": saved_model.get("best") or saved_model.get("step"),
-            "best": _name(recipe.get("run"), "best"), "tokens": self._tokens(folder, recipe, setup),
-            "model": _name(recipe.get("model")) or players.get("model"), "data": _name(recipe.get("data")),
+            "best": _name(recipe.get("run"), "best"),
+            "tokens": self._tokens(folder, recipe, setup),
+            "model": _name(recipe.get("model")) or players.get("model"),
+            "data": _name(recipe.get("data")),
             "objective": _name(setup, "objective") or _name(recipe.get("objective")),
-            "players": players if len(players) > 1 else {}, "losses": losses, "loss": values[-1] if values else None,
-            "measurements": setup.get("measurements", {}), "example": EXAMPLE_RECIPE if folder == EXAMPLE else None,
-        }  # fmt: skip
+            "players": players if len(players) > 1 else {},
+            "losses": losses,
+            "loss": values[-1] if values else None,
+            "measurements": setup.get("measurements", {}),
+            "example": EXAMPLE_RECIPE if folder == EXAMPLE else None,
+        }
 
-    def _tokens(self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, Any]:
+    def _tokens(
+        self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """What is known of the tokens that losses are counted in: a digest of their files, their number and kind."""
         places = [
-            place for place in (folder / "model", folder / "unfinished", folder / "tokens") if saved(place) is not None
+            place
+            for place in (folder / "model", folder / "unfinished", folder / "tokens")
+            if saved(place) is not None
         ]
         model = (setup.get("players") or {}).get("model") or {}
         options = model.get("options") or {}
         return {
             "files": self._digest(places[0]) if places else None,
-            "vocab": options.get("target_vocab") or options.get("vocab"), "kind": _name(recipe.get("data"), "tokens"),
-        }  # fmt: skip
+            "vocab": options.get("target_vocab") or options.get("vocab"),
+            "kind": _name(recipe.get("data"), "tokens"),
+        }
 
     def _digest(self, folder: Path) -> str:
         """A text that is the same for the same files of a tokenizer; that of a source does not count."""
-        files = [file for file in sorted(folder.glob("*token*")) if not file.name.startswith("source")]
-        states = tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+        files = [
+            file for file in sorted(folder.glob("*token*")) if not file.name.startswith("source")
+        ]
+        states = tuple(
+            (file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files
+        )
         with self._lock:
             if self._digests.get(folder, ((), ""))[0] != states:
                 crc = 0
@@ -216,7 +265,10 @@ class Runs:
         with self._lock:
             cached = self._read.get(folder)
             if cached is None or cached[0] != key:
-                cached = self._read[folder] = key, Folder(folder, create=False, lock=False).metrics()
+                cached = self._read[folder] = (
+                    key,
+                    Folder(folder, create=False, lock=False).metrics(),
+                )
             return cached[1]
 
 
@@ -239,7 +291,11 @@ def _players(recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, s
     """The networks of a run by name, each with its model's family."""
     if isinstance(setup.get("players"), Mapping):
         return {name: _name(player, "model") for name, player in setup["players"].items()}
-    return {name: _name(player["model"]) for name, player in (recipe.get("players") or {}).items() if "model" in player}
+    return {
+        name: _name(player["model"])
+        for name, player in (recipe.get("players") or {}).items()
+        if "model" in player
+    }
 
 
 def _name(section: Any, key: str = "name") -> str | None:
@@ -250,7 +306,9 @@ def _name(section: Any, key: str = "name") -> str | None:
 
 def _subfolders(folder: Path) -> list[Path]:
     try:
-        return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))[:1000]
+        return sorted(
+            one for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")
+        )[:1000]
     except OSError:  # a folder without read permission has no runs for us
         return []
 

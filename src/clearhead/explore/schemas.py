@@ -11,15 +11,20 @@ Text = Annotated[str, StringConstraints(max_length=120_000)]
 Prompt = Annotated[str, StringConstraints(max_length=2000)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Matrix = Annotated[list[Annotated[list[Number], Field(max_length=64)]], Field(max_length=64)]
-Temperature = Annotated[float, Field(ge=0.0, le=5.0, allow_inf_nan=False)]  # 0 takes the likeliest token
+# 0 takes the likeliest token
+Temperature = Annotated[float, Field(ge=0.0, le=5.0, allow_inf_nan=False)]
 TopK = Annotated[int, Field(ge=1, le=1000)]
 TopP = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 # Heads to silence, by layer.
-Off = dict[Annotated[str, StringConstraints(pattern=r"^\d{1,3}$")], Annotated[list[int], Field(max_length=256)]]
+Off = dict[
+    Annotated[str, StringConstraints(pattern=r"^\d{1,3}$")],
+    Annotated[list[int], Field(max_length=256)],
+]
 LookId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 Candidate = tuple[str, float]  # a token and its probability
-Reshaped = tuple[str, float, float]  # also its probability after temperature, top-k and top-p: 0 if ruled out
+# also its probability after temperature, top-k and top-p: 0 if ruled out
+Reshaped = tuple[str, float, float]
 
 
 class RequestBody(BaseModel):
@@ -51,8 +56,10 @@ class Write(RequestBody):
 
     model: Id
     text: Text
-    chat: bool = False  # the text is the user's message of a conversation, written with the model's chat template
-    written: Annotated[list[TokenId], Field(max_length=500)] = []  # ids that were written after the text already
+    # the text is the user's message of a conversation, written with the model's chat template
+    chat: bool = False
+    # ids that were written after the text already
+    written: Annotated[list[TokenId], Field(max_length=500)] = []
     max_new: Annotated[int, Field(ge=0, le=500)] = 40
     temperature: Temperature = 0.0
     top_k: TopK | None = None
@@ -97,7 +104,9 @@ class Neighbours(RequestBody):
     """Texts to compare."""
 
     model: Id
-    texts: Annotated[list[Annotated[str, StringConstraints(max_length=4000)]], Field(min_length=1, max_length=64)]
+    texts: Annotated[
+        list[Annotated[str, StringConstraints(max_length=4000)]], Field(min_length=1, max_length=64)
+    ]
 
 
 class Saliency(RequestBody):
@@ -129,7 +138,9 @@ class Patch(RequestBody):
     model: Id
     clean: Prompt
     corrupted: Prompt
-    answers: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=60)]], Field(max_length=2)] = []
+    answers: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=60)]], Field(max_length=2)
+    ] = []
     what: Literal["residual", "attention", "mlp", "heads"] = "residual"
 
 
@@ -174,7 +185,8 @@ class ModelLine(BaseModel):
     id: str
     name: str  # what the page calls it
     about: str
-    note: str | None = None  # how it was opened, and what of it is not used, if not as a family of this library
+    # how it was opened, and what of it is not used, if not as a family of this library
+    note: str | None = None
     kinds: list[str]
     trained: bool = False  # whether it is the model of a run
     family: str | None = None
@@ -183,7 +195,8 @@ class ModelLine(BaseModel):
     why: str | None = None  # why no view can use it, if none can
     mask: str | None = None  # how a mask is written, if it predicts masked tokens
     chat: bool = False  # whether it has a chat template
-    max_new: int | None = None  # tokens that answer an example, if all examples have answers of one length
+    # tokens that answer an example, if all examples have answers of one length
+    max_new: int | None = None
     examples: list[str] = []  # texts to try it with, or names of example images
     error: str | None = None  # why it cannot be loaded
     version: str | None = None  # changes when its files do
@@ -212,8 +225,10 @@ class AxisShape(BaseModel):
     """The tokens along one side of a map."""
 
     names: list[str]
-    special: list[int]  # indices of special tokens: start, end, padding, mask; of an image class token and registers
-    grid: tuple[int, int] | None  # height and width, if the other tokens are patches of an image, row by row
+    # indices of special tokens: start, end, padding, mask; of an image class token and registers
+    special: list[int]
+    # height and width, if the other tokens are patches of an image, row by row
+    grid: tuple[int, int] | None
 
 
 class TextShape(BaseModel):
@@ -294,7 +309,8 @@ class EffectsOfLayer(BaseModel):
     layer: int
     layers: int
     effect: list[float | None]
-    measure: Literal["logprob", "vector"]  # change of log-probability in nats; of output vectors, |x' - x| / |x|
+    # change of log-probability in nats; of output vectors, |x' - x| / |x|
+    measure: Literal["logprob", "vector"]
 
 
 class WithoutShape(BaseModel):
@@ -360,7 +376,8 @@ class TranslationCut(BaseModel):
     """What was left out of a translation."""
 
     source: tuple[int, int] | None  # tokens of the source that were read, and all of them
-    target: bool  # whether the translation has no end token: it has reached the limit, or is unfinished
+    # whether the translation has no end token: it has reached the limit, or is unfinished
+    target: bool
 
 
 class TranslationShape(BaseModel):
@@ -411,7 +428,8 @@ class SaliencyShape(BaseModel):
     probability: float | None
     signed: bool  # negative values speak against the class
     layer: str | None  # grad-cam: the layer
-    completeness: float | None  # integrated: the sum of all values - the change of the score from the baseline
+    # integrated: the sum of all values - the change of the score from the baseline
+    completeness: float | None
     change: float | None  # integrated: the change of the score from the baseline
     options: dict[str, int]  # of the method: steps, samples, or patch and stride in pixels
     values: list[list[float]]  # a number per pixel of the image as the model read it
@@ -421,11 +439,15 @@ class StudyShape(BaseModel):
     """What was measured of a model of images."""
 
     layers: list[str]
-    distances: list[list[float]] | None  # attention distance by layer and head, as a share of the image's width
+    # attention distance by layer and head, as a share of the image's width
+    distances: list[list[float]] | None
     width: int  # of the image that the model reads, in pixels
-    sides: list[float]  # by layer: side in pixels of the square that holds 90 % of the receptive field
-    theoretical: list[int | None]  # by layer: side of all that a unit can depend on; null: the whole image
-    fields: list[list[list[float]]]  # by layer: the receptive field of the unit in the middle; each sums to 1
+    # by layer: side in pixels of the square that holds 90 % of the receptive field
+    sides: list[float]
+    # by layer: side of all that a unit can depend on; null: the whole image
+    theoretical: list[int | None]
+    # by layer: the receptive field of the unit in the middle; each sums to 1
+    fields: list[list[list[float]]]
 
 
 class CkaShape(BaseModel):
@@ -464,7 +486,8 @@ class PatchingShape(BaseModel):
     tokens: list[str]  # of the clean prompt
     other_tokens: list[str]  # of the corrupted one
     columns: list[str]  # names of the columns: tokens, or numbers of heads
-    effects: list[list[float]]  # layers x columns; 0: as after the corrupted prompt, 1: as after the clean one
+    # layers x columns; 0: as after the corrupted prompt, 1: as after the clean one
+    effects: list[list[float]]
 
 
 class Event(BaseModel):
@@ -473,7 +496,8 @@ class Event(BaseModel):
     waiting: int | None = None  # requests before this one
     progress: tuple[int, int] | None = None  # blocks or layers done, and all of them
     sentences: list[str] | None = None  # of the text to translate
-    sentence: int | None = None  # the number of the sentence that the other values belong to, from 0
+    # the number of the sentence that the other values belong to, from 0
+    sentence: int | None = None
     beams: list[TranslationShape] | None = None  # the hypotheses so far, the best first
     prompt: TextShape | None = None  # the prompt of a conversation, as its template writes it
     token: TokenShape | None = None
@@ -481,7 +505,8 @@ class Event(BaseModel):
     cut: CutShape | None = None  # the text is longer than the model reads at once
     translations: list[TranslationShape] | None = None  # the results
     look: InspectionShape | None = None
-    captions: list[CaptionShape] | None = None  # the user's own first, then the hypotheses or results, the best first
+    # the user's own first, then the hypotheses or results, the best first
+    captions: list[CaptionShape] | None = None
     looks: list[InspectionShape] | None = None  # one per translation or caption
     fill: list[list[Candidate]] | None = None  # the likeliest tokens for each mask
     classes: list[Candidate] | None = None  # the classes of the text or image, the likeliest first
@@ -560,7 +585,8 @@ class RunLine(BaseModel):
     model: str | None
     data: str | None
     objective: str | None
-    players: dict[str, str | None]  # if there are several: the networks by name, each with its model's family
+    # if there are several: the networks by name, each with its model's family
+    players: dict[str, str | None]
     losses: list[str]  # the names of its losses in the records
     loss: float | None  # the last value of the first of them
     measurements: dict[str, MeasurementShape]  # by their names in the records, valid_NAME

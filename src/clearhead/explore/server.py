@@ -24,11 +24,15 @@ from .store import MEMORY, InspectionStore, ModelStore, UnknownError
 
 PAGE = Path(__file__).parent / "page"
 TYPES = {  # the files of the page that are sent
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml; charset=utf-8", ".webp": "image/webp",
-}  # fmt: skip
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml; charset=utf-8",
+    ".webp": "image/webp",
+}
 
-KEPT = {"cache-control": "private, max-age=31536000, immutable"}  # of files whose address changes with them
+# of files whose address changes with them
+KEPT = {"cache-control": "private, max-age=31536000, immutable"}
 
 
 def make_app(
@@ -42,14 +46,19 @@ def make_app(
     active: int = 8,  # requests that run at a time
     waiting: int = 56,  # requests that may wait
     warm: bool = False,  # load the models at the start, not when they are first used
-    report: Callable[[str], None] = lambda problem: None,  # called with what keeps a warm model from being used
+    # called with what keeps a warm model from being used
+    report: Callable[[str], None] = lambda problem: None,
 ) -> Any:
     """The explorer as an ASGI application."""
     trainings = Runs(None if runs is None else Path(runs).resolve())
     explorer = Explorer(
-        models=ModelStore(models, trainings.trained), inspections=InspectionStore(memory), images=ImageStore(),
-        queue=Queue(active, waiting), runs=trainings, device=device,
-    )  # fmt: skip
+        models=ModelStore(models, trainings.trained),
+        inspections=InspectionStore(memory),
+        images=ImageStore(),
+        queue=Queue(active, waiting),
+        runs=trainings,
+        device=device,
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -58,9 +67,14 @@ def make_app(
         yield
 
     app = FastAPI(
-        title="clearhead explore", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
-        openapi_url="/api/openapi.json", description="What feeds the page: the library's own results, as JSON.",
-    )  # fmt: skip
+        title="clearhead explore",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        openapi_url="/api/openapi.json",
+        description="What feeds the page: the library's own results, as JSON.",
+    )
     app.state.explorer, app.state.token = explorer, token
     add_error_handlers(app)
     for router in (_page_routes(), *ROUTERS, interpretation):
@@ -83,8 +97,14 @@ def _page_routes() -> APIRouter:
     """
     paths = [path for path in sorted(PAGE.rglob("*")) if path.is_file() and path.suffix in TYPES]
     files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in paths}
-    digest = hashlib.sha256(b"".join(name.encode() + content for name, content in files.items())).hexdigest()[:16]
-    page = files.pop("index.html").replace(b"{version}", __version__.encode()).replace(b"{hash}", digest.encode())
+    digest = hashlib.sha256(
+        b"".join(name.encode() + content for name, content in files.items())
+    ).hexdigest()[:16]
+    page = (
+        files.pop("index.html")
+        .replace(b"{version}", __version__.encode())
+        .replace(b"{hash}", digest.encode())
+    )
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")
@@ -96,6 +116,10 @@ def _page_routes() -> APIRouter:
         kept, short = name.startswith(f"{digest}/"), name.removeprefix(f"{digest}/")
         if short not in files:
             raise UnknownError("there is no such page here")
-        return Response(files[short], media_type=TYPES[PurePosixPath(short).suffix], headers=KEPT if kept else None)
+        return Response(
+            files[short],
+            media_type=TYPES[PurePosixPath(short).suffix],
+            headers=KEPT if kept else None,
+        )
 
     return router

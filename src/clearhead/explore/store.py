@@ -53,7 +53,8 @@ class Training(NamedTuple):
     """What the recipe of a run says about its model."""
 
     data: str | None = None  # the name of the data set
-    names: tuple[str, ...] = ()  # names that may say what it translates: of a checkpoint, of the columns of its data
+    # names that may say what it translates: of a checkpoint, of the columns of its data
+    names: tuple[str, ...] = ()
 
     @staticmethod
     def of(folder: Path) -> Training:
@@ -63,7 +64,10 @@ class Training(NamedTuple):
         except (UserError, OSError):
             return Training()
         data, started = recipe.get("data") or {}, recipe.get("pretrained")
-        texts = [Path(started).name if isinstance(started, str) else None, f"{data.get('source')}-{data.get('target')}"]
+        texts = [
+            Path(started).name if isinstance(started, str) else None,
+            f"{data.get('source')}-{data.get('target')}",
+        ]
         name = data.get("name")
         return Training(name if isinstance(name, str) else None, tuple(filter(None, texts)))
 
@@ -75,10 +79,12 @@ class Model:
     id: str
     folder: str  # argument of `load`; never taken from a request
     about: str  # one line about it
-    examples: tuple[str, ...] = ()  # texts to try it with; none: those of examples.py, or example images
+    # texts to try it with; none: those of examples.py, or example images
+    examples: tuple[str, ...] = ()
     name: str = ""  # what the page calls it; "": its id
     training: Training | None = None  # of the model of a run
-    lock: anyio.Lock = field(default_factory=anyio.Lock)  # held for one step at a time, so that requests alternate
+    # held for one step at a time, so that requests alternate
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
     study: Study | None = None  # what the view Compare has measured of it
     _bundle: Bundle | None = None
     _path: Path | None = None  # where it was loaded from
@@ -105,14 +111,22 @@ class Model:
         bundle = self.bundle(device)
         kinds = views(bundle)
         return {
-            "id": self.id, "name": self.name or self.id, "version": self.version, "trained": self.training is not None,
-            "about": self.about, "note": bundle.note, "kinds": kinds, "family": bundle.name,
+            "id": self.id,
+            "name": self.name or self.id,
+            "version": self.version,
+            "trained": self.training is not None,
+            "about": self.about,
+            "note": bundle.note,
+            "kinds": kinds,
+            "family": bundle.name,
             "parameters": sum(p.numel() for p in bundle.model.parameters()),
-            "context": getattr(bundle.config, "context", None), "why": None if kinds else why_no_view(bundle),
-            "mask": mask_name(bundle), "chat": bundle.chat is not None and "write" in kinds,
+            "context": getattr(bundle.config, "context", None),
+            "why": None if kinds else why_no_view(bundle),
+            "mask": mask_name(bundle),
+            "chat": bundle.chat is not None and "write" in kinds,
             "max_new": answer_length(bundle, self.task),
             "examples": self._examples(bundle) if kinds else [],
-        }  # fmt: skip
+        }
 
     @property
     def task(self) -> str | None:
@@ -122,7 +136,10 @@ class Model:
     def _examples(self, bundle: Bundle) -> list[str]:
         if reads_images(bundle) or captions_images(bundle):
             return examples_for(bundle)
-        named = [Path(self.folder).name, *(self.training.names if self.training is not None else ())]
+        named = [
+            Path(self.folder).name,
+            *(self.training.names if self.training is not None else ()),
+        ]
         return list(self.examples) or examples_of(bundle, self.task, named)
 
 
@@ -177,11 +194,15 @@ class ModelStore:
     """The models that the server was started with, those that ship, and those of runs."""
 
     def __init__(
-        self, folders: Sequence[str | Path] = (), runs: Callable[[], Mapping[str, TrainedRun]] | None = None
+        self,
+        folders: Sequence[str | Path] = (),
+        runs: Callable[[], Mapping[str, TrainedRun]] | None = None,
     ) -> None:
         self._runs = runs if runs is not None else dict  # returns the runs that have a model, by id
-        self._trained: OrderedDict[str, Model] = OrderedDict()  # models of runs, the most recently used last
-        self._outlines: dict[Path, tuple[Stamp, Outline | None]] = {}  # of models of runs; None: it cannot be read
+        # models of runs, the most recently used last
+        self._trained: OrderedDict[str, Model] = OrderedDict()
+        # of models of runs; None: it cannot be read
+        self._outlines: dict[Path, tuple[Stamp, Outline | None]] = {}
         zoo = shipped()
         named = [str(folder) for folder in folders if str(folder) in zoo]
         self.models: dict[str, Model] = {}
@@ -214,7 +235,9 @@ class ModelStore:
                 f"there is no trained model of a run {id_.removeprefix(RUN_PREFIX)!r} here: it may have been moved or "
                 "deleted, or have no checkpoint yet"
             )
-        raise UnknownError(f"there is no model {id_!r} here: expected one of {', '.join(self.models)}")
+        raise UnknownError(
+            f"there is no model {id_!r} here: expected one of {', '.join(self.models)}"
+        )
 
     def trained(self) -> list[dict[str, Any]]:
         """The models of runs that a view can use, as plain values for JSON; none is loaded for it."""
@@ -222,10 +245,16 @@ class ModelStore:
         for id_, run in self._runs().items():
             found = self._outline(run.model)
             if found is not None and (kinds := views(found)):
-                lines.append({
-                    "id": f"{RUN_PREFIX}{id_}", "name": run.name, "kinds": kinds, "family": found.name,
-                    "parameters": found.parameters, "version": version_of(self._outlines[run.model][0]),
-                })  # fmt: skip
+                lines.append(
+                    {
+                        "id": f"{RUN_PREFIX}{id_}",
+                        "name": run.name,
+                        "kinds": kinds,
+                        "family": found.name,
+                        "parameters": found.parameters,
+                        "version": version_of(self._outlines[run.model][0]),
+                    }
+                )
         return lines
 
     def _outline(self, folder: Path) -> Outline | None:
@@ -245,7 +274,8 @@ class InspectionStore:
 
     def __init__(self, memory: int = MEMORY) -> None:
         self.memory = memory  # bytes
-        self._kept: OrderedDict[str, tuple[Inspection, int]] = OrderedDict()  # with their sizes in bytes
+        # with their sizes in bytes
+        self._kept: OrderedDict[str, tuple[Inspection, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def keep(self, inspection: Inspection) -> str:
@@ -263,7 +293,10 @@ class InspectionStore:
         return id_
 
     def _shrink(self) -> None:
-        while sum(size for _, size in self._kept.values()) > self.memory or len(self._kept) > MOST_INSPECTIONS:
+        while (
+            sum(size for _, size in self._kept.values()) > self.memory
+            or len(self._kept) > MOST_INSPECTIONS
+        ):
             self._kept.popitem(last=False)
 
     def __getitem__(self, id_: str) -> Inspection:
@@ -282,7 +315,9 @@ class InspectionStore:
 
 def unique_id(name: str, taken: Collection[str]) -> str:
     """An id that is made from a name, is safe in a URL, and is not taken yet."""
-    letters = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    letters = "".join(
+        c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
+    )
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-.")[:60] or "model"
     id_, n = plain, 1
     while id_ in taken:

@@ -20,19 +20,27 @@ MOST_TOKENS = 512  # of a translation, for models without a limit of their own
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text; raises if there are too many."""
     if len(text) > MOST_CHARACTERS:
-        raise InputError(f"the text has {len(text):,} characters: expected at most {MOST_CHARACTERS:,} at once")
+        raise InputError(
+            f"the text has {len(text):,} characters: expected at most {MOST_CHARACTERS:,} at once"
+        )
     found = sentences(text)
     if len(found) > MOST_SENTENCES:
-        raise InputError(f"the text has {len(found):,} sentences: expected at most {MOST_SENTENCES} at once")
+        raise InputError(
+            f"the text has {len(found):,} sentences: expected at most {MOST_SENTENCES} at once"
+        )
     return found
 
 
 def aligned(bundle: Bundle, text: str, target: str | Sequence[int]) -> Translation:
     """A given translation of a text, which may be unfinished; raises if it is longer than the model can write."""
     most = bundle.max_tokens or MOST_TOKENS
-    tokens = len(translator_tokens(bundle).written(target)) if isinstance(target, str) else len(target)
+    tokens = (
+        len(translator_tokens(bundle).written(target)) if isinstance(target, str) else len(target)
+    )
     if tokens > most:
-        raise InputError(f"the translation has {tokens:,} tokens: this model writes at most {most:,}")
+        raise InputError(
+            f"the translation has {tokens:,} tokens: this model writes at most {most:,}"
+        )
     return given_translation(bundle, text, target)
 
 
@@ -48,6 +56,8 @@ def translation_dict(one: Translation, text: str) -> dict[str, Any]:
         unfinished = not ids or ids[-1] != pair.target.end
         cut = {"source": [len(source), of] if len(source) < of else None, "target": unfinished}
     return values | {
-        "cut": cut, "source": token_names(pair.source, source.tolist()), "target": token_names(pair.target, ids),
+        "cut": cut,
+        "source": token_names(pair.source, source.tolist()),
+        "target": token_names(pair.target, ids),
         "ids": ids,
-    }  # fmt: skip
+    }

@@ -26,9 +26,16 @@ NEAR = 64  # tokens before a new one that decide whether a space comes before it
 
 
 def generate_tokens(
-    bundle: Bundle, ids: Sequence[int], *, max_new: int, choice: Choice, seed: int = 0, drawn: int = 0,
-    off: Off | None = None, top: int = TOP,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    bundle: Bundle,
+    ids: Sequence[int],
+    *,
+    max_new: int,
+    choice: Choice,
+    seed: int = 0,
+    drawn: int = 0,
+    off: Off | None = None,
+    top: int = TOP,
+) -> Iterator[dict[str, Any]]:
     """Yield each new token of a prompt's continuation: its id, piece, probability and likeliest alternatives.
 
     If the model ends the text, the last value is the name of its end token: {"ended": "</s>"}.
@@ -40,9 +47,15 @@ def generate_tokens(
     tokens = language_model_tokens(bundle)
     ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
     plan = Plan(
-        start=[list(ids)], end=ends, limit=max_new, choice=choice, seed=[seed], drawn=drawn, slide=True,
+        start=[list(ids)],
+        end=ends,
+        limit=max_new,
+        choice=choice,
+        seed=[seed],
+        drawn=drawn,
+        slide=True,
         banned=bundle.spare_ids,
-    )  # fmt: skip
+    )
     steps, tail = decode.stream(bundle.model, {}, plan), list(ids[-NEAR:])
     for _ in range(max_new):
         changed = edit(bundle.model, silenced(bundle.model, off))
@@ -61,23 +74,32 @@ def generate_tokens(
         yield {"id": new[0], "piece": piece, "text": text, "share": share, "candidates": best}
 
 
-def prompt_and_written(bundle: Bundle, text: str, written: Sequence[int], chat: bool = False) -> list[int]:
+def prompt_and_written(
+    bundle: Bundle, text: str, written: Sequence[int], chat: bool = False
+) -> list[int]:
     """The ids of a prompt and of tokens that were written after it; raises for an id that the model cannot write.
 
     With `chat`, the text is the user's message of a conversation, written with the model's chat template.
     """
-    size = max(len(language_model_tokens(bundle)), getattr(bundle.config, "vocab", 0))  # some models have spare ids
+    # some models have spare ids
+    size = max(len(language_model_tokens(bundle)), getattr(bundle.config, "vocab", 0))
     wrong = [i for i in written if not 0 <= i < size]
     if wrong:
         raise InputError(f"written has the id {wrong[0]}: expected ids of tokens, 0 to {size - 1}")
-    prompt = conversation(bundle, [{"role": "user", "content": text}]) if chat else bundle.prompt(text)
+    prompt = (
+        conversation(bundle, [{"role": "user", "content": text}]) if chat else bundle.prompt(text)
+    )
     return [*prompt, *written]
 
 
 def prompt_text(bundle: Bundle, ids: Sequence[int]) -> dict[str, Any]:
     """The tokens of a prompt as plain values, for JSON."""
     axis = text_axis(language_model_tokens(bundle), ids)
-    return {"names": axis.names, "special": axis.special, "spaces": spaces_before(bundle.tokenizer(), ids)}
+    return {
+        "names": axis.names,
+        "special": axis.special,
+        "spaces": spaces_before(bundle.tokenizer(), ids),
+    }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,11 +153,18 @@ def answer_token(tokens: Tokenizer, word: str) -> int:
             return int(ids[0])
     pieces = tokens.pieces(tokens.encode(spellings[0]))
     shown = ", ".join(piece.replace(" ", "␣") for piece in pieces)
-    raise InputError(f"the answer {word!r} is {len(pieces)} tokens ({shown}): expected a word that is one token")
+    raise InputError(
+        f"the answer {word!r} is {len(pieces)} tokens ({shown}): expected a word that is one token"
+    )
 
 
 def patch_prompts(
-    bundle: Bundle, clean: str, corrupted: str, answers: Sequence[str], what: str, done: Callable[[int, int], None]
+    bundle: Bundle,
+    clean: str,
+    corrupted: str,
+    answers: Sequence[str],
+    what: str,
+    done: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """The share of the clean answer that each layer and token, or each head, brings back, as plain values for JSON.
 
@@ -158,8 +187,13 @@ def patch_prompts(
     target: Any = None if not ids else ids[0] if len(ids) == 1 else (ids[0], ids[1])
     found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))
     return {
-        "what": what, "answers": token_names(tokens, found.answer_ids), "clean": significant(found.clean),
-        "corrupted": significant(found.corrupted), "layers": len(found.layers), "tokens": pieces[0],
-        "columns": pieces[0] if what != "heads" else found.columns, "other_tokens": pieces[1],
+        "what": what,
+        "answers": token_names(tokens, found.answer_ids),
+        "clean": significant(found.clean),
+        "corrupted": significant(found.corrupted),
+        "layers": len(found.layers),
+        "tokens": pieces[0],
+        "columns": pieces[0] if what != "heads" else found.columns,
+        "other_tokens": pieces[1],
         "effects": rounded(np.asarray(found.matrix)),
-    }  # fmt: skip
+    }

@@ -10,10 +10,17 @@ models/ and layers/ do not use this folder. decode/runner.py alone chooses a dec
 `GraphDecoder.of` return None for a model that they do not support, and then the model's own `step` is used.
 """
 
-from .cpu_decode import CpuDecoder
-from .cuda_graph import GraphDecoder
-from .hooks import Hooks, hooked
-from .int8 import Int8, quantised
-from .products import accelerate
+from typing import TYPE_CHECKING
 
-__all__ = ["CpuDecoder", "GraphDecoder", "Hooks", "Int8", "accelerate", "hooked", "quantised"]
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .cpu_decode import CpuDecoder as CpuDecoder
+    from .cuda_graph import GraphDecoder as GraphDecoder
+    from .hooks import Hooks as Hooks
+    from .hooks import hooked as hooked
+    from .int8 import Int8 as Int8
+    from .int8 import quantised as quantised
+    from .products import accelerate as accelerate
+
+lazy.public_names(__name__)

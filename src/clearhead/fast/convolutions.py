@@ -28,7 +28,9 @@ def folded(layer: ConvNorm, x: Float[Tensor, "b i height width"]) -> Float[Tenso
     return _convolve(layer, x) if _can_fold(layer, x) and not hooked(layer) else conv_norm(layer, x)
 
 
-def folded_residual(block: Residual, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
+def folded_residual(
+    block: Residual, x: Float[Tensor, "b i height width"]
+) -> Float[Tensor, "b o y x"]:
     """A residual block, each of whose steps is one convolution with its batch norm, sum and ReLU where possible."""
     layers: list[Any] = list(block.layers)
     steps = layers if block.shortcut is None else [*layers, block.shortcut]
@@ -37,30 +39,49 @@ def folded_residual(block: Residual, x: Float[Tensor, "b i height width"]) -> Fl
     y = x
     for layer in layers[:-1]:
         y = _convolve(layer, y, relu=True)
-    return _convolve(layers[-1], y, relu=True, add=x if block.shortcut is None else _convolve(block.shortcut, x))
+    return _convolve(
+        layers[-1], y, relu=True, add=x if block.shortcut is None else _convolve(block.shortcut, x)
+    )
 
 
-def _convolve(layer: ConvNorm, x: Tensor, *, relu: bool = False, add: Tensor | None = None) -> Tensor:
+def _convolve(
+    layer: ConvNorm, x: Tensor, *, relu: bool = False, add: Tensor | None = None
+) -> Tensor:
     own = _FOLDED.get(layer)
     if own is None or not own.matches(layer):
         own = _FOLDED[layer] = _Folded(layer, x)
-    conv, x, then = layer.conv, x.contiguous(memory_format=torch.channels_last), "relu" if relu else "none"
+    conv, x, then = (
+        layer.conv,
+        x.contiguous(memory_format=torch.channels_last),
+        "relu" if relu else "none",
+    )
     how = (own.weight, own.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
     out: Tensor
     if add is None:
         out = torch.ops.mkldnn._convolution_pointwise(x, *how, then, [], "")
     else:
         add = add.contiguous(memory_format=torch.channels_last)
-        out = torch.ops.mkldnn._convolution_pointwise.binary(x, add, *how, "add", 1.0, then, [], None)
+        out = torch.ops.mkldnn._convolution_pointwise.binary(
+            x, add, *how, "add", 1.0, then, [], None
+        )
     return out
 
 
 def _can_fold(layer: ConvNorm, x: Tensor) -> bool:
     conv, norm = layer.conv, layer.norm
-    if torch.is_grad_enabled() or traced() or torch.is_autocast_enabled("cpu") or norm.training or x.ndim != 4:
+    if (
+        torch.is_grad_enabled()
+        or traced()
+        or torch.is_autocast_enabled("cpu")
+        or norm.training
+        or x.ndim != 4
+    ):
         return False
     plain = type(layer) is ConvNorm and type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d
-    same = all(t is not None and t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *_parts(layer)))
+    same = all(
+        t is not None and t.dtype == torch.float32 and t.device.type == "cpu"
+        for t in (x, *_parts(layer))
+    )
     return plain and same and x.numel() > 0 and torch.backends.mkldnn.is_available()
 
 
@@ -77,7 +98,9 @@ class _Folded:
         assert norm.running_var is not None
         assert norm.running_mean is not None
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        weight = (conv.weight * scale[:, None, None, None]).contiguous(memory_format=torch.channels_last)
+        weight = (conv.weight * scale[:, None, None, None]).contiguous(
+            memory_format=torch.channels_last
+        )
         self.bias = norm.bias - norm.running_mean * scale
         how = (conv.padding, conv.stride, conv.dilation, conv.groups)
         self.weight = torch.ops.mkldnn._reorder_convolution_weight(weight, *how, list(x.shape))

@@ -47,14 +47,21 @@ class CpuDecoder:
         self.stack, self.blocks = stack, blocks
         self.hooks = Hooks([*stack.blocks, *([] if stack.owner is None else [_Shell(stack.owner)])])
         # A model with cross-attention usually decodes batches: packed weights pay for the output layer too.
-        self._head = quick_packed(stack.head) if stack.cross and type(stack.head) is Linear else None
+        self._head = (
+            quick_packed(stack.head) if stack.cross and type(stack.head) is Linear else None
+        )
         self._head_hooks = Hooks([stack.head])
 
     @staticmethod
     def of(model: nn.Module, state: Any) -> CpuDecoder | None:
         """The decoder of a model outside training, for a state that its `start` made; None if it is not supported."""
         stack = model.decoder_stack if isinstance(model, Model) else None
-        if stack is None or model.training or torch.is_grad_enabled() or not isinstance(state, DecoderState):
+        if (
+            stack is None
+            or model.training
+            or torch.is_grad_enabled()
+            or not isinstance(state, DecoderState)
+        ):
             return None
         if stack.embed.table.device.type != "cpu" or not _finite(state):
             return None
@@ -92,7 +99,10 @@ class _Shell(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._forward_hooks, self._forward_pre_hooks = module._forward_hooks, module._forward_pre_hooks
+        self._forward_hooks, self._forward_pre_hooks = (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+        )
 
 
 class BlockSteps:
@@ -102,7 +112,9 @@ class BlockSteps:
     row, but rounded differently than in the blocks.
     """
 
-    def __init__(self, blocks: list[Block], positions: Positions, window: int | None, packed: bool = False) -> None:
+    def __init__(
+        self, blocks: list[Block], positions: Positions, window: int | None, packed: bool = False
+    ) -> None:
         self.rotary = positions if isinstance(positions, Rotary) else None
         self.window = window
         self.layers = [_Layer(block, quick_packed if packed else quick) for block in blocks]
@@ -115,7 +127,11 @@ class BlockSteps:
         stack = [cast(Block, block) for block in blocks]
         if not supports_positions(positions) or torch.is_grad_enabled():
             return None
-        return BlockSteps(stack, positions, window, packed) if stack and all(map(supports_block, stack)) else None
+        return (
+            BlockSteps(stack, positions, window, packed)
+            if stack and all(map(supports_block, stack))
+            else None
+        )
 
     def __call__(
         self,
@@ -147,12 +163,18 @@ class BlockSteps:
         return None if torch.cat(queries, dim=1).sum().isnan() else x
 
     def _self_attention(
-        self, layer: _Layer, x: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Cache, allowed: Tensor | None,
+        self,
+        layer: _Layer,
+        x: Tensor,
+        angles: tuple[Tensor, Tensor] | None,
+        cache: Cache,
+        allowed: Tensor | None,
         queries: list[Tensor],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """x with the self-attention of a block added; its queries and keys are appended to `queries`."""
         y = layer.qkv(layer.attn_norm(x) if layer.pre else x)
-        y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)  # (b, h + 2g, 1, e)
+        # (b, h + 2g, 1, e)
+        y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)
         both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
         if angles is not None and layer.together:
             both = cast(Rotary, self.rotary).turned(both, *angles)
@@ -187,7 +209,10 @@ class _Layer:
         self.qkv = quick(join(attn.query, attn.key, attn.value))
         self.out, self.down = quick(attn.out), quick(mlp.down)
         self.inner = _plain(mlp, quick) if mlp.gate is None else _gated(mlp, quick)
-        self.pre, self.cross = block.order == "pre", None if block.cross is None else _Cross(block, quick)
+        self.pre, self.cross = (
+            block.order == "pre",
+            None if block.cross is None else _Cross(block, quick),
+        )
 
 
 class _Cross:
@@ -199,23 +224,32 @@ class _Cross:
         assert block.cross_norm is not None
         self.heads, self.head = cross.heads, cross.head_width
         self.scale = 1.0 if cross.score == "dot" else self.head**-0.5
-        self.query, self.out, self.norm = quick(cross.query), quick(cross.out), _norm(block.cross_norm)
+        self.query, self.out, self.norm = (
+            quick(cross.query),
+            quick(cross.out),
+            _norm(block.cross_norm),
+        )
 
     def __call__(
         self, q: Float[Tensor, "b 1 d"], k: Tensor, v: Tensor, allowed: Tensor | None
     ) -> Float[Tensor, "b 1 d"]:
-        folded = q.view(k.shape[0], -1, self.heads, self.head).transpose(1, 2)  # neighbours that share a source
+        # neighbours that share a source
+        folded = q.view(k.shape[0], -1, self.heads, self.head).transpose(1, 2)
         out = _attend(folded, k, v, allowed, self.scale)
         return self.out(out.transpose(1, 2).reshape(q.shape[0], 1, -1))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return F.scaled_dot_product_attention(
+        q, k, v, allowed, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
 
 
 def _allowed(mask: Mask, keys: int, device: torch.device, queries: int = 1) -> Tensor | None:
     """Which keys a few queries per row may attend to; None if a range of keys describes it."""
-    return None if mask.numbers else mask_tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
+    return (
+        None if mask.numbers else mask_tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
+    )
 
 
 def _finite(state: DecoderState) -> bool:
@@ -223,7 +257,9 @@ def _finite(state: DecoderState) -> bool:
     if state.source is None:
         return True
     lengths = state.source.lengths
-    return not any(k.sum().isnan() for k, _ in state.source.memory) and (lengths is None or bool((lengths > 0).all()))
+    return not any(k.sum().isnan() for k, _ in state.source.memory) and (
+        lengths is None or bool((lengths > 0).all())
+    )
 
 
 def _norm(norm: nn.Module) -> Step:

@@ -21,8 +21,10 @@ from . import gpu_decode
 from .gpu_decode import GpuDecoder
 
 STEPS_PER_COPY = 8  # steps that are copied to the host together
-MAX_STEPS_AHEAD = 2 * STEPS_PER_COPY  # steps that are launched before the host waits for their tokens
-LIMIT_MULTIPLE = 256  # tokens: the limit of a graph is rounded up to a multiple, so that similar texts share a graph
+# steps that are launched before the host waits for their tokens
+MAX_STEPS_AHEAD = 2 * STEPS_PER_COPY
+# tokens: the limit of a graph is rounded up to a multiple, so that similar texts share a graph
+LIMIT_MULTIPLE = 256
 MIN_STEPS = 8  # steps from which capturing a graph pays
 MAX_IDLE_SHARE = 1 / 8  # share of a GPU's memory that the KV cache of an idle graph may hold
 
@@ -48,7 +50,9 @@ class Graph:
     def __init__(self, decoder: GpuDecoder, choice: Choice, banned: Sequence[int]) -> None:
         device, rows, limit = decoder.residual.device, decoder.rows, decoder.limit
         self.decoder, self.choice = decoder, choice
-        self.banned = torch.tensor(list(banned), dtype=torch.long, device=device) if banned else None
+        self.banned = (
+            torch.tensor(list(banned), dtype=torch.long, device=device) if banned else None
+        )
         self.seen = self.uniforms = None
         if choice.repetition != 1.0:
             self.seen = torch.zeros(rows, decoder.vocab, dtype=torch.bool, device=device)
@@ -63,14 +67,21 @@ class Graph:
             self._capture()
 
     def begin(
-        self, state: DecoderState, last: Int[Tensor, "b 1"], uniforms: Float[Tensor, "b t"] | None,
+        self,
+        state: DecoderState,
+        last: Int[Tensor, "b 1"],
+        uniforms: Float[Tensor, "b t"] | None,
         seen: Bool[Tensor, "b v"] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Continue from a state and the last token of each row."""
         caches = state.kv.caches
         self.decoder.begin(
-            [c.k for c in caches], [c.v for c in caches], caches[0].at, last[:, 0], caches[0].furthest
-        )  # fmt: skip
+            [c.k for c in caches],
+            [c.v for c in caches],
+            caches[0].at,
+            last[:, 0],
+            caches[0].furthest,
+        )
         if self.uniforms is not None and uniforms is not None:
             self.uniforms[:, : uniforms.shape[1]].copy_(uniforms[:, : self.uniforms.shape[1]])
         if self.seen is not None and seen is not None:
@@ -104,7 +115,9 @@ class Graph:
             decoder.append_token()
             return
         seen = None if self.seen is None else self.seen.scatter_(1, decoder.token[:, None], True)
-        uniforms = None if self.uniforms is None else self.uniforms.gather(1, decoder.count[:, None])[:, 0]
+        uniforms = (
+            None if self.uniforms is None else self.uniforms.gather(1, decoder.count[:, None])[:, 0]
+        )
         token, logp = self.choice.pick(logits, uniforms=uniforms, seen=seen, banned=self.banned)
         decoder.append_token(token[:, 0], logp[:, 0])
 
@@ -150,9 +163,14 @@ class GraphDecoder:
 
     @staticmethod
     def of(
-        model: nn.Module, state: Any, last: Int[Tensor, "b 1"], choice: Choice, banned: Sequence[int],
-        uniforms: Float[Tensor, "b t"] | None, seen: Callable[[int], Tensor],
-    ) -> GraphDecoder | None:  # fmt: skip
+        model: nn.Module,
+        state: Any,
+        last: Int[Tensor, "b 1"],
+        choice: Choice,
+        banned: Sequence[int],
+        uniforms: Float[Tensor, "b t"] | None,
+        seen: Callable[[int], Tensor],
+    ) -> GraphDecoder | None:
         """The decoder of a model outside training, on a GPU, that continues from a state; None if there is none.
 
         Args:
@@ -169,7 +187,8 @@ class GraphDecoder:
             return None
         if not stack.embed.table.is_cuda and not gpu_decode.INTERPRETED:
             return None
-        if torch.is_autocast_enabled(last.device.type):  # other dtypes than the kernels': left to the modules
+        # other dtypes than the kernels': left to the modules
+        if torch.is_autocast_enabled(last.device.type):
             return None
         key = (state.rows, choice, tuple(banned), tuple(p.data_ptr() for p in model.parameters()))
         graph = _graph_for(model, stack, state, choice, banned, key)
@@ -179,7 +198,9 @@ class GraphDecoder:
         if decoder.steps < 1 or not decoder.unhooked:
             decoder.close()
             return None
-        graph.begin(state, last, uniforms, None if graph.seen is None else seen(graph.decoder.vocab))
+        graph.begin(
+            state, last, uniforms, None if graph.seen is None else seen(graph.decoder.vocab)
+        )
         return decoder
 
     @property
@@ -195,7 +216,9 @@ class GraphDecoder:
             self.graph.run(self.launched, steps)
             self.launched += steps
         self.graph.wait(self.returned)
-        token, score = (x[self.returned, self.rows, None] for x in (self.graph.tokens, self.graph.scores))
+        token, score = (
+            x[self.returned, self.rows, None] for x in (self.graph.tokens, self.graph.scores)
+        )
         self.returned += 1
         return token, score
 
@@ -220,7 +243,10 @@ class GraphDecoder:
         """Keep the graph for the next search of this model, unless its KV cache is large."""
         decoder = self.graph.decoder
         size, device = sum(x.nbytes for x in (*decoder.k, *decoder.v)), decoder.residual.device
-        if device.type != "cuda" or size <= torch.cuda.get_device_properties(device).total_memory * MAX_IDLE_SHARE:
+        if (
+            device.type != "cuda"
+            or size <= torch.cuda.get_device_properties(device).total_memory * MAX_IDLE_SHARE
+        ):
             _IDLE[self.model] = (self.key, self.graph)
 
 
@@ -229,7 +255,12 @@ _IDLE: WeakKeyDictionary[nn.Module, tuple[Any, Graph]] = WeakKeyDictionary()
 
 
 def _graph_for(
-    model: nn.Module, stack: DecoderStack, state: DecoderState, choice: Choice, banned: Sequence[int], key: Any
+    model: nn.Module,
+    stack: DecoderStack,
+    state: DecoderState,
+    choice: Choice,
+    banned: Sequence[int],
+    key: Any,
 ) -> Graph | None:
     """The idle graph of a model if it fits this search, or a new one; None if the model cannot be captured."""
     first = state.kv.caches[0]

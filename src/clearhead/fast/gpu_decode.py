@@ -48,7 +48,9 @@ class Tile:
     stages: int = 3  # loads in flight, in products of matrix units
 
 
-def choose_tile(outputs: int, columns: int, rows: int, *, bytes_: int, lane_rows: int = LANE_ROWS) -> Tile:
+def choose_tile(
+    outputs: int, columns: int, rows: int, *, bytes_: int, lane_rows: int = LANE_ROWS
+) -> Tile:
     """Choose the tile of a product: whole rows of weights if a program can hold them, so that it loads all at once.
 
     A thread loads 16 bytes at a time; with fewer columns per thread, values would have to move between threads.
@@ -58,7 +60,9 @@ def choose_tile(outputs: int, columns: int, rows: int, *, bytes_: int, lane_rows
     max_columns, columns_held = 8192 // bytes_, _power_of_2(columns)
     if rows == 1:  # the fastest that benchmarks/step.py finds on an H200
         if columns > max_columns * 5 // 8:  # the MLP's down map: a row in several parts
-            return Tile(outputs=2, columns=max_columns // 2, warps=4 if columns < max_columns else 2)
+            return Tile(
+                outputs=2, columns=max_columns // 2, warps=4 if columns < max_columns else 2
+            )
         if columns_held <= max_columns // 4:
             many_outputs, warps = outputs >= 2048, _warps(columns_held, bytes_)
             return Tile(
@@ -86,7 +90,12 @@ class GpuDecoder:
         self, stack: DecoderStack, rows: int, limit: int, *, tiles: Mapping[str, Tile] | None = None,
         pdl: bool | None = None, lane_rows: int = LANE_ROWS, splits: int | None = None, key_block: int = KEY_BLOCK,
     ) -> None:  # fmt: skip
-        embed, positions, norm, head = stack.embed, stack.positions, stack.norm, cast(Linear, stack.head)
+        embed, positions, norm, head = (
+            stack.embed,
+            stack.positions,
+            stack.norm,
+            cast(Linear, stack.head),
+        )
         blocks, like = [cast(Block, block) for block in stack.blocks], embed.table
         self.rows, self.limit, self.window = rows, limit, stack.window
         self.lane_rows, self.key_block = lane_rows, key_block
@@ -98,9 +107,15 @@ class GpuDecoder:
         self.embedding, self.embed_scale = embed.table, embed.scale
         self.tiles = dict(tiles or {})  # by the name of a product: qkv, out, up, down, logits
         gpu = like.device.type == "cuda" and not INTERPRETED
-        pdl = gpu and torch.cuda.get_device_capability(like.device) >= (9, 0) if pdl is None else pdl
-        self.launch_options: dict[str, Any] = {"PDL": pdl, "launch_pdl": True} if pdl else {"PDL": False}
-        processors = torch.cuda.get_device_properties(like.device).multi_processor_count if gpu else 8
+        pdl = (
+            gpu and torch.cuda.get_device_capability(like.device) >= (9, 0) if pdl is None else pdl
+        )
+        self.launch_options: dict[str, Any] = (
+            {"PDL": pdl, "launch_pdl": True} if pdl else {"PDL": False}
+        )
+        processors = (
+            torch.cuda.get_device_properties(like.device).multi_processor_count if gpu else 8
+        )
         self.splits = splits or self._number_of_splits(processors)
         self._allocate(like.device, like.dtype)
         self._tabulate(positions)
@@ -115,15 +130,25 @@ class GpuDecoder:
         self.k = [new(rows, self.kv_heads, limit, e, dtype=dtype) for _ in self.layers]
         self.v = [new(rows, self.kv_heads, limit, e, dtype=dtype) for _ in self.layers]
         self.residual, self.normed = new(rows, self.width), new(rows, self.width, dtype=dtype)
-        self.q, self.attention_out = new(rows, self.heads * e, dtype=dtype), new(rows, self.heads * e, dtype=dtype)
-        self.partial_out, self.lse = new(rows, self.splits, self.heads * e), new(rows, self.splits, self.heads)
+        self.q, self.attention_out = (
+            new(rows, self.heads * e, dtype=dtype),
+            new(rows, self.heads * e, dtype=dtype),
+        )
+        self.partial_out, self.lse = (
+            new(rows, self.splits, self.heads * e),
+            new(rows, self.splits, self.heads),
+        )
         self.finished_splits = new(rows, self.kv_heads, dtype=torch.int32)
         self.mlp_hidden = new(rows, self.hidden, dtype=dtype)
-        self.logits, logit_blocks = new(rows, self.vocab), self._programs("logits", self.vocab, self.width)
+        self.logits, logit_blocks = (
+            new(rows, self.vocab),
+            self._programs("logits", self.vocab, self.width),
+        )
         self.block_max, self.block_sum, self.block_argmax = (
             new(rows, logit_blocks, dtype=d) for d in (torch.float32, torch.float32, torch.int32)
         )
-        self.token, self.at, self.count = (new(rows, dtype=torch.long) for _ in range(3))  # last, position, written
+        # last, position, written
+        self.token, self.at, self.count = (new(rows, dtype=torch.long) for _ in range(3))
         self.tokens, self.scores = new(limit + 1, rows, dtype=torch.long), new(limit + 1, rows)
 
     def _tabulate(self, positions: Positions) -> None:
@@ -144,19 +169,42 @@ class GpuDecoder:
     def of(stack: DecoderStack, rows: int, limit: int, **options: Any) -> GpuDecoder | None:
         """The decoder of a model outside training, on a GPU (or in Triton's interpreter)."""
         blocks, like = [cast(Block, block) for block in stack.blocks], stack.embed.table
-        available = AVAILABLE and (like.device.type == "cuda" or INTERPRETED) and not torch.is_grad_enabled()
-        if not available or like.dtype not in (torch.float32, torch.bfloat16, torch.float16) or rows < 1 or not blocks:
+        available = (
+            AVAILABLE
+            and (like.device.type == "cuda" or INTERPRETED)
+            and not torch.is_grad_enabled()
+        )
+        if (
+            not available
+            or like.dtype not in (torch.float32, torch.bfloat16, torch.float16)
+            or rows < 1
+            or not blocks
+        ):
             return None
         positions, norm, head = stack.positions, stack.norm, stack.head
         joined = isinstance(positions, Vectors) and positions.join != "add"
         partial = isinstance(positions, Rotary) and positions.columns != positions.head
-        if not supports_positions(positions) or joined or partial or stack.cross or stack.embed_norm is not None:
+        if (
+            not supports_positions(positions)
+            or joined
+            or partial
+            or stack.cross
+            or stack.embed_norm is not None
+        ):
             return None
-        if not all(_supports(block, like) for block in blocks) or not _supports_norm(norm) or type(head) is not Linear:
+        if (
+            not all(_supports(block, like) for block in blocks)
+            or not _supports_norm(norm)
+            or type(head) is not Linear
+        ):
             return None
         sizes = {(*_sizes(block), block.mlp.kind) for block in blocks}
         _, _, _, hidden, _ = next(iter(sizes))
-        plain = head.bias is None and _matches(head.weight, like) and all(_matches(p, like) for p in norm.parameters())
+        plain = (
+            head.bias is None
+            and _matches(head.weight, like)
+            and all(_matches(p, like) for p in norm.parameters())
+        )
         if len(sizes) != 1 or not plain or max(like.shape[1], hidden) > MAX_WIDTH:
             return None
         return GpuDecoder(stack, rows, limit, **options)
@@ -177,7 +225,9 @@ class GpuDecoder:
         self.at.copy_(at)
         self.count.zero_()
         x = F.embedding(token, self.embedding).float() * self.embed_scale
-        self.residual.copy_(x if self.position_table is None else x + self.position_table[at].float())
+        self.residual.copy_(
+            x if self.position_table is None else x + self.position_table[at].float()
+        )
 
     def __call__(self) -> Float[Tensor, "b v"]:
         """Run all blocks on the embedded token in the residual stream, and return the logits of the next one."""
@@ -193,7 +243,13 @@ class GpuDecoder:
         from .gpu_kernels import project_qkv, store_qkv
 
         norm, e, all_heads = layer.attn_norm, self.head_width, self.heads + 2 * self.kv_heads
-        options = {"HEADS": self.heads, "KV_HEADS": self.kv_heads, "E": e, "ROTARY": self.rotary, **self.launch_options}
+        options = {
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "E": e,
+            "ROTARY": self.rotary,
+            **self.launch_options,
+        }
         x, norm_kind = self._normed_input(norm)
         targets = (self.cos, self.sin, self.at, self.q, k, v)
         if self.rows > KERNEL_ROWS:
@@ -242,7 +298,11 @@ class GpuDecoder:
         x, norm_kind = self._normed_input(norm)
         if self.rows > KERNEL_ROWS:
             y = F.linear(x, layer.up, layer.up_bias)
-            return ACTIVATIONS[layer.kind](y) if not gated else F.silu(y[:, : self.hidden]) * y[:, self.hidden :]
+            return (
+                ACTIVATIONS[layer.kind](y)
+                if not gated
+                else F.silu(y[:, : self.hidden]) * y[:, self.hidden :]
+            )
         n = layer.up.shape[0]
         sizes = self._launch_sizes("up", n, self.width)
         project_mlp[(-(-self.hidden // (sizes["BN"] // 2 if gated else sizes["BN"])),)](
@@ -267,7 +327,9 @@ class GpuDecoder:
         )  # fmt: skip
         return self.logits
 
-    def append_token(self, token: Int[Tensor, "b"] | None = None, score: Float[Tensor, "b"] | None = None) -> None:
+    def append_token(
+        self, token: Int[Tensor, "b"] | None = None, score: Float[Tensor, "b"] | None = None
+    ) -> None:
         """Append the likeliest token of each row, or the given one with its score, and embed it as the next input."""
         from .gpu_kernels import append_token
 
@@ -311,7 +373,13 @@ class GpuDecoder:
             )  # fmt: skip
         tile, lanes = self.tiles[name], self.rows <= self.lane_rows
         rows = {"ROWS": _power_of_2(self.rows) if lanes else 16, "DOT": not lanes}
-        return {**rows, "BN": tile.outputs, "BK": tile.columns, "num_warps": tile.warps, "num_stages": tile.stages}
+        return {
+            **rows,
+            "BN": tile.outputs,
+            "BK": tile.columns,
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
+        }
 
     def _programs(self, name: str, outputs: int, columns: int) -> int:
         """The number of programs of a product."""
@@ -331,14 +399,20 @@ class _Layer:
     def __init__(self, block: Block) -> None:
         attn, mlp = block.attn, block.mlp
         assert attn.out is not None
-        qkv, up = join(attn.query, attn.key, attn.value), mlp.up if mlp.gate is None else join(mlp.gate, mlp.up)
+        qkv, up = (
+            join(attn.query, attn.key, attn.value),
+            mlp.up if mlp.gate is None else join(mlp.gate, mlp.up),
+        )
         assert qkv is not None
         assert up is not None
         self.qkv, self.qkv_bias, self.up, self.up_bias = qkv.weight, qkv.bias, up.weight, up.bias
         self.out, self.out_bias = attn.out.weight, attn.out.bias
         self.down, self.down_bias = mlp.down.weight, mlp.down.bias
         self.kind, self.hidden = mlp.kind, mlp.up.out_features
-        self.attn_norm, self.mlp_norm = _norm(block.attn_norm, self.out), _norm(block.mlp_norm, self.out)
+        self.attn_norm, self.mlp_norm = (
+            _norm(block.attn_norm, self.out),
+            _norm(block.mlp_norm, self.out),
+        )
         self.scale = 1.0 if attn.score == "dot" else attn.head_width**-0.5
 
 
@@ -353,7 +427,9 @@ def _norm(norm: nn.Module, dummy: Tensor) -> _Norm:
 def _supports_norm(norm: nn.Module) -> bool:
     if type(norm) is nn.LayerNorm:
         return norm.weight is not None and norm.bias is not None and len(norm.normalized_shape) == 1
-    return type(norm) is nn.Identity or (type(norm) is RMSNorm and norm.weight is not None and norm.eps is not None)
+    return type(norm) is nn.Identity or (
+        type(norm) is RMSNorm and norm.weight is not None and norm.eps is not None
+    )
 
 
 def _supports(block: Block, like: Tensor) -> bool:
@@ -362,7 +438,9 @@ def _supports(block: Block, like: Tensor) -> bool:
     if block.attn.qk_norm is not None or block.mlp.kind == "geglu":
         return False
     norms = _supports_norm(block.attn_norm) and _supports_norm(block.mlp_norm)
-    maps = all(type(m) is Linear for m in (block.attn.query, block.attn.out, block.mlp.up, block.mlp.down))
+    maps = all(
+        type(m) is Linear for m in (block.attn.query, block.attn.out, block.mlp.up, block.mlp.down)
+    )
     return norms and maps and all(_matches(p, like) for p in block.parameters())
 
 

@@ -66,7 +66,9 @@ def _product(
         for start in range(0, K, BK):
             valid = start + k < K
             y = tl.load(
-                x + row[:, None] * K + start + k[None, :], mask=(row < rows)[:, None] & valid[None, :], other=0.0
+                x + row[:, None] * K + start + k[None, :],
+                mask=(row < rows)[:, None] & valid[None, :],
+                other=0.0,
             )
             weights = tl.load(
                 w + index.to(tl.int64)[:, None] * K + start + k[None, :],
@@ -79,7 +81,9 @@ def _product(
         w += index.to(tl.int64)[None, :, None] * K + column
         if NORM != "none" and BK < K:
             all_columns = tl.arange(0, BD)[None, None, :]
-            all_x = tl.load(x + row * K + all_columns, mask=(row < rows) & (all_columns < K), other=0.0)
+            all_x = tl.load(
+                x + row * K + all_columns, mask=(row < rows) & (all_columns < K), other=0.0
+            )
             mean, inverse_std = _norm_statistics(all_x, all_columns < K, eps, K, NORM == "layer")
         next_weights = first
         acc = tl.zeros((ROWS, BN, BK), tl.float32)
@@ -87,10 +91,14 @@ def _product(
             weights = next_weights
             if BK < K:
                 next_weights = tl.load(
-                    w + start + BK, mask=inside[None, :, None] & (start + BK + column < K), other=0.0
+                    w + start + BK,
+                    mask=inside[None, :, None] & (start + BK + column < K),
+                    other=0.0,
                 )
             columns = start + column
-            y = tl.load(x + row * K + columns, mask=(row < rows) & (columns < K), other=0.0).to(tl.float32)
+            y = tl.load(x + row * K + columns, mask=(row < rows) & (columns < K), other=0.0).to(
+                tl.float32
+            )
             if NORM != "none":
                 scales = tl.load(scale + columns, mask=columns < K, other=0.0).to(tl.float32)
                 if NORM == "layer":
@@ -116,7 +124,8 @@ def project_qkv(
     BLOCKS: tl.constexpr = (HALF + BN // 2 - 1) // (BN // 2)
     head, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     n = tl.arange(0, BN)
-    pair = block * (BN // 2) + n // 2  # the rotary pair of each column; n % 2 is its place in the pair
+    # the rotary pair of each column; n % 2 is its place in the pair
+    pair = block * (BN // 2) + n // 2
     if ROTARY == "neighbours":
         column = 2 * pair + n % 2
     else:
@@ -130,10 +139,15 @@ def project_qkv(
     mask = (row < rows)[:, None] & inside[None, :] & (position < limit)[:, None]
     if ROTARY != "none":
         angle = position[:, None] * E + column[None, :]
-        cosine, sine = tl.load(cos + angle, mask=mask, other=0.0), tl.load(sin + angle, mask=mask, other=0.0)
+        cosine, sine = (
+            tl.load(cos + angle, mask=mask, other=0.0),
+            tl.load(sin + angle, mask=mask, other=0.0),
+        )
     if BIAS:
         biases = tl.load(bias + index, mask=inside, other=0.0).to(tl.float32)
-    y = _product(first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
+    y = _product(
+        first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT
+    )
     if BIAS:
         y += biases[None, :]
     if ROTARY != "none":
@@ -146,7 +160,11 @@ def project_qkv(
     elif head < HEADS + KV_HEADS:
         tl.store(keys + cache_offset + (head - HEADS).to(tl.int64) * cache_head, y, mask=mask)
     else:
-        tl.store(values + cache_offset + (head - HEADS - KV_HEADS).to(tl.int64) * cache_head, y, mask=mask)
+        tl.store(
+            values + cache_offset + (head - HEADS - KV_HEADS).to(tl.int64) * cache_head,
+            y,
+            mask=mask,
+        )
 
 
 @triton.jit
@@ -179,7 +197,11 @@ def store_qkv(
     elif head < HEADS + KV_HEADS:
         tl.store(keys + cache_offset + (head - HEADS).to(tl.int64) * cache_head, out, mask=mask)
     else:
-        tl.store(values + cache_offset + (head - HEADS - KV_HEADS).to(tl.int64) * cache_head, out, mask=mask)
+        tl.store(
+            values + cache_offset + (head - HEADS - KV_HEADS).to(tl.int64) * cache_head,
+            out,
+            mask=mask,
+        )
 
 
 @triton.jit
@@ -190,7 +212,11 @@ def attend(
 ):  # fmt: skip
     """Attention of the queries that share a key head, over one split of the keys (flash-decoding, Dao et al. 2023)."""
     SHARING: tl.constexpr = HEADS // KV_HEADS
-    row, kv_head, split = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS, tl.program_id(1)
+    row, kv_head, split = (
+        tl.program_id(0) // KV_HEADS,
+        tl.program_id(0) % KV_HEADS,
+        tl.program_id(1),
+    )
     member, e = tl.arange(0, BS), tl.arange(0, BE)
     keys += row.to(tl.int64) * cache_row + kv_head.to(tl.int64) * cache_head
     values += row.to(tl.int64) * cache_row + kv_head.to(tl.int64) * cache_head
@@ -210,8 +236,16 @@ def attend(
     out = tl.zeros((BS, BE), tl.float32)
     for block_start in tl.range(start_key, end_key, BLOCK):
         j = block_start + tl.arange(0, BLOCK)
-        k = tl.load(keys + j[None, :] * E + e[:, None], mask=(j < end_key)[None, :] & (e < E)[:, None], other=0.0)
-        v = tl.load(values + j[:, None] * E + e[None, :], mask=(j < end_key)[:, None] & (e < E)[None, :], other=0.0)
+        k = tl.load(
+            keys + j[None, :] * E + e[:, None],
+            mask=(j < end_key)[None, :] & (e < E)[:, None],
+            other=0.0,
+        )
+        v = tl.load(
+            values + j[:, None] * E + e[None, :],
+            mask=(j < end_key)[:, None] & (e < E)[None, :],
+            other=0.0,
+        )
         s = tl.dot(query, k, input_precision="ieee") * scale
         s = tl.where((j < end_key)[None, :], s, float("-inf"))
         new_max = tl.maximum(max_score, tl.max(s, 1))
@@ -238,21 +272,37 @@ def attend(
             max_score = tl.full((BS,), float("-inf"), tl.float32)
             for s in tl.static_range(SPLITS):
                 max_score = tl.maximum(
-                    max_score, tl.load(lse + s * HEADS, mask=member < SHARING, other=0.0, cache_modifier=".cg")
+                    max_score,
+                    tl.load(
+                        lse + s * HEADS, mask=member < SHARING, other=0.0, cache_modifier=".cg"
+                    ),
                 )
             sum_exp, out = tl.zeros((BS,), tl.float32), tl.zeros((BS, BE), tl.float32)
             for s in tl.static_range(SPLITS):
                 weight = tl.exp2(
-                    tl.load(lse + s * HEADS, mask=member < SHARING, other=0.0, cache_modifier=".cg") - max_score
+                    tl.load(lse + s * HEADS, mask=member < SHARING, other=0.0, cache_modifier=".cg")
+                    - max_score
                 )
                 sum_exp += weight
-                split_out = tl.load(partial_out + s * (HEADS * E), mask=mask, other=0.0, cache_modifier=".cg")
+                split_out = tl.load(
+                    partial_out + s * (HEADS * E), mask=mask, other=0.0, cache_modifier=".cg"
+                )
                 out += weight[:, None] * split_out
             tl.store(attention_out, out / sum_exp[:, None], mask=mask)
 
 
 @triton.jit
-def normalise(x, scale, shift, out, eps, K: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr):
+def normalise(
+    x,
+    scale,
+    shift,
+    out,
+    eps,
+    K: tl.constexpr,
+    BD: tl.constexpr,
+    NORM: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """The norm of each row; "none" only copies."""
     row, column = tl.program_id(0), tl.arange(0, BD)[None, None, :]
     inside = column < K
@@ -278,7 +328,10 @@ def add_projection(
     first = _prefetch(w, index, inside, K, BK, DOT)
     _wait_for_previous(PDL)
     row = tl.arange(0, ROWS)
-    pointers, mask = residual + row[:, None] * n + index[None, :], (row < rows)[:, None] & inside[None, :]
+    pointers, mask = (
+        residual + row[:, None] * n + index[None, :],
+        (row < rows)[:, None] & inside[None, :],
+    )
     old = tl.load(pointers, mask=mask, other=0.0)
     if BIAS:
         old += tl.load(bias + index, mask=inside, other=0.0).to(tl.float32)[None, :]
@@ -327,14 +380,18 @@ def project_mlp(
     if BIAS:
         biases = tl.load(bias + index, mask=inside, other=0.0).to(tl.float32)
     _wait_for_previous(PDL)
-    y = _product(first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
+    y = _product(
+        first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT
+    )
     if BIAS:
         y += biases[None, :]
     if ACTIVATION == "swiglu":
         gate, up = tl.split(tl.reshape(y, (ROWS, BN // 2, 2)))
         units = tl.program_id(0) * (BN // 2) + tl.arange(0, BN // 2)
         mask = (row < rows)[:, None] & (units < n)[None, :]
-        tl.store(out + row[:, None] * n + units[None, :], _activate(gate, ACTIVATION) * up, mask=mask)
+        tl.store(
+            out + row[:, None] * n + units[None, :], _activate(gate, ACTIVATION) * up, mask=mask
+        )
     else:
         mask = (row < rows)[:, None] & inside[None, :]
         tl.store(out + row[:, None] * n + unit[None, :], _activate(y, ACTIVATION), mask=mask)
@@ -352,7 +409,9 @@ def project_logits(
     inside = index < n
     first = _prefetch(w, index, inside, K, BK, DOT)
     _wait_for_previous(PDL)
-    y = _product(first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT)
+    y = _product(
+        first, x, scale, shift, w, index, inside, rows, eps, K, ROWS, BN, BK, BD, NORM, DOT
+    )
     valid = row < rows
     offset = row.to(tl.int64)[:, None] * n + index[None, :]
     tl.store(logits + offset, y, mask=valid[:, None] & inside[None, :])
@@ -360,7 +419,9 @@ def project_logits(
     max_logit = tl.max(y, 1)
     tl.store(block_max + row * blocks + block, max_logit, mask=valid)
     tl.store(block_argmax + row * blocks + block, block * BN + tl.argmax(y, 1), mask=valid)
-    tl.store(block_sum + row * blocks + block, tl.sum(tl.exp(y - max_logit[:, None]), 1), mask=valid)
+    tl.store(
+        block_sum + row * blocks + block, tl.sum(tl.exp(y - max_logit[:, None]), 1), mask=valid
+    )
 
 
 @triton.jit
@@ -405,9 +466,14 @@ def append_token(
     tl.store(count + row, step + 1)
     tl.store(at + row, position)
     column = tl.arange(0, BD)
-    x = tl.load(embedding + chosen * K + column, mask=column < K, other=0.0).to(tl.float32) * embed_scale
+    x = (
+        tl.load(embedding + chosen * K + column, mask=column < K, other=0.0).to(tl.float32)
+        * embed_scale
+    )
     if POSITIONS:
-        x += tl.load(position_table + tl.minimum(position, last_position) * K + column, mask=column < K, other=0.0).to(
-            tl.float32
-        )
+        x += tl.load(
+            position_table + tl.minimum(position, last_position) * K + column,
+            mask=column < K,
+            other=0.0,
+        ).to(tl.float32)
     tl.store(residual + row * K + column, x, mask=column < K)

@@ -43,13 +43,16 @@ class Int8(nn.Module):
         True
     """
 
-    def __init__(self, weight: Bytes[Tensor, "o i"], scale: Float[Tensor, "o"], bias: Tensor | None) -> None:
+    def __init__(
+        self, weight: Bytes[Tensor, "o i"], scale: Float[Tensor, "o"], bias: Tensor | None
+    ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.scale, self.bias = scale, bias
         self.weight: Tensor | None = weight
         self.product = _product(weight)  # of integers; None if this machine has no fast one
-        self.share: tuple[Int8, int] | None = None  # the joined map that this one is part of, and its first output
+        # the joined map that this one is part of, and its first output
+        self.share: tuple[Int8, int] | None = None
 
     @staticmethod
     @torch.no_grad()
@@ -91,7 +94,9 @@ class Int8(nn.Module):
         return self.forward if self.product is None else self._many
 
     def _save_to_state_dict(self, *args: Any) -> None:
-        raise InputError("a model with rounded weights is not saved: expected the model that it was made from")
+        raise InputError(
+            "a model with rounded weights is not saved: expected the model that it was made from"
+        )
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -103,7 +108,9 @@ class JoinedInt8:
     def __init__(self, *maps: Int8) -> None:
         biases = [m.bias for m in maps]
         bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
-        self.whole = Int8(torch.cat([m.numbers() for m in maps]), torch.cat([m.scale for m in maps]), bias)
+        self.whole = Int8(
+            torch.cat([m.numbers() for m in maps]), torch.cat([m.scale for m in maps]), bias
+        )
         start = 0
         for m in maps:
             m.weight = m.product = None
@@ -197,18 +204,27 @@ def _fbgemm(weight: Tensor) -> Step:
     run, pack = torch.fbgemm_linear_int8_weight_fp32_activation, torch.fbgemm_pack_quantized_matrix
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns once per process that it will be removed
-        packed, sums, zeros = pack(weight), weight.sum(1, dtype=torch.int32), torch.zeros(weight.shape[0])
+        packed, sums, zeros = (
+            pack(weight),
+            weight.sum(1, dtype=torch.int32),
+            torch.zeros(weight.shape[0]),
+        )
         run(_bounds(weight.shape[1]), weight, packed, sums, 1.0, 0, zeros)
     return lambda x: run(x, weight, packed, sums, 1.0, 0, zeros)
 
 
 def _onednn(weight: Tensor) -> Step:
-    packed, run = torch.ops.onednn.qlinear_prepack(weight, None), torch.ops.onednn.qlinear_pointwise.default
+    packed, run = (
+        torch.ops.onednn.qlinear_prepack(weight, None),
+        torch.ops.onednn.qlinear_pointwise.default,
+    )
     ones, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int32)
 
     def product(x: Tensor) -> Tensor:
         rows = torch.add(x, 128.5).to(torch.uint8)  # rounded
-        out: Tensor = run(rows, 1.0, 128, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+        out: Tensor = run(
+            rows, 1.0, 128, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
         return out
 
     return product

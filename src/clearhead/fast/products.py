@@ -57,7 +57,9 @@ def accelerate(model: nn.Module) -> nn.Module:
     return model
 
 
-def product(x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "*b o"]:
+def product(
+    x: Float[Tensor, "*b i"], weight: Float[Tensor, "o i"], bias: Tensor | None
+) -> Float[Tensor, "*b o"]:
     """x W' + b, by the kernel that is fastest for these shapes."""
     if not takes_fast_product(x, weight):
         return F.linear(x, weight, bias)
@@ -73,7 +75,12 @@ def takes_fast_product(x: Tensor, weight: Tensor) -> bool:
         return False
     dtypes = x.dtype == weight.dtype == torch.float32 and type(weight) in (Tensor, nn.Parameter)
     cpu = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return dtypes and cpu and 0 < x.numel() <= FEW * x.shape[-1] and not torch.is_autocast_enabled("cpu")
+    return (
+        dtypes
+        and cpu
+        and 0 < x.numel() <= FEW * x.shape[-1]
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def rms_norm(
@@ -100,11 +107,15 @@ def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
     if not _in_blocks(weight):
         return lambda x: pointwise(x, weight, bias, "none", none, "")
     blocks, inputs = _Blocks(weight, bias), weight.shape[1]
-    return lambda x: blocks(x) if x.numel() == inputs else pointwise(x, weight, bias, "none", none, "")
+    return lambda x: (
+        blocks(x) if x.numel() == inputs else pointwise(x, weight, bias, "none", none, "")
+    )
 
 
 def _in_blocks(weight: Tensor) -> bool:
-    return torch.backends.mkl.is_available() and weight.is_contiguous() and weight.shape[0] >= BLOCKS
+    return (
+        torch.backends.mkl.is_available() and weight.is_contiguous() and weight.shape[0] >= BLOCKS
+    )
 
 
 class _Blocks:
@@ -122,7 +133,11 @@ class _Blocks:
         column = x.reshape(1, -1).mT.expand(
             self.shape
         )  # a transposed row, not a column: MKL chooses its kernel by the strides
-        out = torch.bmm(self.weight, column) if self.bias is None else torch.baddbmm(self.bias, self.weight, column)
+        out = (
+            torch.bmm(self.weight, column)
+            if self.bias is None
+            else torch.baddbmm(self.bias, self.weight, column)
+        )
         out = out.view(*x.shape[:-1], -1)
         return out if self.rest is None else torch.cat([out, F.linear(x, *self.rest)], dim=-1)
 
@@ -183,7 +198,9 @@ def _overlap(tensors: list[Tensor]) -> bool:
     return any(end > start for (_, end), (start, _) in pairwise(ranges))
 
 
-def register_join(kind: type, joined: Callable[..., Any], alike: Callable[[Any], tuple[Any, ...]]) -> None:
+def register_join(
+    kind: type, joined: Callable[..., Any], alike: Callable[[Any], tuple[Any, ...]]
+) -> None:
     """Let `join` join maps of a type: `joined` is the class of the product, `alike` what must be equal for all."""
     _JOINS[kind] = (joined, alike)
 

@@ -22,7 +22,12 @@ def supports_block(block: Block) -> bool:
     attn, mlp, cross = block.attn, block.mlp, block.cross
     if block.order not in ("pre", "post") or attn.qk_norm == "width":
         return False
-    if block.training or type(mlp) is not MLP or not _plain(attn) or (cross is not None and not _plain(cross)):
+    if (
+        block.training
+        or type(mlp) is not MLP
+        or not _plain(attn)
+        or (cross is not None and not _plain(cross))
+    ):
         return False
     if attn.project != "qkv" or attn.head_width != attn.value_width or adapters(block):
         return False

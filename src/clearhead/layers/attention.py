@@ -65,19 +65,27 @@ def attention_sizes(
         )
     one_of("project", project, PROJECTIONS)
     if heads % kv_heads:
-        raise InputError(f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads")
+        raise InputError(
+            f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads"
+        )
     if head is None and width % heads:
-        raise InputError(f"width={width} does not divide into heads={heads}: give head, the width of one")
+        raise InputError(
+            f"width={width} does not divide into heads={heads}: give head, the width of one"
+        )
     head = width // heads if head is None else head
     value = head if value is None else value
     if min(head, value) < 1:
         raise InputError(f"head={head}, value={value}: expected widths of 1 or more")
     if project in ("qk", "none"):  # values are the context itself, split over the heads
         if context % kv_heads:
-            raise InputError(f"unprojected values of width {context} do not divide into {kv_heads} heads")
+            raise InputError(
+                f"unprojected values of width {context} do not divide into {kv_heads} heads"
+            )
         value = context // kv_heads
     if "k=v" in project and value != head:
-        raise InputError(f"project={project!r} with head={head} and value={value}: expected equal widths")
+        raise InputError(
+            f"project={project!r} with head={head} and value={value}: expected equal widths"
+        )
     if "q=k" in project and (context != width or kv_heads != heads):
         raise InputError(
             f"project={project!r}: expected context = width and kv_heads = heads, got "
@@ -130,7 +138,9 @@ class Tap:
         """Return the output of the heads to use."""
         return out
 
-    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
+    def seen(
+        self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None
+    ) -> None:
         """Receive the inputs of the fused kernel, and the log-sum-exp of each query's scores if it returns that."""
         return None
 
@@ -188,16 +198,22 @@ def attend(
             f"queries of width {q.shape[-1]} and keys of width {k.shape[-1]} have no dot product: expected equal "
             "widths, or a score such as Bilinear"
         )
-    if isinstance(sharpness, Tensor) or sharpness <= 0.0:  # kernels multiply the -inf of a mask by their scale
+    # kernels multiply the -inf of a mask by their scale
+    if isinstance(sharpness, Tensor) or sharpness <= 0.0:
         q = q * sharpness
     else:
         scale = scale * sharpness
     if choose is not None or (tap is not None and tap.explicit):
         tap = Tap() if tap is None else tap
         k = repeat_heads(k, q.shape[1])
-        kind = torch.float64 if q.dtype == torch.float64 else torch.float32  # as the kernels accumulate
-        return tap.heads(_explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, choose, tap))
-    out, lse = fused(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout, lse=tap is not None)
+        # as the kernels accumulate
+        kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return tap.heads(
+            _explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, choose, tap)
+        )
+    out, lse = fused(
+        q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout, lse=tap is not None
+    )
     if tap is not None:
         tap.seen(q, k, mask, bias, scale, lse)
         out = tap.heads(out)
@@ -205,17 +221,30 @@ def attend(
 
 
 def _explicit(
-    scores: Tensor, v: Tensor, mask: Mask, bias: Bias | None, dropout: float,
-    choose: Callable[[Tensor], Tensor] | None, tap: Tap,
-) -> Tensor:  # fmt: skip
+    scores: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: Bias | None,
+    dropout: float,
+    choose: Callable[[Tensor], Tensor] | None,
+    tap: Tap,
+) -> Tensor:
     """Eq. 1 written out: the weights of the scores, and the weighted sum of the values."""
     n, m = scores.shape[-2:]
     if bias is not None:
         scores = scores + bias.tile((0, n), (0, m))
     scores = tap.scores(scores)
     scores = scores if scores.dtype == torch.float64 else scores.float()
-    forbidden = scores.isneginf() if mask.free else scores.isneginf() | ~mask.dense(n, m, device=scores.device)
-    weights = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(forbidden, 0.0)
+    forbidden = (
+        scores.isneginf()
+        if mask.free
+        else scores.isneginf() | ~mask.dense(n, m, device=scores.device)
+    )
+    weights = (
+        scores.masked_fill(forbidden, torch.finfo(scores.dtype).min)
+        .softmax(-1)
+        .masked_fill(forbidden, 0.0)
+    )
     weights = tap.weights(weights, mask)
     weights = weights if choose is None else choose(weights)
     weights = F.dropout(weights, dropout).to(v.dtype)
@@ -226,7 +255,9 @@ def _score(score: DotScore | Score) -> Score:
     if callable(score):
         return score
     if score not in SCORES:
-        raise InputError(f"score={score!r}: expected one of {', '.join(SCORES)}, or a module such as Additive")
+        raise InputError(
+            f"score={score!r}: expected one of {', '.join(SCORES)}, or a module such as Additive"
+        )
     return SCORES[score]
 
 
@@ -234,7 +265,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None) -> No
     """Raise unless the shapes and dtypes fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
-            raise InputError(f"{name} has shape {tuple(x.shape)}: expected (batch, heads, tokens, width)")
+            raise InputError(
+                f"{name} has shape {tuple(x.shape)}: expected (batch, heads, tokens, width)"
+            )
     if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
         raise InputError(
             f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: "
@@ -243,7 +276,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None) -> No
     if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
         raise InputTypeError(f"q {q.dtype}, k {k.dtype}, v {v.dtype}: expected one dtype")
     if q.shape[1] % k.shape[1]:
-        raise InputError(f"{q.shape[1]} query heads over {k.shape[1]} key heads: expected a multiple")
+        raise InputError(
+            f"{q.shape[1]} query heads over {k.shape[1]} key heads: expected a multiple"
+        )
     size = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     mask.fit(*size)
     if bias is not None:
@@ -308,15 +343,25 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.project = heads, size.kv_heads, project
         self.head_width, self.value_width = size.head, size.value
         self.score, self.dropout = score, dropout
-        own_query, own_key, own_value = project != "none", project in ("qkv", "k=v", "qk"), project in ("qkv", "q=k")
+        own_query, own_key, own_value = (
+            project != "none",
+            project in ("qkv", "k=v", "qk"),
+            project in ("qkv", "q=k"),
+        )
         some = bool(bias)
         self.query = Linear(width, heads * size.head, bias=some) if own_query else None
         self.key = Linear(size.context, size.kv_heads * size.head, bias=some) if own_key else None
-        self.value = Linear(size.context, size.kv_heads * size.value, bias=some) if own_value else None
+        self.value = (
+            Linear(size.context, size.kv_heads * size.value, bias=some) if own_value else None
+        )
         self.out = Linear(heads * size.value, width, bias=bias is True) if out else None
         if qk_norm is not None:
             one_of("qk_norm", qk_norm, QK_NORMS)
-        widths = {None: (0, 0), "head": (size.head, size.head), "width": (heads * size.head, size.kv_heads * size.head)}
+        widths = {
+            None: (0, 0),
+            "head": (size.head, size.head),
+            "width": (heads * size.head, size.kv_heads * size.head),
+        }
         self.qk_norm, (queries, keys) = qk_norm, widths[qk_norm]
         self.query_norm = make_norm(norm, queries, eps=eps) if queries else None
         self.key_norm = make_norm(norm, keys, eps=eps) if keys else None
@@ -327,7 +372,9 @@ class Attention(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "tap": None}  # a copy is not watched
 
-    def remember(self, context: Float[Tensor, "b k c"]) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
+    def remember(
+        self, context: Float[Tensor, "b k c"]
+    ) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Return the keys and values of a context, to be computed once and attended to many times."""
         shared = self.query if "q=k" in self.project else self.key
         k = context if shared is None else shared(context)
@@ -358,24 +405,44 @@ class Attention(nn.Module):
             choose: maps the weights (b, h, q, k) to those that are used (see attend).
         """
         q = self._normed(x if self.query is None else self.query(x), self.heads, self.query_norm)
-        k, v = context if isinstance(context, tuple) else self.remember(x if context is None else context)
+        k, v = (
+            context
+            if isinstance(context, tuple)
+            else self.remember(x if context is None else context)
+        )
         if positions is not None:
             if at is None:
-                at = torch.arange(x.shape[1], device=x.device) if cache is None else cache.positions(x.shape[1])
+                at = (
+                    torch.arange(x.shape[1], device=x.device)
+                    if cache is None
+                    else cache.positions(x.shape[1])
+                )
             q, k = positions.turn(q, k, at)
         if cache is not None:
             k, v = cache.append(k, v)
         bias = None
         if positions is not None and positions.biases and at is not None:
-            bias = positions.bias(at, at if cache is None else torch.arange(k.shape[2], device=x.device))
+            bias = positions.bias(
+                at, at if cache is None else torch.arange(k.shape[2], device=x.device)
+            )
         out = attend(
-            q, k, v, mask=mask, bias=bias, score=self.score, sharpness=self.sharpness,
-            dropout=self.dropout if self.training else 0.0, choose=choose, tap=self.tap,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            score=self.score,
+            sharpness=self.sharpness,
+            dropout=self.dropout if self.training else 0.0,
+            choose=choose,
+            tap=self.tap,
+        )
         out = out.transpose(1, 2).flatten(2)  # (b, h, q, w) -> (b, q, h w)
         return out if self.out is None else self.out(out)
 
-    def _normed(self, x: Float[Tensor, "b t d"], heads: int, norm: nn.Module | None) -> Float[Tensor, "b h t e"]:
+    def _normed(
+        self, x: Float[Tensor, "b t d"], heads: int, norm: nn.Module | None
+    ) -> Float[Tensor, "b h t e"]:
         """Queries or keys split into heads, normalised before or after that."""
         if norm is None:
             return _split(x, heads)

@@ -30,15 +30,22 @@ class Bias:
     q_at: Int[Tensor, "*p q"] | None = None  # positions of the queries, for a bias by distance
     k_at: Int[Tensor, "*r k"] | None = None  # positions of the keys, for a bias by distance
     slope: Float[Tensor, "h"] | None = None  # per head, times the distance
-    table: Float[Tensor, "h distances"] | None = None  # per head and distance -m..m, so 2m + 1 columns
+    # per head and distance -m..m, so 2m + 1 columns
+    table: Float[Tensor, "h distances"] | None = None
     dense: Float[Tensor, "..."] | None = None  # broadcastable to (b, h, q, k)
 
     def __post_init__(self) -> None:
         by_distance = self.slope is not None or self.table is not None
-        if by_distance == (self.q_at is None or self.k_at is None) or not (by_distance or self.dense is not None):
-            raise InputError("a Bias has a dense part, or a slope or a table together with the positions q_at and k_at")
+        if by_distance == (self.q_at is None or self.k_at is None) or not (
+            by_distance or self.dense is not None
+        ):
+            raise InputError(
+                "a Bias has a dense part, or a slope or a table together with the positions q_at and k_at"
+            )
         if self.table is not None and self.table.shape[1] % 2 == 0:
-            raise InputError(f"a table of {self.table.shape[1]} columns: expected an odd number, for distances -m..m")
+            raise InputError(
+                f"a table of {self.table.shape[1]} columns: expected an odd number, for distances -m..m"
+            )
 
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the bias fits scores of shape (b, h, q, k)."""
@@ -48,8 +55,12 @@ class Bias:
                 raise InputError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
         for name, n in (("q_at", q), ("k_at", k)):
             at = getattr(self, name)
-            if at is not None and (at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))):
-                raise InputError(f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})")
+            if at is not None and (
+                at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))
+            ):
+                raise InputError(
+                    f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})"
+                )
         if self.dense is not None:
             broadcasts("bias", self.dense, b, h, q, k)
 

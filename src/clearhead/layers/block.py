@@ -95,18 +95,30 @@ class Block(nn.Module):
         inner = dropout if inner_dropout is None else inner_dropout
         common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
         self.attn = Attention(
-            width, heads, project=project, score=score, qk_norm=qk_norm, norm=norm, eps=eps, **common,  # type: ignore[arg-type]
-        )  # fmt: skip
+            width,
+            heads,
+            project=project,
+            score=score,
+            qk_norm=qk_norm,
+            norm=norm,
+            eps=eps,
+            **common,  # type: ignore[arg-type]
+        )
         self.attn_norm = make_norm(norm, width, eps=eps)
-        self.cross = Attention(width, heads, context=context, score=cross_score, **common) if cross else None  # type: ignore[arg-type]
+        self.cross = None
+        if cross:
+            self.cross = Attention(width, heads, context=context, score=cross_score, **common)  # type: ignore[arg-type]
         self.cross_norm = make_norm(norm, width, eps=eps) if cross else None
         self.mlp = MLP(width, hidden, kind=mlp, bias=bias is True, dropout=inner)
         self.mlp_norm = make_norm(norm, width, eps=eps)
         self.attn_out_norm, self.cross_out_norm, self.mlp_out_norm = (
-            make_norm(norm, width, eps=eps) if order == "both" and exists else None for exists in (True, cross, True)
+            make_norm(norm, width, eps=eps) if order == "both" and exists else None
+            for exists in (True, cross, True)
         )
         self.attn_scale, self.cross_scale, self.mlp_scale = (
-            nn.Parameter(torch.full((width,), layer_scale)) if layer_scale is not None and exists else None
+            nn.Parameter(torch.full((width,), layer_scale))
+            if layer_scale is not None and exists
+            else None
             for exists in (True, cross, True)
         )
 
@@ -135,20 +147,30 @@ class Block(nn.Module):
         """
         if (context is None) != (self.cross is None):
             raise InputError(
-                "a block with cross-attention needs a context, got None" if context is None
+                "a block with cross-attention needs a context, got None"
+                if context is None
                 else "a context was given to a block without cross-attention: build it with cross=True"
-            )  # fmt: skip
+            )
         first = self.order in ("pre", "both")
         y = self.attn_norm(x) if first else x
         y = self.attn(y, mask=mask, positions=positions, at=at, cache=cache)
         x = self._add(x, self.attn_norm, self.attn_out_norm, y, self.attn_scale)
         if self.cross is not None and self.cross_norm is not None:
-            y = _attend_shared(self.cross, self.cross_norm(x) if first else x, context, context_mask)
+            y = _attend_shared(
+                self.cross, self.cross_norm(x) if first else x, context, context_mask
+            )
             x = self._add(x, self.cross_norm, self.cross_out_norm, y, self.cross_scale)
         y = self.mlp(self.mlp_norm(x) if first else x)
         return self._add(x, self.mlp_norm, self.mlp_out_norm, y, self.mlp_scale)
 
-    def _add(self, x: Tensor, norm: nn.Module, out_norm: nn.Module | None, y: Tensor, scale: Tensor | None) -> Tensor:
+    def _add(
+        self,
+        x: Tensor,
+        norm: nn.Module,
+        out_norm: nn.Module | None,
+        y: Tensor,
+        scale: Tensor | None,
+    ) -> Tensor:
         """The residual connection x + scale * y, with the norms that come after the sublayer."""
         out_norm = norm if self.order == "output" else out_norm
         y = y if out_norm is None else out_norm(y)
@@ -174,7 +196,10 @@ def skip_rows(x: Float[Tensor, "b *n"], share: float) -> Float[Tensor, "b *n"]:
 
 
 def _attend_shared(
-    cross: Attention, x: Float[Tensor, "b t d"], context: Tensor | tuple[Tensor, Tensor] | None, mask: Mask | None
+    cross: Attention,
+    x: Float[Tensor, "b t d"],
+    context: Tensor | tuple[Tensor, Tensor] | None,
+    mask: Mask | None,
 ) -> Float[Tensor, "b t o"]:
     """Cross-attention where n neighbouring rows may share one context; their queries are attended as one row."""
     rows, contexts = x.shape[0], x.shape[0] if context is None else context[0].shape[0]

@@ -43,10 +43,19 @@ class ConvNorm(nn.Module):
     compute: Callable[[ConvNorm, Tensor], Tensor] = staticmethod(conv_norm)
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1, eps: float = 1e-5
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
+        self.conv = nn.Conv2d(
+            inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
+        )
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
         self.norm = nn.BatchNorm2d(outputs, eps=eps)
 
@@ -85,18 +94,28 @@ class Residual(nn.Module):
     compute: Callable[[Residual, Tensor], Tensor] = staticmethod(residual)
 
     def __init__(
-        self, inputs: int, width: int, *, kind: ResidualKind = "basic", stride: int = 1, shrink: Shrink = "middle",
+        self,
+        inputs: int,
+        width: int,
+        *,
+        kind: ResidualKind = "basic",
+        stride: int = 1,
+        shrink: Shrink = "middle",
         eps: float = 1e-5,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         one_of("block", kind, EXPANSION)
         one_of("shrink", shrink, SHRINKS)
         outputs = width * EXPANSION[kind]
         early, late = (stride, 1) if shrink == "first" else (1, stride)
         first = (
-            [ConvNorm(inputs, width, 3, stride=stride, eps=eps)] if kind == "basic"
-            else [ConvNorm(inputs, width, 1, stride=early, eps=eps), ConvNorm(width, width, 3, stride=late, eps=eps)]
-        )  # fmt: skip
+            [ConvNorm(inputs, width, 3, stride=stride, eps=eps)]
+            if kind == "basic"
+            else [
+                ConvNorm(inputs, width, 1, stride=early, eps=eps),
+                ConvNorm(width, width, 3, stride=late, eps=eps),
+            ]
+        )
         last = ConvNorm(width, outputs, 3 if kind == "basic" else 1, eps=eps)
         nn.init.zeros_(last.norm.weight)
         self.layers = nn.ModuleList([*first, last])
@@ -124,11 +143,14 @@ class ConvStem(nn.Module):
         torch.Size([1, 12, 8, 6])
     """
 
-    def __init__(self, width: int, *, channels: int = 3, depth: int = 1, kernel: int = 3, hidden: int = 64) -> None:
+    def __init__(
+        self, width: int, *, channels: int = 3, depth: int = 1, kernel: int = 3, hidden: int = 64
+    ) -> None:
         super().__init__()
         widths = [channels, *[hidden] * (depth - 1), width]
         self.layers = nn.ModuleList(
-            nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=False) for before, after in pairwise(widths)
+            nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=False)
+            for before, after in pairwise(widths)
         )
         for layer in self.layers:
             nn.init.kaiming_normal_(layer.weight)  # type: ignore[arg-type]
@@ -160,7 +182,9 @@ class ResidualStem(nn.Module):
         widths = [hidden * 2**i for i in range(depth)]
         before = [hidden, *widths[:-1]]
         self.stages = nn.ModuleList(
-            nn.ModuleList([Residual(inputs, outputs, stride=2 if i else 1), Residual(outputs, outputs)])
+            nn.ModuleList(
+                [Residual(inputs, outputs, stride=2 if i else 1), Residual(outputs, outputs)]
+            )
             for i, (inputs, outputs) in enumerate(zip(before, widths, strict=True))
         )
         self.last = nn.Conv2d(widths[-1], width, 3, stride=2, padding=1)

@@ -35,7 +35,9 @@ class Tokens(nn.Module):
 
     def __init__(self, vocab: int, width: int, *, scale: bool = False) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(vocab, width).normal_(std=width**-0.5 if scale else 0.02))
+        self.table = nn.Parameter(
+            torch.empty(vocab, width).normal_(std=width**-0.5 if scale else 0.02)
+        )
         self.scale = width**0.5 if scale else 1.0
 
     def forward(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
@@ -92,19 +94,28 @@ class Patches(nn.Module):
         one_of("positions", positions, PATCH_POSITIONS)
         one_of("join", join, JOINS)
         self.join, self.antialias = join, antialias
-        apart = width // 2 if join == "concatenate" and positions != "none" else 0  # columns of positions alone
+        # columns of positions alone
+        apart = width // 2 if join == "concatenate" and positions != "none" else 0
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
         self.project = (
-            nn.Conv2d(channels, width - apart, self.patch, stride=self.patch) if stem is None else stem(width - apart)
+            nn.Conv2d(channels, width - apart, self.patch, stride=self.patch)
+            if stem is None
+            else stem(width - apart)
         )
         self.cls = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02)) if cls else None
-        self.registers = nn.Parameter(torch.empty(1, registers, width).normal_(std=0.02)) if registers else None
+        self.registers = (
+            nn.Parameter(torch.empty(1, registers, width).normal_(std=0.02)) if registers else None
+        )
         places = self.grid[0] * self.grid[1]
         learned = positions == "learned"
-        self.places = nn.Parameter(torch.empty(places, apart or width).normal_(std=0.02)) if learned else None
+        self.places = (
+            nn.Parameter(torch.empty(places, apart or width).normal_(std=0.02)) if learned else None
+        )
         self.cls_place = (
-            nn.Parameter(torch.empty(1, width).normal_(std=0.02)) if learned and cls and not apart else None
+            nn.Parameter(torch.empty(1, width).normal_(std=0.02))
+            if learned and cls and not apart
+            else None
         )
         self.sincos = SinCos2d(apart or width) if positions == "sincos2d" else None
 
@@ -138,16 +149,24 @@ class Patches(nn.Module):
     def at(self, size: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "t 2"]:
         """Return the (row, column) of each patch of a grid of this size, in units of the grid it was made for."""
         row, column = grid(*size, device=device).unbind(-1)
-        return torch.stack([row * (self.grid[0] / size[0]), column * (self.grid[1] / size[1])], dim=-1)
+        return torch.stack(
+            [row * (self.grid[0] / size[0]), column * (self.grid[1] / size[1])], dim=-1
+        )
 
-    def _joined(self, x: Float[Tensor, "b t p"], places: Float[Tensor, "t q"]) -> Float[Tensor, "b t d"]:
+    def _joined(
+        self, x: Float[Tensor, "b t p"], places: Float[Tensor, "t q"]
+    ) -> Float[Tensor, "b t d"]:
         if self.join == "add":
             return x + places
         return torch.cat([x, places.expand(x.shape[0], -1, -1)], dim=-1)
 
 
 def resize(
-    table: Float[Tensor, "t d"], old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False
+    table: Float[Tensor, "t d"],
+    old: tuple[int, int],
+    new: tuple[int, int],
+    *,
+    antialias: bool = False,
 ) -> Float[Tensor, "n d"]:
     """Interpolate a grid of position vectors to another size (bicubic); return the same table for the same size.
 

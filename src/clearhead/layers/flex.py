@@ -26,10 +26,16 @@ def flex(
     from torch.nn.attention.flex_attention import flex_attention
 
     run = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
-    blocks = None if mask.free else _blocks(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
+    blocks = (
+        None
+        if mask.free
+        else _blocks(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
+    )
     score_mod = None if bias is None else bias.mod()
     grouped = q.shape[1] != k.shape[1]
-    out: Tensor = run(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=grouped)
+    out: Tensor = run(
+        q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=grouped
+    )
     return out
 
 
@@ -54,7 +60,11 @@ def _blocks(mask: Mask, b: int, h: int, q: int, k: int, device: torch.device) ->
     """The block mask of a mask, with as few rows and heads as differ."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    rows = isinstance(mask.lengths, Tensor) or isinstance(mask.offset, Tensor) or mask.documents is not None
+    rows = (
+        isinstance(mask.lengths, Tensor)
+        or isinstance(mask.offset, Tensor)
+        or mask.documents is not None
+    )
     b = b if rows or mask.allow is not None else 1
     h = h if mask.allow is not None else 1
     if traced():

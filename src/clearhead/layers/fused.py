@@ -53,7 +53,13 @@ def fused(
         if both is not None:
             return both
     by_block = bias is not None or mask.window is not None or mask.documents is not None
-    if q.is_cuda and by_block and q.shape[2] >= FLEX_FROM and dropout == 0.0 and q.dtype != torch.float64:
+    if (
+        q.is_cuda
+        and by_block
+        and q.shape[2] >= FLEX_FROM
+        and dropout == 0.0
+        and q.dtype != torch.float64
+    ):
         return flex(q, k, v, mask, bias, scale), None
     # The kernels need equal head dimensions: zeros change neither a dot product nor the columns that are kept.
     e, f = q.shape[-1], v.shape[-1]
@@ -68,7 +74,9 @@ def fused(
     return (out[..., :f] if f < e else out), None
 
 
-def _bands(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float) -> Tensor:
+def _bands(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None, scale: float, dropout: float
+) -> Tensor:
     """SDPA over bands of queries, each with the keys in its reach and its own tile of mask and bias."""
     n, m = q.shape[2], k.shape[2]
     if torch.compiler.is_compiling():  # one graph for every length

@@ -52,7 +52,13 @@ class Readout(Linear):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = False, *, scale: float = 1.0, cap: float | None = None
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        *,
+        scale: float = 1.0,
+        cap: float | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias=bias)
         self.scale, self.cap = scale, cap
@@ -81,15 +87,20 @@ class Exact(nn.Module):
         super()._apply(fn, recurse)
         for name, value in self.__dict__.get("_exact", {}).items():
             device = self.get_buffer(name).device
-            narrow = device.type == "mps" and value.dtype == torch.float64  # Apple GPUs have no float64
-            self.register_buffer(name, value.to(device, torch.float32 if narrow else value.dtype), persistent=False)
+            # Apple GPUs have no float64
+            narrow = device.type == "mps" and value.dtype == torch.float64
+            self.register_buffer(
+                name, value.to(device, torch.float32 if narrow else value.dtype), persistent=False
+            )
         return self
 
 
 # The mean of a row's tokens, without its padding.
 
 
-def mean_of_tokens(x: Float[Tensor, "b t d"], lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b d"]:
+def mean_of_tokens(
+    x: Float[Tensor, "b t d"], lengths: Int[Tensor, "b"] | None = None
+) -> Float[Tensor, "b d"]:
     """Return the mean over the tokens of each row that are not padding.
 
     Args:

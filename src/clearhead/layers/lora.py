@@ -21,7 +21,15 @@ from .block import Block
 from .linear import Linear
 
 # The linear maps of a block. Word in a recipe: name of the module.
-MAPS = {"q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down"}
+MAPS = {
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "o": "out",
+    "gate": "gate",
+    "up": "up",
+    "down": "down",
+}
 GROUPS = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down"), "all": tuple(MAPS)}
 
 
@@ -53,9 +61,13 @@ class LoraLinear(Linear):
 
     @staticmethod
     def convert(
-        module: Linear, *, rank: int, scale: float = 2.0, dropout: float = 0.0,
+        module: Linear,
+        *,
+        rank: int,
+        scale: float = 2.0,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
-    ) -> LoraLinear:  # fmt: skip
+    ) -> LoraLinear:
         """Freeze a Linear and add adapters to it, in place; A is drawn as in Kaiming-uniform layers, and B is 0.
 
         Args:
@@ -68,7 +80,9 @@ class LoraLinear(Linear):
         if type(module) is not Linear:
             raise InputError(f"{type(module).__name__}: expected a Linear without adapters")
         if rank < 1 or not 0.0 <= dropout < 1.0:
-            raise InputError(f"rank={rank}, dropout={dropout}: expected a rank of 1 or more, dropout in [0, 1)")
+            raise InputError(
+                f"rank={rank}, dropout={dropout}: expected a rank of 1 or more, dropout in [0, 1)"
+            )
         module.requires_grad_(False)
         module.__class__ = LoraLinear
         lora: Any = module
@@ -95,7 +109,9 @@ class LoraLinear(Linear):
     @torch.no_grad()
     def merge(self) -> Linear:
         """Add the update to the weight, in place; the module is a Linear again."""
-        self.weight.copy_(self.weight.to(torch.promote_types(self.weight.dtype, torch.float32)) + self.update())
+        self.weight.copy_(
+            self.weight.to(torch.promote_types(self.weight.dtype, torch.float32)) + self.update()
+        )
         return self.drop()
 
     def drop(self) -> Linear:
@@ -139,7 +155,7 @@ class _LowRank(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         inner = F.linear(x, a)
         ctx.save_for_backward(x, weight, a, b, inner)
         ctx.scale = scale
@@ -148,18 +164,25 @@ class _LowRank(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, inner = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for second derivatives, which the saved product has no graph for
+        # for second derivatives, which the saved product has no graph for
+        if torch.is_grad_enabled():
             inner = F.linear(x, a)
         g, rows, scale = grads[0].reshape(-1, b.shape[0]), x.reshape(-1, x.shape[-1]), ctx.scale
         back = (g @ b).mul_(scale)  # (n, rank)
         dx = (g @ weight).addmm_(back, a).view_as(x) if ctx.needs_input_grad[0] else None
         da = back.t() @ rows if ctx.needs_input_grad[3] else None
         # (inner' g)', which is faster than g' inner, since its result has few and long rows
-        db = (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(scale).t() if ctx.needs_input_grad[4] else None
+        db = (
+            (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(scale).t()
+            if ctx.needs_input_grad[4]
+            else None
+        )
         return dx, None, None, da, db, None
 
 
-def choose_maps(model: nn.Module, maps: str | Sequence[str], skip: Collection[str] = ()) -> dict[str, Linear]:
+def choose_maps(
+    model: nn.Module, maps: str | Sequence[str], skip: Collection[str] = ()
+) -> dict[str, Linear]:
     """The linear maps of a model's blocks that words stand for, by name.
 
     Args:
@@ -175,11 +198,13 @@ def choose_maps(model: nn.Module, maps: str | Sequence[str], skip: Collection[st
     leaves = {MAPS[word] for given in as_words(maps) for word in GROUPS.get(given, (given,))}
     chosen = {
         f"{path}.{name}": module
-        for path, block in model.named_modules() if isinstance(block, Block)
+        for path, block in model.named_modules()
+        if isinstance(block, Block)
         for name, module in block.named_modules()
-        if type(module) is Linear and name.rpartition(".")[2] in leaves
+        if type(module) is Linear
+        and name.rpartition(".")[2] in leaves
         and not any(f"{path}.{name}".startswith(f"{part}.") for part in skip)
-    }  # fmt: skip
+    }
     if not chosen:
         raise InputError(
             f"maps={maps!r}: a {type(model).__name__} has no such linear maps in Transformer blocks, which LoRA adapts"
@@ -193,16 +218,24 @@ def as_words(maps: str | Sequence[str]) -> tuple[str, ...]:
     words, known = (maps,) if isinstance(maps, str) else tuple(maps), (*MAPS, *GROUPS)
     for word in words:
         if word not in known:
-            raise InputError(f"maps={maps!r}: expected some of {', '.join(known)}{nearest(word, known)}")
+            raise InputError(
+                f"maps={maps!r}: expected some of {', '.join(known)}{nearest(word, known)}"
+            )
     if not words:
         raise InputError(f"maps={maps!r}: expected one or more of {', '.join(known)}")
     return words
 
 
 def add_adapters(
-    model: nn.Module, maps: str | Sequence[str] = "all", *, rank: int = 16, alpha: float | None = None,
-    dropout: float = 0.0, seed: int = 0, skip: Collection[str] = (),
-) -> dict[str, LoraLinear]:  # fmt: skip
+    model: nn.Module,
+    maps: str | Sequence[str] = "all",
+    *,
+    rank: int = 16,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    skip: Collection[str] = (),
+) -> dict[str, LoraLinear]:
     """Freeze a model and add adapters to some of its linear maps, in place; returns these maps by name.
 
     Args:
@@ -224,7 +257,9 @@ def add_adapters(
     chosen, scale = choose_maps(model, maps, skip), (2.0 if alpha is None else alpha / rank)
     model.requires_grad_(False)
     return {
-        name: LoraLinear.convert(module, rank=rank, scale=scale, dropout=dropout, generator=_generator(seed, name))
+        name: LoraLinear.convert(
+            module, rank=rank, scale=scale, dropout=dropout, generator=_generator(seed, name)
+        )
         for name, module in chosen.items()
     }
 
@@ -236,7 +271,9 @@ def _generator(seed: int, name: str) -> torch.Generator:
 
 def adapters(model: nn.Module) -> dict[str, LoraLinear]:
     """The maps of a model that have adapters, by name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)
+    }
 
 
 def merge_adapters(model: nn.Module) -> nn.Module:

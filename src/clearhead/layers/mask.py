@@ -41,8 +41,10 @@ class Mask:
     causal: bool = False  # allow only keys j <= p
     window: int | None = None  # allow only keys with |p - j| < window
     lengths: PerRow | None = None  # the number of keys that exist: allow only j < length
-    offset: PerRow | None = None  # position of the first query among the keys; None: 0, and as many queries as keys
-    documents: Int[Tensor, "#b k"] | None = None  # document number of each key: allow only keys of the query's document
+    # position of the first query among the keys; None: 0, and as many queries as keys
+    offset: PerRow | None = None
+    # document number of each key: allow only keys of the query's document
+    documents: Int[Tensor, "#b k"] | None = None
     allow: Bool[Tensor, "..."] | None = None  # any other condition, broadcastable to (b, h, q, k)
 
     def __post_init__(self) -> None:
@@ -52,13 +54,17 @@ class Mask:
             )
         object.__setattr__(self, "lengths", _per_row("lengths", self.lengths))
         object.__setattr__(self, "offset", _per_row("offset", self.offset))
-        if self.documents is not None and (self.documents.ndim != 2 or self.documents.is_floating_point()):
+        if self.documents is not None and (
+            self.documents.ndim != 2 or self.documents.is_floating_point()
+        ):
             raise InputError(
                 f"documents has shape {tuple(self.documents.shape)} and type {self.documents.dtype}: "
                 "expected integers (batch, keys)"
             )
         if self.allow is not None and self.allow.dtype != torch.bool:
-            raise InputTypeError(f"allow is {self.allow.dtype}: expected torch.bool, True where attention is allowed")
+            raise InputTypeError(
+                f"allow is {self.allow.dtype}: expected torch.bool, True where attention is allowed"
+            )
 
     def to(self, device: torch.device | str) -> Mask:
         """Return the mask with its tensors on a device, so that they are moved once and not by every layer."""
@@ -67,7 +73,9 @@ class Mask:
     def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
         """Return the mask with `change` applied to each of its tensors."""
         names = ("lengths", "offset", "documents", "allow")
-        new: dict[str, Any] = {n: change(getattr(self, n)) for n in names if isinstance(getattr(self, n), Tensor)}
+        new: dict[str, Any] = {
+            n: change(getattr(self, n)) for n in names if isinstance(getattr(self, n), Tensor)
+        }
         return replace(self, **new) if new else self
 
     @property
@@ -114,7 +122,9 @@ class Mask:
             return
         for name, rows in (("lengths", self.lengths), ("offset", self.offset)):
             if isinstance(rows, Tensor) and rows.shape[0] not in (1, b):
-                raise InputError(f"{name} has {rows.shape[0]} rows: expected {b}, one per row of the batch")
+                raise InputError(
+                    f"{name} has {rows.shape[0]} rows: expected {b}, one per row of the batch"
+                )
         longest = _largest(self.lengths)
         if longest is not None and longest > k:
             raise InputError(f"lengths go up to {longest}: there are only {k} keys")
@@ -166,7 +176,9 @@ class Mask:
         Batch and heads have size 1 if the mask is the same for all of them.
         """
         rows, keys = rows or (0, q), keys or (0, k)
-        sized = [t.shape[0] for t in (self.lengths, self.offset, self.documents) if isinstance(t, Tensor)]
+        sized = [
+            t.shape[0] for t in (self.lengths, self.offset, self.documents) if isinstance(t, Tensor)
+        ]
         allow = torch.empty(1, 1, 1, 1) if self.allow is None else four(self.allow)
         b, h = next((n for n in (*sized, allow.shape[0]) if n != 1), 1), allow.shape[1]
         grid = (
@@ -243,7 +255,9 @@ def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
         return cast(int, value)
     if isinstance(value, Sequence | Tensor):
         value = torch.as_tensor(value)
-        if value.ndim != 1 or (value.numel() and (value.is_floating_point() or value.dtype == torch.bool)):
+        if value.ndim != 1 or (
+            value.numel() and (value.is_floating_point() or value.dtype == torch.bool)
+        ):
             raise InputError(
                 f"{name} has shape {tuple(value.shape)} and type {value.dtype}: expected an int, or integers (batch,)"
             )
@@ -271,7 +285,9 @@ class MaskCache(Generic[Value]):
     """
 
     def __init__(self) -> None:
-        self._entries: WeakKeyDictionary[Mask, tuple[tuple[int, ...], dict[Hashable, Value]]] = WeakKeyDictionary()
+        self._entries: WeakKeyDictionary[Mask, tuple[tuple[int, ...], dict[Hashable, Value]]] = (
+            WeakKeyDictionary()
+        )
 
     def of(self, mask: Mask) -> dict[Hashable, Value]:
         """The values of a mask by any key, to be read and added to.

@@ -34,14 +34,23 @@ class Memory(Exact):
     """
 
     def __init__(
-        self, width: int, heads: int = 1, *, gamma: float | Sequence[float] = 0.9, learned: bool = False
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        gamma: float | Sequence[float] = 0.9,
+        learned: bool = False,
     ) -> None:
         super().__init__()
         if heads < 1 or width % heads:
             raise InputError(f"width={width} does not divide into heads={heads}")
-        gammas = [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
+        gammas = (
+            [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
+        )
         if len(gammas) != heads:
-            raise InputError(f"{len(gammas)} gammas for {heads} heads: expected one number, or one per head")
+            raise InputError(
+                f"{len(gammas)} gammas for {heads} heads: expected one number, or one per head"
+            )
         if not all(0 < g <= 1 for g in gammas):
             raise InputError(f"gamma={gamma}: expected numbers in (0, 1]; 1 forgets nothing")
         if learned and 1.0 in gammas:
@@ -51,14 +60,23 @@ class Memory(Exact):
         self.heads = heads
         self.value = nn.Linear(width, width)
         # A learned gamma is a sigmoid, which keeps it in (0, 1); the logarithm of a fixed one is exact in any dtype.
-        self.rate = nn.Parameter(torch.tensor([math.log(g / (1 - g)) for g in gammas])) if learned else None
+        self.rate = (
+            nn.Parameter(torch.tensor([math.log(g / (1 - g)) for g in gammas])) if learned else None
+        )
         if not learned:
-            self.constant("log", torch.tensor([math.log(g) for g in gammas], dtype=torch.float64, device="cpu"))
+            self.constant(
+                "log",
+                torch.tensor([math.log(g) for g in gammas], dtype=torch.float64, device="cpu"),
+            )
 
     def log_gamma(self, dtype: torch.dtype) -> Float[Tensor, "h"]:
         """Return log(gamma) of each head, in float32 or float64."""
         kind = torch.float64 if dtype == torch.float64 else torch.float32
-        return self.get_buffer("log").to(kind) if self.rate is None else F.logsigmoid(self.rate.to(kind))
+        return (
+            self.get_buffer("log").to(kind)
+            if self.rate is None
+            else F.logsigmoid(self.rate.to(kind))
+        )
 
     @property
     def gamma(self) -> Float[Tensor, "h"]:
@@ -83,8 +101,13 @@ class Memory(Exact):
         """
         v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, e)
         log = self.log_gamma(x.dtype)[:, None, None]
-        carry = None if state is None else state.unflatten(-1, (self.heads, -1))[:, :, None]  # (b, h, 1, e)
-        changes = None if documents is None else F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
+        # (b, h, 1, e)
+        carry = None if state is None else state.unflatten(-1, (self.heads, -1))[:, :, None]
+        changes = (
+            None
+            if documents is None
+            else F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
+        )
         out = []
         for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
             i = torch.arange(part.shape[2], device=x.device)
@@ -103,7 +126,9 @@ class Memory(Exact):
             out.append(memory)
         return torch.cat(out, dim=2).transpose(1, 2).flatten(2) if out else x
 
-    def step(self, x: Float[Tensor, "b d"], state: Float[Tensor, "b d"] | None = None) -> Float[Tensor, "b d"]:
+    def step(
+        self, x: Float[Tensor, "b d"], state: Float[Tensor, "b d"] | None = None
+    ) -> Float[Tensor, "b d"]:
         """Return the memory after one more token: gamma * state + W x + b."""
         now = self.value(x)
         if state is None:

@@ -17,9 +17,12 @@ from .words import MLPKind
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """GPT-2's GELU, which approximates the error function by a tanh (Hendrycks and Gimpel 2016)."""
-    if torch.compiler.is_compiling() and x.is_cuda:  # tanh u = 2 sigmoid(2u) - 1, fewer instructions on a GPU
+    # tanh u = 2 sigmoid(2u) - 1, fewer instructions on a GPU
+    if torch.compiler.is_compiling() and x.is_cuda:
         wide = x.float()
-        return (wide * torch.sigmoid(1.5957691216057308 * (wide + 0.044715 * wide * wide * wide))).to(x.dtype)
+        return (
+            wide * torch.sigmoid(1.5957691216057308 * (wide + 0.044715 * wide * wide * wide))
+        ).to(x.dtype)
     return F.gelu(x, approximate="tanh")
 
 
@@ -78,5 +81,9 @@ class MLP(nn.Module):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        inner = ACTIVATIONS[self.kind](self.up(x)) if self.gate is None else GATES[self.kind](self.gate(x)) * self.up(x)
+        inner = (
+            ACTIVATIONS[self.kind](self.up(x))
+            if self.gate is None
+            else GATES[self.kind](self.gate(x)) * self.up(x)
+        )
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)

@@ -19,7 +19,8 @@ CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {
     "gru": nn.GRU,
     "lstm": nn.LSTM,
 }
-State = Tensor | tuple[Tensor, Tensor]  # (layers x directions, b, d); for an LSTM also its cell state
+# (layers x directions, b, d); for an LSTM also its cell state
+State = Tensor | tuple[Tensor, Tensor]
 
 
 class Recurrent(nn.Module):
@@ -58,15 +59,25 @@ class Recurrent(nn.Module):
         super().__init__()
         one_of("cell", cell, CELLS)
         self.cell = CELLS[cell](
-            width, hidden or width, depth, batch_first=True, bidirectional=bidirectional,
+            width,
+            hidden or width,
+            depth,
+            batch_first=True,
+            bidirectional=bidirectional,
             dropout=dropout if depth > 1 else 0.0,
-        )  # fmt: skip
+        )
 
-    def forward(self, x: Float[Tensor, "b t d"], *, lengths: PerRow | None = None) -> Float[Tensor, "b t o"]:
+    def forward(
+        self, x: Float[Tensor, "b t d"], *, lengths: PerRow | None = None
+    ) -> Float[Tensor, "b t o"]:
         return self.run(x, lengths=lengths)[0]
 
     def run(
-        self, x: Float[Tensor, "b t d"], state: State | None = None, *, lengths: PerRow | None = None
+        self,
+        x: Float[Tensor, "b t d"],
+        state: State | None = None,
+        *,
+        lengths: PerRow | None = None,
     ) -> tuple[Float[Tensor, "b t o"], State]:
         """Return the outputs and the state after each row's last token.
 
@@ -80,10 +91,14 @@ class Recurrent(nn.Module):
             return out, state
         sizes = torch.as_tensor(lengths).reshape(-1).cpu()
         if sizes.is_floating_point() or sizes.shape[0] not in (1, x.shape[0]):
-            raise InputError(f"lengths={lengths}: expected an int, or {x.shape[0]} ints, one per row")
+            raise InputError(
+                f"lengths={lengths}: expected an int, or {x.shape[0]} ints, one per row"
+            )
         sizes = sizes.expand(x.shape[0])
         if int(sizes.min()) < 1 or int(sizes.max()) > x.shape[1]:
-            raise InputError(f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}")
+            raise InputError(
+                f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}"
+            )
         packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
         out, state = self.cell(packed, state)
         return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], state

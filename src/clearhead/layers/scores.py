@@ -88,7 +88,9 @@ class Additive(nn.Module):
         super().__init__()
         self.v = nn.Parameter(torch.empty(heads, head).uniform_(-(head**-0.5), head**-0.5))
 
-    def forward(self, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"]) -> Float[Tensor, "b h q k"]:
+    def forward(
+        self, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"]
+    ) -> Float[Tensor, "b h q k"]:
         k = repeat_heads(k, q.shape[1])
         hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (b, h, q, k, e)
         return torch.einsum("bhqke,he->bhqk", hidden, self.v)
@@ -111,7 +113,9 @@ class Bilinear(nn.Module):
     def __init__(self, head: int, heads: int = 1, *, key: int | None = None) -> None:
         super().__init__()
         key = head if key is None else key
-        self.weight = nn.Parameter(torch.empty(heads, head, key).uniform_(-(head**-0.5), head**-0.5))
+        self.weight = nn.Parameter(
+            torch.empty(heads, head, key).uniform_(-(head**-0.5), head**-0.5)
+        )
 
     def forward(
         self, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k f"]

@@ -42,7 +42,12 @@ def sdpa(
     if grouped and mask is not None and q.is_cuda:  # no CUDA kernel takes both groups and a mask
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         grouped = False
-    how: dict[str, Any] = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}
+    how: dict[str, Any] = {
+        "dropout_p": dropout,
+        "is_causal": causal,
+        "scale": scale,
+        "enable_gqa": grouped,
+    }
     if _avoids_cudnn(q, k, v, mask):
         out = _CUDNN.without(F.scaled_dot_product_attention, q, k, v, mask, **how)
     else:
@@ -51,7 +56,11 @@ def sdpa(
 
 
 def sdpa_with_lse(
-    q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"], v: Float[Tensor, "b g k f"], scale: float, causal: bool
+    q: Float[Tensor, "b h q e"],
+    k: Float[Tensor, "b g k e"],
+    v: Float[Tensor, "b g k f"],
+    scale: float,
+    causal: bool,
 ) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"]] | None:
     """Return what `sdpa` returns without a mask, to the bit, and the log-sum-exp of each query's scores.
 
@@ -59,7 +68,9 @@ def sdpa_with_lse(
     call that. None if that operator returns no log-sum-exp, if SDPA would pad or repeat its inputs first, and under
     autocast, which casts the inputs of SDPA but not those of the operators.
     """
-    same = q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape)
+    same = (
+        q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape)
+    )
     if not same or torch.is_autocast_enabled(q.device.type):
         return None
     if _avoids_cudnn(q, k, v):
@@ -73,9 +84,13 @@ def sdpa_with_lse(
 
 
 def kernel_with_lse(
-    choice: int, q: Float[Tensor, "b h q e"], k: Float[Tensor, "b g k e"], v: Float[Tensor, "b g k f"], scale: float,
+    choice: int,
+    q: Float[Tensor, "b h q e"],
+    k: Float[Tensor, "b g k e"],
+    v: Float[Tensor, "b g k f"],
+    scale: float,
     causal: bool,
-) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"]] | None:  # fmt: skip
+) -> tuple[Float[Tensor, "b h q f"], Float[Tensor, "b h q"]] | None:
     """Return the output and the log-sum-exp of the kernel that SDPA has chosen; None if that returns none.
 
     Args:
@@ -88,13 +103,19 @@ def kernel_with_lse(
     """
     ops = torch.ops.aten
     if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
-        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+        out, lse = ops._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal, scale=scale
+        )
         return out, lse
     if choice == SDPBackend.CUDNN_ATTENTION.value:
-        out, lse, *_ = ops._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+        out, lse, *_ = ops._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, causal, False, scale=scale
+        )
         return out, lse.reshape(q.shape[:3])
     if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
-        out, lse, *_ = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+        out, lse, *_ = ops._scaled_dot_product_flash_attention(
+            q, k, v, 0.0, causal, False, scale=scale
+        )
         return out, lse
     return None
 
@@ -118,7 +139,9 @@ def _avoids_cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -
     """Whether to keep SDPA from choosing cuDNN; a compiled graph has few shapes, so it is left to choose."""
     if not q.is_cuda or traced():
         return False
-    gradient = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
+    gradient = torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in (q, k, v, mask)
+    )
     return not cudnn_pays(q.shape[2], gradient)
 
 

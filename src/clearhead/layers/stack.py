@@ -47,7 +47,9 @@ class Stack(nn.Module):
         one_of("activation", activation, ACTIVATIONS)
         self.connect, self.activation = connect, activation
         dense = connect == "dense"
-        self.layers = nn.ModuleList(nn.Linear(width * (k + 1 if dense else 1), width) for k in range(depth))
+        self.layers = nn.ModuleList(
+            nn.Linear(width * (k + 1 if dense else 1), width) for k in range(depth)
+        )
         self.norms = nn.ModuleList(make_norm(norm, width) for _ in range(depth))
         self.readout = nn.Linear(width * (depth + 1 if dense else 1), width)
 

@@ -25,180 +25,73 @@ word_attention      how often a head attends from one word to another, in senten
 linear_baseline     a linear model with readable weights; fit_words, fit_pixels
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from .. import lazy
 
-from ..errors import InputError, Notice
-from .capture.edits import patch, scale, silence
-from .capture.tape import Tape
-from .capture.text_counter import new_text
-from .capture.watch import edit, watch
-from .causes.head_effects import HeadEffects, head_effects
-from .maps.attention_map import AttentionMap
-from .maps.statistics import MEANING, statistics
-from .maps.text_attention import TextAttention, attention
-from .representation.cka import Similarity, cka, cka_of_features
-from .representation.features import features
-from .representation.fields import Fields, receptive_fields
-from .representation.pictures import (
-    PatchColours,
-    PictureGrid,
-    PositionSimilarity,
-    feature_maps,
-    filters,
-    patch_colours,
-    position_similarity,
-)
-from .representation.projection import Projection, neighbours, project, word_neighbours
+if TYPE_CHECKING:
+    from ..errors import Notice as Notice
+    from .capture.edits import patch as patch
+    from .capture.edits import scale as scale
+    from .capture.edits import silence as silence
+    from .capture.tape import Tape as Tape
+    from .capture.text_counter import new_text as new_text
+    from .capture.watch import edit as edit
+    from .capture.watch import watch as watch
+    from .causes.attention_effects import AttentionEffects as AttentionEffects
+    from .causes.attention_effects import attention_effects as attention_effects
+    from .causes.head_effects import HeadEffects as HeadEffects
+    from .causes.head_effects import head_effects as head_effects
+    from .causes.logit_attribution import LogitAttribution as LogitAttribution
+    from .causes.logit_attribution import LogitPart as LogitPart
+    from .causes.logit_attribution import logit_attribution as logit_attribution
+    from .causes.logit_lens import LogitLens as LogitLens
+    from .causes.logit_lens import logit_lens as logit_lens
+    from .causes.patching import Patching as Patching
+    from .causes.patching import patching as patching
+    from .examples.linear_models import LinearModel as LinearModel
+    from .examples.linear_models import fit_pixels as fit_pixels
+    from .examples.linear_models import fit_words as fit_words
+    from .examples.linear_models import linear_baseline as linear_baseline
+    from .examples.word_attention import Sentence as Sentence
+    from .examples.word_attention import WordAttention as WordAttention
+    from .examples.word_attention import read_sentences as read_sentences
+    from .examples.word_attention import word_attention as word_attention
+    from .maps.attention_map import AttentionMap as AttentionMap
+    from .maps.cls_maps import ClsMaps as ClsMaps
+    from .maps.cls_maps import cls_maps as cls_maps
+    from .maps.layer_statistics import distance as distance
+    from .maps.layer_statistics import entropy as entropy
+    from .maps.layer_statistics import received as received
+    from .maps.rollout import gradient_rollout as gradient_rollout
+    from .maps.rollout import rollout as rollout
+    from .maps.sinks import AttentionView as AttentionView
+    from .maps.sinks import attention_view as attention_view
+    from .maps.statistics import MEANING as MEANING
+    from .maps.statistics import statistics as statistics
+    from .maps.text_attention import TextAttention as TextAttention
+    from .maps.text_attention import attention as attention
+    from .representation.cka import Similarity as Similarity
+    from .representation.cka import cka as cka
+    from .representation.cka import cka_of_features as cka_of_features
+    from .representation.features import features as features
+    from .representation.fields import Fields as Fields
+    from .representation.fields import receptive_fields as receptive_fields
+    from .representation.pictures import PatchColours as PatchColours
+    from .representation.pictures import PictureGrid as PictureGrid
+    from .representation.pictures import PositionSimilarity as PositionSimilarity
+    from .representation.pictures import feature_maps as feature_maps
+    from .representation.pictures import filters as filters
+    from .representation.pictures import patch_colours as patch_colours
+    from .representation.pictures import position_similarity as position_similarity
+    from .representation.projection import Projection as Projection
+    from .representation.projection import neighbours as neighbours
+    from .representation.projection import project as project
+    from .representation.projection import word_neighbours as word_neighbours
+    from .saliency_methods.perturbation import PerturbationCurves as PerturbationCurves
+    from .saliency_methods.perturbation import perturbation_curves as perturbation_curves
+    from .saliency_methods.saliency import SALIENCY_METHODS as SALIENCY_METHODS
+    from .saliency_methods.saliency import Saliency as Saliency
+    from .saliency_methods.saliency import saliency as saliency
 
-# isort: split
-from .maps.cls_maps import ClsMaps, cls_maps
-from .maps.rollout import gradient_rollout, rollout
-from .maps.sinks import AttentionView, attention_view
-from .saliency_methods.perturbation import PerturbationCurves, perturbation_curves
-from .saliency_methods.saliency import SALIENCY_METHODS, Saliency, saliency
-
-# Causes, and the linear baseline.
-from .causes.attention_effects import AttentionEffects, attention_effects  # isort: skip
-from .causes.logit_lens import LogitLens, logit_lens  # isort: skip
-from .examples.linear_models import LinearModel, fit_pixels, fit_words, linear_baseline  # isort: skip
-from .causes.logit_attribution import LogitAttribution, LogitPart, logit_attribution  # isort: skip
-from .causes.patching import Patching, patching  # isort: skip
-from .examples.word_attention import Sentence, WordAttention, read_sentences, word_attention  # isort: skip
-
-__all__ = [
-    "MEANING",
-    "AttentionEffects",
-    "AttentionMap",
-    "HeadEffects",
-    "LinearModel",
-    "LogitAttribution",
-    "LogitLens",
-    "LogitPart",
-    "Notice",
-    "Patching",
-    "Sentence",
-    "Tape",
-    "TextAttention",
-    "WordAttention",
-    "attention",
-    "attention_effects",
-    "distance",
-    "edit",
-    "entropy",
-    "fit_pixels",
-    "fit_words",
-    "head_effects",
-    "linear_baseline",
-    "logit_attribution",
-    "logit_lens",
-    "new_text",
-    "patch",
-    "patching",
-    "read_sentences",
-    "received",
-    "scale",
-    "silence",
-    "statistics",
-    "watch",
-    "word_attention",
-]
-__all__ += [  # similarity, fields and features
-    "Fields",
-    "PatchColours",
-    "PictureGrid",
-    "PositionSimilarity",
-    "Projection",
-    "Similarity",
-    "cka",
-    "cka_of_features",
-    "feature_maps",
-    "features",
-    "filters",
-    "neighbours",
-    "patch_colours",
-    "position_similarity",
-    "project",
-    "receptive_fields",
-    "word_neighbours",
-]
-__all__ += [  # saliency and maps
-    "SALIENCY_METHODS", "AttentionView", "ClsMaps", "PerturbationCurves", "Saliency", "attention_view", "cls_maps",
-    "gradient_rollout", "perturbation_curves", "rollout", "saliency",
-]  # fmt: skip
-
-
-def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:
-    """Return the entropy of each query in every watched attention, layer by layer, in nats.
-
-    Args:
-        tape: A tape of entropies ("...attn.entropy") or maps ("...attn.weights").
-
-    Examples:
-        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
-        >>> with watch(model, "blocks.*.attn.weights") as tape:
-        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
-        >>> entropy(tape).shape
-        torch.Size([3, 1, 2, 4])
-    """
-    return _every(tape, "entropy")
-
-
-def received(tape: Tape) -> Float[Tensor, "l b h k"]:
-    """Return the weight that each key receives from all queries in every watched attention, layer by layer.
-
-    Args:
-        tape: A tape of these sums ("...attn.received") or of maps ("...attn.weights").
-
-    Examples:
-        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
-        >>> with watch(model, "blocks.*.attn.received") as tape:
-        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
-        >>> received(tape).sum(-1).round()[:, 0, 0]
-        tensor([4., 4., 4.])
-    """
-    return _every(tape, "received")
-
-
-def distance(
-    tape: Tape, *, grid: tuple[int, int] | None = None, special: int = 0, rms: bool = False
-) -> Float[Tensor, "l b h q"]:
-    """Return the mean distance from each query to its keys in every watched attention, layer by layer.
-
-    Args:
-        tape: A tape of distances ("...attn.distance", "...attn.rms") or of maps; a grid needs maps.
-        grid: Height and width of a grid of patches; None: tokens on a line.
-        special: Tokens before the grid that have no place in it.
-        rms: The root mean square instead of the mean.
-
-    Examples:
-        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
-        >>> with watch(model, "blocks.*.attn.distance") as tape:
-        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
-        >>> distance(tape)[:, 0, 0, 0]
-        tensor([0., 0., 0.])
-    """
-    return _every(tape, "rms" if rms else "distance", grid=grid, special=special)
-
-
-def _every(tape: Tape, name: str, *, grid: tuple[int, int] | None = None, special: int = 0) -> Tensor:
-    """A statistic of all watched attentions, stacked."""
-    layers = []
-    for path in dict.fromkeys("".join(n.rpartition(".")[:2]) for n in tape.names):  # "blocks.0.attn."
-        if grid is None and path + name in tape:
-            layers.append(tape[path + name])
-        elif path + "weights" in tape:
-            layers.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
-    if not layers:
-        raise InputError(f"this tape has no {name}: watch '...attn.{name}' or '...attn.weights'")
-    sizes = sorted({tuple(x.shape) for x in layers})
-    if len(sizes) > 1:
-        raise InputError(f"layers of sizes {sizes} do not stack: take {name} from the tape one by one")
-    return torch.stack(layers)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+lazy.public_names(__name__)

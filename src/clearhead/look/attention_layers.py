@@ -12,8 +12,10 @@ from ..models import Model
 from .capture.addresses import Tree, matching
 from .capture.watch import watch
 
-KINDS = {  # the kinds of attention, and the addresses of their weights in the models of this library
-    "self": "blocks.**.weights",  # in a model that transformers has opened, whatever its attention is called
+# the kinds of attention, and the addresses of their weights in the models of this library
+KINDS = {
+    # in a model that transformers has opened, whatever its attention is called
+    "self": "blocks.**.weights",
     "encoder": "encoder.blocks.*.attn.weights",
     "decoder": "decoder.blocks.*.attn.weights",
     "cross": "decoder.blocks.*.cross.weights",
@@ -34,10 +36,17 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
     known = tree.known
     ours = {name: known[name][0] for name in matching(pattern, known)}
     if ours:
-        return {_place(name): module.heads for name, module in ours.items() if isinstance(module, Attention)}
+        return {
+            _place(name): module.heads
+            for name, module in ours.items()
+            if isinstance(module, Attention)
+        }
     if model not in _FOUND and isinstance(model, Model) and matching(pattern, tree.possible):
         device = next(model.parameters()).device
-        given = {name: x.to(device) for name, x in model.example_inputs(1, 2, torch.Generator().manual_seed(0)).items()}
+        given = {
+            name: x.to(device)
+            for name, x in model.example_inputs(1, 2, torch.Generator().manual_seed(0)).items()
+        }
         with torch.no_grad(), watch(model, pattern) as tape:
             model(**given)
         _FOUND[model] = {_place(name): map.shape[1] for name, map in tape.match(pattern).items()}

@@ -40,7 +40,8 @@ class Axes:
 
     channels: int  # the axis of the channels
     grid: tuple[int, int] | None = None  # rows and columns of the places; None: they have no grid
-    special: int = 0  # number of tokens before the grid, which have no place in it: a class token, registers
+    # number of tokens before the grid, which have no place in it: a class token, registers
+    special: int = 0
     tokens: bool = False  # the places are one axis, of tokens
     assumed: str = ""  # what was assumed without evidence
 
@@ -71,7 +72,8 @@ class Layout:
 
     tree: Tree
     calls: list[Call] = field(default_factory=list)  # in the order in which the modules ended
-    given: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the shape of each module's first tensor
+    # the shape of each module's first tensor
+    given: dict[str, tuple[int, ...]] = field(default_factory=dict)
     arguments: list[tuple[Any, Any]] = field(default_factory=list)  # of the last call of the model
     _widths: dict[str, set[int]] = field(default_factory=dict)
 
@@ -92,7 +94,9 @@ class Layout:
         """
         found = self._decide(address, tuple(x.shape), sums_to_1(x))
         if found.assumed:
-            warnings.warn(f"{address!r} gave a tensor {tuple(x.shape)}: {found.assumed}", Notice, stacklevel=3)
+            warnings.warn(
+                f"{address!r} gave a tensor {tuple(x.shape)}: {found.assumed}", Notice, stacklevel=3
+            )
         return found
 
     def check_order(self, address: str) -> None:
@@ -104,14 +108,23 @@ class Layout:
         Args:
             address: The address of one of the layers, or of what is inside of it.
         """
-        members = [names for names in self._lists(lambda _: True) if any(_is_in(address, name) for name in names)]
+        members = [
+            names
+            for names in self._lists(lambda _: True)
+            if any(_is_in(address, name) for name in names)
+        ]
         first = members[0][0] if members else ""
         given = self.given.get(first, ())
         axes = self.places(given[1]) if len(given) == 3 else None
-        if axes is None or axes.grid is None or not first or self.tree.root.training:  # dropout changes all tokens
+        # dropout changes all tokens
+        if axes is None or axes.grid is None or not first or self.tree.root.training:
             return
         (args, named), (rows, columns) = self.arguments[-1], axes.grid
-        corner = (..., slice(max(1, self.given[""][2] // rows)), slice(-max(1, self.given[""][3] // columns), None))
+        corner = (
+            ...,
+            slice(max(1, self.given[""][2] // rows)),
+            slice(-max(1, self.given[""][3] // columns), None),
+        )
 
         def changed(x: Any) -> Any:
             if not isinstance(x, Tensor) or tuple(x.shape) != self.given[""]:
@@ -122,12 +135,15 @@ class Layout:
 
         read: list[Tensor] = []
         hook = self.tree.modules[first].register_forward_pre_hook(
-            lambda _, args, named: read.append(first_tensor((*args, *named.values()))), with_kwargs=True
+            lambda _, args, named: read.append(first_tensor((*args, *named.values()))),
+            with_kwargs=True,
         )
         try:
             with torch.no_grad():
                 self.tree.root(*args, **named)
-                self.tree.root(*map(changed, args), **{name: changed(x) for name, x in named.items()})
+                self.tree.root(
+                    *map(changed, args), **{name: changed(x) for name, x in named.items()}
+                )
         finally:
             hook.remove()
         places = axes.on_grid((read[0] - read[-1]).abs()).sum((0, 1))
@@ -154,7 +170,9 @@ class Layout:
         grids = {(y, x) for y, x in maps if 1 < y * x <= tokens <= y * x + MOST_SPECIAL}
         merged = {(y, x) for y, x in maps if y * x > tokens > 1}
         while not grids and merged:
-            merged = {half for y, x in merged for half in ((y // 2, x // 2), (-(-y // 2), -(-x // 2)))}
+            merged = {
+                half for y, x in merged for half in ((y // 2, x // 2), (-(-y // 2), -(-x // 2)))
+            }
             grids = {(y, x) for y, x in merged if y * x == tokens}
             merged = {(y, x) for y, x in merged if y * x > tokens}
         if not grids:
@@ -176,7 +194,12 @@ class Layout:
         found: dict[str, Axes] = {}
         for call in self.calls:
             axes = self._found(call)
-            if call.path and call.shape[0] == self.rows and axes is not None and axes.grid is not None:
+            if (
+                call.path
+                and call.shape[0] == self.rows
+                and axes is not None
+                and axes.grid is not None
+            ):
                 found.pop(call.path, None)
                 found[call.path] = axes
         wide = {path: axes for path, axes in found.items() if axes.grid not in (None, (1, 1))}
@@ -190,7 +213,9 @@ class Layout:
 
     def blocks(self, tokens: int) -> list[str]:
         """The layers whose outputs have this many tokens: the longest list of modules of one class."""
-        ends = {call.path for call in self.calls if len(call.shape) == 3 and call.shape[1] == tokens}
+        ends = {
+            call.path for call in self.calls if len(call.shape) == 3 and call.shape[1] == tokens
+        }
         return max(self._lists(ends.__contains__), key=len, default=[])
 
     def choose(self, layer: str | int, layers: list[str]) -> str:
@@ -201,7 +226,11 @@ class Layout:
                 of a stage (`stages.0`, `stages.1` ...) in a convolutional network.
             layers: The addresses that fit.
         """
-        stages = list(dict.fromkeys(".".join(path.split(".")[:2]) for path in layers if path.startswith("stages.")))
+        stages = list(
+            dict.fromkeys(
+                ".".join(path.split(".")[:2]) for path in layers if path.startswith("stages.")
+            )
+        )
         if isinstance(layer, int):
             numbered = stages or layers
             if not -len(numbered) <= layer < len(numbered):
@@ -223,7 +252,10 @@ class Layout:
         """The members of the outermost lists of modules of one class that all fit, in the model's order."""
         found: dict[str, list[str]] = {}
         for path, module in self.tree.parts:
-            if not isinstance(module, nn.ModuleList | nn.Sequential) or len({*map(type, module)}) != 1:
+            if (
+                not isinstance(module, nn.ModuleList | nn.Sequential)
+                or len({*map(type, module)}) != 1
+            ):
                 continue
             names = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
             inside = any(_is_in(path, outer) for outer in found)
@@ -256,17 +288,26 @@ class Layout:
         by_shape = self._axes_by_shape(shape)
         channels = self._channels(address, path, shape, by_shape or {1, last})
         if channels is None:
-            return Axes(channels=1, assumed=f"nothing says which axis has the channels; {_form(shape, 1)} is assumed")
+            return Axes(
+                channels=1,
+                assumed=f"nothing says which axis has the channels; {_form(shape, 1)} is assumed",
+            )
         # Without the aspect ratio of the image, two axes are a grid only if a layer of torch makes them one.
-        if last > 3 or not (channels in by_shape or (channels == 1 and self._axis_of_layers_inside(path, shape) == 1)):
+        if last > 3 or not (
+            channels in by_shape
+            or (channels == 1 and self._axis_of_layers_inside(path, shape) == 1)
+        ):
             return Axes(channels=channels)
         return Axes(channels=channels, grid=_grid(shape, channels))
 
-    def _channels(self, address: str, path: str, shape: tuple[int, ...], allowed: set[int]) -> int | None:
+    def _channels(
+        self, address: str, path: str, shape: tuple[int, ...], allowed: set[int]
+    ) -> int | None:
         """The axis of channels, one of those allowed; None if nothing decides."""
         last = len(shape) - 1
         certain = fixed_channels(self.tree.modules[path], last) if address == path else None
-        if certain == 1 or certain in allowed:  # a matrix may also be applied to the rows of an image
+        # a matrix may also be applied to the rows of an image
+        if certain == 1 or certain in allowed:
             return certain
         by_widths = self._axis_by_widths(path, shape, allowed)
         if by_widths is not None:
@@ -286,9 +327,12 @@ class Layout:
         """The axes of (b, t, c), or of (b, c, t): a convolution over time, or a layer that mixes tokens."""
         convolution = any(isinstance(part, FIRST_1D) for part in self.tree.modules[path].modules())
         wide = self._own_widths(path)
-        if self._is_swapped(path, shape) or (convolution and shape[1] in wide and shape[2] not in wide):
+        if self._is_swapped(path, shape) or (
+            convolution and shape[1] in wide and shape[2] not in wide
+        ):
             return Axes(channels=1, tokens=True)
-        of_text = any(len(self.given.get(outer, ())) == 2 for outer in _around(path)[1:-1])  # it was called with ids
+        # it was called with ids
+        of_text = any(len(self.given.get(outer, ())) == 2 for outer in _around(path)[1:-1])
         places = None if of_text else self.places(shape[1])
         return places or Axes(channels=2, tokens=True)
 
@@ -313,7 +357,12 @@ class Layout:
             if len(given) == 3:
                 tokens = given[1]
                 keys = shape[-1] == tokens or shape[1] == shape[2] == tokens
-                return keys and tokens > 1 and shape[1] * shape[2] != tokens and shape[-2] * shape[-1] != tokens
+                return (
+                    keys
+                    and tokens > 1
+                    and shape[1] * shape[2] != tokens
+                    and shape[-2] * shape[-1] != tokens
+                )
         return False
 
     def _axes_by_shape(self, shape: tuple[int, ...]) -> set[int]:
@@ -324,7 +373,8 @@ class Layout:
         height, width = image[2:]
 
         def fits(rows: int, columns: int) -> bool:
-            return abs(rows * width - columns * height) < max(height, width)  # less than a row or column too many
+            # less than a row or column too many
+            return abs(rows * width - columns * height) < max(height, width)
 
         return {axis for axis, grid in ((1, shape[2:]), (3, shape[1:3])) if fits(*grid)}
 
@@ -340,7 +390,11 @@ class Layout:
         """The axis of channels of the first layer of torch that reads or returns this shape, inside or just around."""
         for around in _around(path):
             for call in self.calls:
-                if _is_in(call.path, around) and call.channels is not None and shape in (call.given, call.shape):
+                if (
+                    _is_in(call.path, around)
+                    and call.channels is not None
+                    and shape in (call.given, call.shape)
+                ):
                     return call.channels
         return None
 
@@ -380,14 +434,18 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[Layout]:
                 layout.arguments[:] = [(args, named)]
 
         def after(module: nn.Module, _: Any, out: Any, path: str = path) -> None:
-            x = find_tensor(out) if isinstance(out, Tensor | tuple | list) else None  # not the output of a whole model
+            # not the output of a whole model
+            x = find_tensor(out) if isinstance(out, Tensor | tuple | list) else None
             if x is not None and threading.get_ident() == thread:
                 layout.calls.append(
                     Call(
-                        path=path, given=layout.given.get(path, ()), shape=tuple(x.shape),
-                        channels=fixed_channels(module, x.ndim - 1), weights=values and sums_to_1(x),
+                        path=path,
+                        given=layout.given.get(path, ()),
+                        shape=tuple(x.shape),
+                        channels=fixed_channels(module, x.ndim - 1),
+                        weights=values and sums_to_1(x),
                     )
-                )  # fmt: skip
+                )
 
         hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
         hooks.append(module.register_forward_hook(after))
@@ -436,7 +494,9 @@ def find_tensor(out: Any) -> Tensor | None:
     """The tensor that a module returned, or the first of several; None if there is none."""
     if isinstance(out, Tensor):
         return out
-    values = out.values() if hasattr(out, "values") else out if isinstance(out, tuple | list) else ()
+    values = (
+        out.values() if hasattr(out, "values") else out if isinstance(out, tuple | list) else ()
+    )
     return next((x for x in values if isinstance(x, Tensor)), None)
 
 
@@ -444,7 +504,9 @@ def first_tensor(out: Any) -> Tensor:
     """The tensor that a module returned, or the first of several; raises if there is none."""
     x = find_tensor(out)
     if x is None:
-        raise InputError(f"a module returned a {type(out).__name__} without a tensor: expected a layer's output")
+        raise InputError(
+            f"a module returned a {type(out).__name__} without a tensor: expected a layer's output"
+        )
     return x
 
 

@@ -47,14 +47,25 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
     lists = layer_lists(given.model)
     name = type(given.model).__name__
     if not lists:
-        raise InputError(f"this {name} has no list of layers with attention: expected a transformer of any kind")
-    chosen = {path: names for path, names in lists.items() if stack is None or stack in path.split(".")}
+        raise InputError(
+            f"this {name} has no list of layers with attention: expected a transformer of any kind"
+        )
+    chosen = {
+        path: names for path, names in lists.items() if stack is None or stack in path.split(".")
+    }
     if not chosen:
         parts = {part for path in lists for part in path.split(".")}
-        known = sorted(parts & {"encoder", "decoder"}) or sorted({path.split(".")[0] for path in lists})
-        raise InputError(f"stack={stack!r}: expected one of {', '.join(known)}{nearest(stack or '', known)}")
+        known = sorted(parts & {"encoder", "decoder"}) or sorted(
+            {path.split(".")[0] for path in lists}
+        )
+        raise InputError(
+            f"stack={stack!r}: expected one of {', '.join(known)}{nearest(stack or '', known)}"
+        )
     path = max(chosen, key=lambda path: len(chosen[path]))
-    with torch.no_grad(), watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape:
+    with (
+        torch.no_grad(),
+        watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape,
+    ):
         given.model(*given.args, **given.row)
     seen = {address.removesuffix(".weights"): tape.calls(address)[0] for address in tape.names}
     if not seen:
@@ -68,10 +79,19 @@ def layer_lists(model: nn.Module) -> dict[str, list[str]]:
     tree, found = Tree(model), dict[str, list[str]]()
     attending = set(tree.attending)
     for path, module in tree.parts:
-        layers = list(module.children()) if isinstance(module, nn.ModuleList | nn.Sequential) else []
-        if not path or len({*map(type, layers)}) != 1 or any(path.startswith(f"{other}.") for other in found):
+        layers = (
+            list(module.children()) if isinstance(module, nn.ModuleList | nn.Sequential) else []
+        )
+        if (
+            not path
+            or len({*map(type, layers)}) != 1
+            or any(path.startswith(f"{other}.") for other in found)
+        ):
             continue
-        if all(any(isinstance(part, Attention) or part in attending for part in one.modules()) for one in layers):
+        if all(
+            any(isinstance(part, Attention) or part in attending for part in one.modules())
+            for one in layers
+        ):
             found[path] = [f"{path}.{name}" for name, _ in module.named_children()]
     return found
 
@@ -79,14 +99,21 @@ def layer_lists(model: nn.Module) -> dict[str, list[str]]:
 def _layer(modules: dict[str, nn.Module], at: str, seen: dict[str, int]) -> Layer:
     inside = [name for name in seen if f"{name}.".startswith(f"{at}.")]
     if any("@" in name for name in inside) or len(inside) > 2:
-        raise InputError(f"the layer {at} attends {len(inside)} times: expected self-attention and cross-attention")
+        raise InputError(
+            f"the layer {at} attends {len(inside)} times: expected self-attention and cross-attention"
+        )
     children = [".".join(name.split(".")[: at.count(".") + 2]) for name in inside]
     both: list[str | None] = [*children, None, None]
     attends: list[str | None] = [*inside, None, None]
     return Layer(
-        output=at, attention=both[0], attends=attends[0], heads=seen[inside[0]] if inside else 0, cross=both[1],
-        cross_attends=attends[1], mlp=_mlp(modules, at, children),
-    )  # fmt: skip
+        output=at,
+        attention=both[0],
+        attends=attends[0],
+        heads=seen[inside[0]] if inside else 0,
+        cross=both[1],
+        cross_attends=attends[1],
+        mlp=_mlp(modules, at, children),
+    )
 
 
 def _mlp(modules: dict[str, nn.Module], at: str, attention: list[str]) -> str | None:
@@ -95,15 +122,19 @@ def _mlp(modules: dict[str, nn.Module], at: str, attention: list[str]) -> str | 
     Where the two are not in one module (torch.nn, OPT, BERT of transformers) it is the last matrix, whose output is
     the MLP's.
     """
-    others = {name: child for name, child in modules[at].named_children() if f"{at}.{name}" not in attention}
+    others = {
+        name: child
+        for name, child in modules[at].named_children()
+        if f"{at}.{name}" not in attention
+    }
     whole = [name for name, child in others.items() if sum(map(has_matrix, child.modules())) >= 2]
     if whole:
         return f"{at}.{whole[-1]}"
     parts = [
-        path for path, part in modules.items()
-        if any(f"{path}.".startswith(f"{at}.{name}.") for name in others)
-        and has_matrix(part)
-    ]  # fmt: skip
+        path
+        for path, part in modules.items()
+        if any(f"{path}.".startswith(f"{at}.{name}.") for name in others) and has_matrix(part)
+    ]
     return parts[-1] if len(parts) > 1 else None
 
 
@@ -124,7 +155,13 @@ VIEWS: dict[str, Callable[[Layer], str | None]] = {
 
 def view_addresses(stack: LayerStack, what: str) -> list[str]:
     """The address of one view of every layer; raises if the layers do not have it, and says which views they have."""
-    fit = [name for name, view in VIEWS.items() if all(view(layer) is not None for layer in stack.layers)]
+    fit = [
+        name
+        for name, view in VIEWS.items()
+        if all(view(layer) is not None for layer in stack.layers)
+    ]
     if what not in fit:
-        raise InputError(f"what={what!r}: the layers {stack.name}.* have {', '.join(fit)}{nearest(what, fit)}")
+        raise InputError(
+            f"what={what!r}: the layers {stack.name}.* have {', '.join(fit)}{nearest(what, fit)}"
+        )
     return [address for layer in stack.layers if (address := VIEWS[what](layer)) is not None]

@@ -28,8 +28,10 @@ ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
 ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
 LOGITS = 1 << 24  # logits that are in memory at a time
 
-Given = str | ImageLike | Tensor | Mapping[str, Tensor]  # a text, an image, or the arguments of a torch module
-Target = str | int | tuple[str | int, str | int]  # a class or token; a pair: the difference of both is measured
+# a text, an image, or the arguments of a torch module
+Given = str | ImageLike | Tensor | Mapping[str, Tensor]
+# a class or token; a pair: the difference of both is measured
+Target = str | int | tuple[str | int, str | int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +73,11 @@ class ModelInput:
         """The number of tokens of one row, source and target together, as far as it is known from the input."""
         if self.grid is not None:
             return self.grid[0] * self.grid[1] + self.special
-        sizes = [x.shape[1] for x in (*self.args, *self.row.values()) if isinstance(x, Tensor) and x.ndim in (2, 3)]
+        sizes = [
+            x.shape[1]
+            for x in (*self.args, *self.row.values())
+            if isinstance(x, Tensor) and x.ndim in (2, 3)
+        ]
         return max(1, sum(sizes))
 
     def names(self, length: int, *, decoder: bool = False) -> list[str]:
@@ -81,7 +87,9 @@ class ModelInput:
                 return pieces
         if self.grid is not None and length == self.tokens:
             cells = [f"{y},{x}" for y in range(self.grid[0]) for x in range(self.grid[1])]
-            before = ["<class>", *(f"<register {i}>" for i in range(1, self.special))][: self.special]
+            before = ["<class>", *(f"<register {i}>" for i in range(1, self.special))][
+                : self.special
+            ]
             return [*before, *cells]
         return [str(i) for i in range(length)]
 
@@ -113,7 +121,8 @@ class ModelInput:
         model: Any = self.model
         whole = self.bundle is None or not self.bundle.can & {"predict", "fill", "translate"}
         if not whole and at is not None and hasattr(model, "states"):
-            logits: Tensor = model.head(model.states(*args, **row)[:, at])  # of one position only, to save memory
+            # of one position only, to save memory
+            logits: Tensor = model.head(model.states(*args, **row)[:, at])
             return logits
         out = model(*args, **row)
         out = getattr(out, "logits", out)
@@ -165,14 +174,26 @@ def model_input(
             given = read_foreign_text(model, tokenizer, given, written)
     module = module_of(model)
     if module.training:
-        raise InputError(f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed")
-    if isinstance(given, Tensor | Mapping) and not (isinstance(model, Bundle) and isinstance(given, Tensor)):
+        raise InputError(
+            f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed"
+        )
+    if isinstance(given, Tensor | Mapping) and not (
+        isinstance(model, Bundle) and isinstance(given, Tensor)
+    ):
         args = (given,) if isinstance(given, Tensor) else ()
         row: dict[str, Any] = {} if isinstance(given, Tensor) else dict(given)
-        wrong = [tuple(x.shape) for x in (*args, *row.values()) if isinstance(x, Tensor) and x.shape[:1] != (1,)]
+        wrong = [
+            tuple(x.shape)
+            for x in (*args, *row.values())
+            if isinstance(x, Tensor) and x.shape[:1] != (1,)
+        ]
         if wrong:
-            raise InputError(f"tensors of shapes {wrong}: expected one row, the first axis of size 1")
-        return _named_tokens(ModelInput(model=module, bundle=None, args=args, row=row, pieces=None), tokenizer)
+            raise InputError(
+                f"tensors of shapes {wrong}: expected one row, the first axis of size 1"
+            )
+        return _named_tokens(
+            ModelInput(model=module, bundle=None, args=args, row=row, pieces=None), tokenizer
+        )
     if not isinstance(model, Bundle):
         raise InputError(
             f"a bare {type(module).__name__} was given a {type(given).__name__}: expected a tensor with one row or a "
@@ -194,19 +215,25 @@ def _named_tokens(one: ModelInput, tokenizer: Any) -> ModelInput:
     mask_id = getattr(tokenizer, "mask_token_id", None)
     masks = [place for place, i in enumerate(ids[0].tolist()) if i == mask_id]
     return replace(
-        one, tokenizer=tokenizer, pieces=tokenizer_pieces(tokenizer, ids[0].tolist()),
+        one,
+        tokenizer=tokenizer,
+        pieces=tokenizer_pieces(tokenizer, ids[0].tolist()),
         written=None if written is None else tokenizer_pieces(tokenizer, written[0].tolist()),
         mask=masks[0] if masks else None,
-    )  # fmt: skip
+    )
 
 
 def _read_text(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
     _check_text(bundle, given)
     ids, masks = read_ids(bundle, given)
     return ModelInput(
-        model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={},
-        pieces=pieces_of(bundle, ids), mask=masks[0] if len(masks) == 1 else None,
-    )  # fmt: skip
+        model=bundle.model,
+        bundle=bundle,
+        args=(row_of(bundle, ids),),
+        row={},
+        pieces=pieces_of(bundle, ids),
+        mask=masks[0] if len(masks) == 1 else None,
+    )
 
 
 def _read_pair(bundle: Bundle, given: Any, written: str | None) -> ModelInput:
@@ -216,9 +243,13 @@ def _read_pair(bundle: Bundle, given: Any, written: str | None) -> ModelInput:
     begun = pair.written(written)[:-1].tolist() if written else []
     ids = np.array([*bundle.decoder_prompt(), *begun], np.int64)
     return ModelInput(
-        model=bundle.model, bundle=bundle, args=(row_of(bundle, ids),), row={"source": row_of(bundle, source)},
-        pieces=pair.source.pieces(source), written=pair.target.pieces(ids),
-    )  # fmt: skip
+        model=bundle.model,
+        bundle=bundle,
+        args=(row_of(bundle, ids),),
+        row={"source": row_of(bundle, source)},
+        pieces=pair.source.pieces(source),
+        written=pair.target.pieces(ids),
+    )
 
 
 def _read_image(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
@@ -226,9 +257,14 @@ def _read_image(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
     embed: Any = getattr(bundle.model, "embed", None)
     grid = embed.size(*pixels.shape[-2:]) if hasattr(embed, "size") else None
     return ModelInput(
-        model=bundle.model, bundle=bundle, args=(pixels,), row={}, pieces=None, grid=grid,
+        model=bundle.model,
+        bundle=bundle,
+        args=(pixels,),
+        row={},
+        pieces=None,
+        grid=grid,
         special=getattr(embed, "special", 0),
-    )  # fmt: skip
+    )
 
 
 _READ = {"tokens": _read_text, "pairs": _read_pair, "images": _read_image}
@@ -239,13 +275,17 @@ def row_of(bundle: Bundle, ids: np.ndarray) -> Tensor:
     if not len(ids):
         raise InputError("the text is empty: expected a token or more")
     if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
-        raise InputError(f"the text has {len(ids)} tokens: this model reads {bundle.max_tokens} at once")
+        raise InputError(
+            f"the text has {len(ids)} tokens: this model reads {bundle.max_tokens} at once"
+        )
     return torch.from_numpy(ids)[None].to(bundle.device)
 
 
 def _check_text(bundle: Bundle, given: Any) -> None:
     if not isinstance(given, str):
-        raise InputError(f"this {bundle.name} reads text: expected a string, got {type(given).__name__}")
+        raise InputError(
+            f"this {bundle.name} reads text: expected a string, got {type(given).__name__}"
+        )
 
 
 def _expanded(x: Any, rows: int) -> Any:
@@ -263,14 +303,24 @@ class Answer:
     @property
     def name(self) -> str:
         """The answer, or both, in words."""
-        return self.names[0] if len(self.names) == 1 else " against ".join(name.strip() or name for name in self.names)
+        return (
+            self.names[0]
+            if len(self.names) == 1
+            else " against ".join(name.strip() or name for name in self.names)
+        )
 
     def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
         """The log-probability of the answer in each row, or the difference of the two."""
         logp = logits.log_softmax(-1)
         if max(self.ids) >= logp.shape[1]:
-            raise InputError(f"target={max(self.ids)}: there are {logp.shape[1]} outputs, counted from 0")
-        return logp[:, self.ids[0]] if len(self.ids) == 1 else logp[:, self.ids[0]] - logp[:, self.ids[1]]
+            raise InputError(
+                f"target={max(self.ids)}: there are {logp.shape[1]} outputs, counted from 0"
+            )
+        return (
+            logp[:, self.ids[0]]
+            if len(self.ids) == 1
+            else logp[:, self.ids[0]] - logp[:, self.ids[1]]
+        )
 
 
 def answer_position(given: ModelInput, at: int | None) -> int | None:
@@ -323,5 +373,7 @@ def _answer_id(names: OutputNames, target: str | int) -> int:
     if isinstance(target, str):
         return names.index(target)
     if isinstance(target, bool) or int(target) != target or target < 0:
-        raise InputError(f"target={target!r}: expected the number of a class or token, counted from 0")
+        raise InputError(
+            f"target={target!r}: expected the number of a class or token, counted from 0"
+        )
     return int(target)

@@ -20,7 +20,9 @@ from ..weights import Bundle
 from .maps.text_attention import read_ids
 
 Done = Callable[[int, int], None]  # called with the number of inputs just finished, and of all
-Data = Any  # images, texts, pairs of texts, a folder, LabelledImages, a tensor, or tensors by the names of arguments
+# images, texts, pairs of texts, a folder, LabelledImages, a tensor, or tensors by the names of
+# arguments
+Data = Any
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,7 +31,8 @@ class Batch:
 
     args: tuple[Tensor, ...] = ()
     named: Mapping[str, Tensor] | None = None
-    lengths: Int[Tensor, "b"] | None = None  # tokens of each row that are not padding; of a translator, of its source
+    # tokens of each row that are not padding; of a translator, of its source
+    lengths: Int[Tensor, "b"] | None = None
     target_lengths: Int[Tensor, "b"] | None = None  # the same of the target
     size: tuple[int, int] | None = None  # height and width of images
 
@@ -66,7 +69,11 @@ class Inputs:
             raise InputError("there is no data: expected one input or more")
 
     def __len__(self) -> int:
-        return len(next(iter(self.items.values()))) if isinstance(self.items, dict) else len(self.items)
+        return (
+            len(next(iter(self.items.values())))
+            if isinstance(self.items, dict)
+            else len(self.items)
+        )
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """Yield the inputs from `first` up to `last` as one batch, or as several if their sizes differ."""
@@ -85,7 +92,9 @@ def device_of(model: Bundle | nn.Module) -> torch.device:
 
 def floats_of(model: Bundle | nn.Module) -> torch.dtype:
     """The dtype that a model computes in: that of its matrices."""
-    matrices = (p.dtype for p in network(model).parameters() if p.ndim > 1 and p.is_floating_point())
+    matrices = (
+        p.dtype for p in network(model).parameters() if p.ndim > 1 and p.is_floating_point()
+    )
     return next(matrices, torch.float32)
 
 
@@ -96,22 +105,27 @@ def _tensor_items(model: Any, data: Data) -> dict[str, Tensor]:
     if isinstance(data, np.ndarray):
         data = torch.from_numpy(data)
     given = {"": data} if isinstance(data, Tensor) else data
-    if not isinstance(given, Mapping) or not all(isinstance(x, Tensor) and x.ndim for x in given.values()):
+    if not isinstance(given, Mapping) or not all(
+        isinstance(x, Tensor) and x.ndim for x in given.values()
+    ):
         name = getattr(model, "name", type(model).__name__)
         raise InputError(
             f"a bare {name} reads tensors: expected a tensor with a row per input, or {{argument: tensor}}; images and "
             "texts need a Bundle, with preprocessing or tokens"
         )
     if len({len(x) for x in given.values()}) > 1:
-        raise InputError(f"tensors of {sorted({len(x) for x in given.values()})} rows: expected as many in each")
+        raise InputError(
+            f"tensors of {sorted({len(x) for x in given.values()})} rows: expected as many in each"
+        )
     return dict(given)
 
 
 def _tensor_batches(model: Any, items: dict[str, Tensor], first: int, last: int) -> Iterator[Batch]:
     device, dtype = device_of(model), floats_of(model)
     some = {
-        name: x[first:last].to(device, dtype if x.is_floating_point() else x.dtype) for name, x in items.items()
-    }  # fmt: skip
+        name: x[first:last].to(device, dtype if x.is_floating_point() else x.dtype)
+        for name, x in items.items()
+    }
     size = next((tuple(x.shape[-2:]) for x in some.values() if x.ndim == 4), None)
     if "" in some:
         yield Batch(args=(some[""],), size=size)  # type: ignore[arg-type]
@@ -171,7 +185,9 @@ def _text_items(bundle: Bundle, data: Data) -> list[np.ndarray]:
     texts = [data] if isinstance(data, str) else list(data)
     for text in texts:
         if not isinstance(text, str):
-            raise InputError(f"this {bundle.name} reads text: expected a string, got {type(text).__name__}")
+            raise InputError(
+                f"this {bundle.name} reads text: expected a string, got {type(text).__name__}"
+            )
     return [_fitting(bundle, read_ids(bundle, text)[0], bundle.max_tokens) for text in texts]
 
 
@@ -181,15 +197,22 @@ def _fitting(bundle: Bundle, ids: np.ndarray, most: int | None) -> np.ndarray:
         raise InputError("a text is empty: expected a token or more")
     if most is None or len(ids) <= most:
         return ids
-    warnings.warn(f"a text of {len(ids)} tokens is longer than the {most} this model reads: it is cut there", Notice, 5)
+    warnings.warn(
+        f"a text of {len(ids)} tokens is longer than the {most} this model reads: it is cut there",
+        Notice,
+        5,
+    )
     return np.append(ids[: most - 1], ids[-1])
 
 
-def _text_batches(bundle: Bundle, items: Sequence[np.ndarray], first: int, last: int) -> Iterator[Batch]:
+def _text_batches(
+    bundle: Bundle, items: Sequence[np.ndarray], first: int, last: int
+) -> Iterator[Batch]:
     ids, lengths = _padded(items[first:last], bundle.tokenizer().pad, bundle.device)
     named = {"lengths": lengths} if _takes_lengths(bundle.model) else {}
     if not named and "predict" not in bundle.can and len(set(lengths.tolist())) > 1:
-        for i in range(first, last):  # a model that cannot be told which tokens are padding gets none
+        # a model that cannot be told which tokens are padding gets none
+        for i in range(first, last):
             yield from _text_batches(bundle, items, i, i + 1)
         return
     yield Batch(args=(ids,), named=named, lengths=lengths)
@@ -203,18 +226,31 @@ def _pair_items(bundle: Bundle, data: Data) -> list[tuple[np.ndarray, np.ndarray
         # Without a target the decoder reads its prompt alone: the encoder never sees the target.
         begun = [] if target is None else pair.written(target)[:-1].tolist()
         read = np.array([*bundle.decoder_prompt(), *begun], np.int64)
-        rows.append((_fitting(bundle, pair.read(source), bundle.max_tokens), _fitting(bundle, read, bundle.max_tokens)))
+        rows.append(
+            (
+                _fitting(bundle, pair.read(source), bundle.max_tokens),
+                _fitting(bundle, read, bundle.max_tokens),
+            )
+        )
     return rows
 
 
-def _pair_batches(bundle: Bundle, items: Sequence[tuple[Any, Any]], first: int, last: int) -> Iterator[Batch]:
+def _pair_batches(
+    bundle: Bundle, items: Sequence[tuple[Any, Any]], first: int, last: int
+) -> Iterator[Batch]:
     pair: Any = bundle.tokens
     source, lengths = _padded([one for one, _ in items[first:last]], pair.source.pad, bundle.device)
     ids, written = _padded([one for _, one in items[first:last]], pair.target.pad, bundle.device)
-    yield Batch(named={"ids": ids, "source": source, "lengths": lengths}, lengths=lengths, target_lengths=written)
+    yield Batch(
+        named={"ids": ids, "source": source, "lengths": lengths},
+        lengths=lengths,
+        target_lengths=written,
+    )
 
 
-def _padded(rows: Sequence[np.ndarray], pad: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
+def _padded(
+    rows: Sequence[np.ndarray], pad: int | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
     ids = torch.full((len(rows), max(map(len, rows))), pad or 0, dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.as_tensor(row)

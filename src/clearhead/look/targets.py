@@ -15,7 +15,8 @@ from ..errors import InputError, InputIndexError, nearest
 from ..tokens import Pair
 from ..weights import Bundle
 
-Chosen = str | int | Callable[[Tensor], Tensor] | None  # a name, a number, a function of logits (n, v), the likeliest
+# a name, a number, a function of logits (n, v), the likeliest
+Chosen = str | int | Callable[[Tensor], Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ class ClassNames:
         if not found:
             some = ", ".join(labels[:12]) + (" ..." if len(labels) > 12 else "")
             raise InputError(
-                f"target={word!r}: expected one of {some}{nearest(word, labels)}" if labels
+                f"target={word!r}: expected one of {some}{nearest(word, labels)}"
+                if labels
                 else f"target={word!r}: this model's classes have no names, expected a number"
-            )  # fmt: skip
+            )
         return found[0]
 
 
@@ -69,8 +71,11 @@ class TokenNames:
     def index(self, word: str) -> int:
         """The output that a word means; raises if there is none, or if it is several tokens."""
         if self.encode is None:
-            raise InputError(f"target={word!r}: this model has no tokenizer, expected a token's number")
-        spaced = f" {word.lstrip()}"  # in most texts a word follows a space, which belongs to its token
+            raise InputError(
+                f"target={word!r}: this model has no tokenizer, expected a token's number"
+            )
+        # in most texts a word follows a space, which belongs to its token
+        spaced = f" {word.lstrip()}"
         with suppress(InputError):  # an alphabet may have no space
             ids = [int(i) for i in self.encode(spaced)]
             if len(ids) == 1:
@@ -121,7 +126,9 @@ class Target:
     outputs: int  # number of logits
 
 
-def choose_target(target: Chosen, logits: Float[Tensor, "1 v"], names: OutputNames, model: str) -> Target:
+def choose_target(
+    target: Chosen, logits: Float[Tensor, "1 v"], names: OutputNames, model: str
+) -> Target:
     """The output that a target means: its name, its number, a function of the logits, or the likeliest if None.
 
     Args:
@@ -135,22 +142,39 @@ def choose_target(target: Chosen, logits: Float[Tensor, "1 v"], names: OutputNam
         value = target(logits)
         if not isinstance(value, Tensor) or value.shape != (1,):
             got: Any = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(f"the target's function returned {got} for logits (1, {outputs}): expected shape (1,)")
+            raise InputError(
+                f"the target's function returned {got} for logits (1, {outputs}): expected shape (1,)"
+            )
         title = getattr(target, "__name__", "function")
         return Target(
-            name=title, index=None, score=target, value=float(value), probability=None, outputs=outputs
-        )  # fmt: skip
+            name=title,
+            index=None,
+            score=target,
+            value=float(value),
+            probability=None,
+            outputs=outputs,
+        )
     if not names.known:
         raise InputError(
             f"this {model} has vectors as its output and neither classes nor tokens: expected target=a function of "
             "the output (rows, width) that returns a number for each row"
         )
-    index = int(logits[0].argmax()) if target is None else names.index(target) if isinstance(target, str) else target
+    index = (
+        int(logits[0].argmax())
+        if target is None
+        else names.index(target)
+        if isinstance(target, str)
+        else target
+    )
     if not -outputs <= index < outputs:
         raise InputIndexError(f"target={index}: there are {outputs} outputs, counted from 0")
     index %= outputs
     share = torch.softmax(logits[0].double(), -1)[index]
     return Target(
-        name=names.name(index), index=index, score=lambda x: x[:, index], value=float(logits[0, index]),
-        probability=float(share), outputs=outputs,
-    )  # fmt: skip
+        name=names.name(index),
+        index=index,
+        score=lambda x: x[:, index],
+        value=float(logits[0, index]),
+        probability=float(share),
+        outputs=outputs,
+    )

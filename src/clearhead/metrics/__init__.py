@@ -8,12 +8,24 @@ caption_scores    BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as 
 caption_words     the words that the scores of captions count
 """
 
-from .captions import CAPTION_METRICS, CaptionScore, caption_scores
-from .ptb import caption_words
-from .texts import References, Score
-from .translation import PROTOCOLS, TOKENIZERS, bleu, bleu_by, chrf, moses_words, spacy_words, token_bleu
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CAPTION_METRICS", "PROTOCOLS", "TOKENIZERS", "CaptionScore", "References", "Score", "bleu", "bleu_by",
-    "caption_scores", "caption_words", "chrf", "moses_words", "spacy_words", "token_bleu",
-]  # fmt: skip
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .captions import CAPTION_METRICS as CAPTION_METRICS
+    from .captions import CaptionScore as CaptionScore
+    from .captions import caption_scores as caption_scores
+    from .ptb import caption_words as caption_words
+    from .texts import References as References
+    from .texts import Score as Score
+    from .translation import PROTOCOLS as PROTOCOLS
+    from .translation import TOKENIZERS as TOKENIZERS
+    from .translation import bleu as bleu
+    from .translation import bleu_by as bleu_by
+    from .translation import chrf as chrf
+    from .translation import moses_words as moses_words
+    from .translation import spacy_words as spacy_words
+    from .translation import token_bleu as token_bleu
+
+lazy.public_names(__name__)

@@ -15,7 +15,10 @@ from .texts import References, Score, pairs
 # Each word of CAPTION_METRICS: what computes it, and the settings in the signatures of its scores.
 _METRICS: dict[str, tuple[Callable[[Corpus], Values], str]] = {
     "BLEU": (bleu, "eff:closest"),
-    "METEOR": (lambda corpus: {"METEOR": meteor(corpus.captions, corpus.references)}, "match:exact,stem"),
+    "METEOR": (
+        lambda corpus: {"METEOR": meteor(corpus.captions, corpus.references)},
+        "match:exact,stem",
+    ),
     "ROUGE-L": (rouge_l, "beta:1.2"),
     "CIDEr-D": (cider_d, "df:references|sigma:6"),
 }
@@ -73,13 +76,20 @@ def caption_scores(
             close = nearest(word, _METRICS)
             raise InputError(f"metrics has {word!r}: expected one of {', '.join(_METRICS)}{close}")
     texts, rows = pairs(captions, references, kind="caption")
-    corpus = Corpus([caption_words(text) for text in texts], [[caption_words(text) for text in row] for row in rows])
+    corpus = Corpus(
+        [caption_words(text) for text in texts],
+        [[caption_words(text) for text in row] for row in rows],
+    )
     counts = {len(row) for row in rows}
     nrefs = counts.pop() if len(counts) == 1 else "var"
     scores = {}
     for word in chosen:
         compute, settings = _METRICS[word]
-        signature = f"nrefs:{nrefs}|case:lc|tok:ptb|punct:no|{settings}|version:clearhead-{__version__}"
+        signature = (
+            f"nrefs:{nrefs}|case:lc|tok:ptb|punct:no|{settings}|version:clearhead-{__version__}"
+        )
         for name, (value, each) in compute(corpus).items():
-            scores[name] = CaptionScore(name, 100 * value, signature, tuple(100 * one for one in each))
+            scores[name] = CaptionScore(
+                name, 100 * value, signature, tuple(100 * one for one in each)
+            )
     return scores

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from .stemmer import stem
 
-ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75  # of METEOR 1.5, tuned on rankings of English translations
+# of METEOR 1.5, tuned on rankings of English translations
+ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 EXACT, STEM = 1.0, 0.6  # weights of a match
 BEAM = 40  # alignments that the search keeps
 
@@ -57,7 +58,10 @@ class Counts:
     def score(self) -> float:
         if not self.matches:
             return 0.0
-        precision, recall = self.caption_matches / self.caption, self.reference_matches / self.reference
+        precision, recall = (
+            self.caption_matches / self.caption,
+            self.reference_matches / self.reference,
+        )
         mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
         return mean * (1 - GAMMA * (self.chunks / self.matches) ** BETA)
 
@@ -92,7 +96,11 @@ _rank = itemgetter(0, 1, 2)
 
 def _text(words: Sequence[str]) -> _Text:
     words = normalise(words)
-    return _Text(words, [stem(w) for w in words], [1 - DELTA if w in FUNCTION_WORDS else DELTA for w in words])
+    return _Text(
+        words,
+        [stem(w) for w in words],
+        [1 - DELTA if w in FUNCTION_WORDS else DELTA for w in words],
+    )
 
 
 def _counts(caption: _Text, reference: _Text) -> Counts:
@@ -129,7 +137,9 @@ def _align(caption: _Text, reference: _Text) -> tuple[int, tuple]:
             paths = _matched(paths, options[0], j, words[options[0]] == word)
         elif options:
             exact = [i for i in options if words[i] == word]
-            paths = _branched(paths, [*exact, *(i for i in options if words[i] != word)], len(exact), j)
+            paths = _branched(
+                paths, [*exact, *(i for i in options if words[i] != word)], len(exact), j
+            )
         else:
             paths = [_ended(path) for path in paths]
         paths.sort(key=_rank)
@@ -147,7 +157,14 @@ def _ended(path: _Path) -> _Path:
 def _matched(paths: list[_Path], i: int, j: int, exact: bool) -> list[_Path]:
     """The paths with a match that no other can replace."""
     return [
-        (inexact - exact, chunks + (end not in (-1, i)), distance + abs(i - j), i + 1, used, (pairs, i, j))
+        (
+            inexact - exact,
+            chunks + (end not in (-1, i)),
+            distance + abs(i - j),
+            i + 1,
+            used,
+            (pairs, i, j),
+        )
         for inexact, chunks, distance, end, used, pairs in paths
     ]
 
@@ -160,7 +177,9 @@ def _branched(paths: list[_Path], options: list[int], exact: int, j: int) -> lis
         for k, i in enumerate(options):
             if not used >> i & 1:
                 now = chunks if end == i else ended
-                longer.append((inexact - (k < exact), now, distance, i + 1, used | 1 << i, (pairs, i, j)))
+                longer.append(
+                    (inexact - (k < exact), now, distance, i + 1, used | 1 << i, (pairs, i, j))
+                )
                 distance += abs(i - j)
         longer.append((inexact, ended, distance, -1, used, pairs))
     return longer

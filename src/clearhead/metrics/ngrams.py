@@ -16,8 +16,10 @@ BETA = 1.2  # weight of recall in ROUGE-L
 SIGMA = 6.0  # of the penalty for another length in CIDEr-D
 TINY, SMALL = 1e-15, 1e-9  # in BLEU, added to the matches and to the n-grams
 
-Grams = list[Counter[tuple[str, ...]]]  # n-grams of a text with their counts, one counter for each n
-Values = dict[str, tuple[float, list[float]]]  # by score: the value of the corpus, the value of each caption
+# N-grams of a text with their counts, one counter for each n
+Grams = list[Counter[tuple[str, ...]]]
+# by score: the value of the corpus, the value of each caption
+Values = dict[str, tuple[float, list[float]]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Corpus:
 
 
 def _grams(words: list[str]) -> Grams:
-    return [Counter(zip(*(words[i:] for i in range(n)), strict=False)) for n in range(1, ORDERS + 1)]
+    return [
+        Counter(zip(*(words[i:] for i in range(n)), strict=False)) for n in range(1, ORDERS + 1)
+    ]
 
 
 def bleu(corpus: Corpus) -> Values:
@@ -49,12 +53,18 @@ def bleu(corpus: Corpus) -> Values:
     each = []
     total, total_lengths = [(0, 0)] * ORDERS, (0, 0)
     for words, grams, references, reference_grams in zip(
-        corpus.captions, corpus.caption_grams, corpus.references, corpus.reference_grams, strict=True
+        corpus.captions,
+        corpus.caption_grams,
+        corpus.references,
+        corpus.reference_grams,
+        strict=True,
     ):
         counts = []
         for n, own in enumerate(grams):
             others = [one[n] for one in reference_grams]
-            right = sum(min(count, max(other[gram] for other in others)) for gram, count in own.items())
+            right = sum(
+                min(count, max(other[gram] for other in others)) for gram, count in own.items()
+            )
             counts.append((right, max(0, len(words) - n)))
         closest = min((abs(len(one) - len(words)), len(one)) for one in references)[1]
         each.append(_bleu(counts, (len(words), closest)))
@@ -83,8 +93,14 @@ def rouge_l(corpus: Corpus) -> Values:
     for words, references in zip(corpus.captions, corpus.references, strict=True):
         common = [_common(words, one) for one in references]
         precision = max(common) / max(1, len(words))
-        recall = max(length / max(1, len(one)) for length, one in zip(common, references, strict=True))
-        each.append((1 + BETA**2) * precision * recall / (recall + BETA**2 * precision) if precision else 0.0)
+        recall = max(
+            length / max(1, len(one)) for length, one in zip(common, references, strict=True)
+        )
+        each.append(
+            (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+            if precision
+            else 0.0
+        )
     return {"ROUGE-L": (_mean(each), each)}
 
 
@@ -107,31 +123,44 @@ def cider_d(corpus: Corpus) -> Values:
     the mean over n and over the references, that of a corpus is the mean; a corpus of one image has no idf, and 0.
     """
     seen = Counter(
-        gram for several in corpus.reference_grams for gram in {g for row in several for n in row for g in n}
+        gram
+        for several in corpus.reference_grams
+        for gram in {g for row in several for n in row for g in n}
     )
     images = len(corpus.captions)
     rarity = {gram: math.log(images / count) for gram, count in seen.items()}
     unseen = math.log(images)
 
     def weighted(grams: Grams) -> list[tuple[dict[tuple[str, ...], float], float]]:
-        rows = [{gram: count * rarity.get(gram, unseen) for gram, count in row.items()} for row in grams]
+        rows = [
+            {gram: count * rarity.get(gram, unseen) for gram, count in row.items()} for row in grams
+        ]
         return [(row, math.sqrt(sum(weight * weight for weight in row.values()))) for row in rows]
 
     each = []
     for words, grams, references, reference_grams in zip(
-        corpus.captions, corpus.caption_grams, corpus.references, corpus.reference_grams, strict=True
+        corpus.captions,
+        corpus.caption_grams,
+        corpus.references,
+        corpus.reference_grams,
+        strict=True,
     ):
         own, similarity = weighted(grams), 0.0
         for one, its_grams in zip(references, reference_grams, strict=True):
             apart = max(1, len(words)) - max(1, len(one))  # in bigrams
-            cosines = sum(_clipped_cosine(*a, *b) for a, b in zip(own, weighted(its_grams), strict=True))
+            cosines = sum(
+                _clipped_cosine(*a, *b) for a, b in zip(own, weighted(its_grams), strict=True)
+            )
             similarity += cosines * math.exp(-(apart**2) / (2 * SIGMA**2))
         each.append(10 * similarity / ORDERS / len(references))
     return {"CIDEr-D": (_mean(each), each)}
 
 
 def _clipped_cosine(
-    one: Mapping[tuple[str, ...], float], norm: float, other: Mapping[tuple[str, ...], float], other_norm: float
+    one: Mapping[tuple[str, ...], float],
+    norm: float,
+    other: Mapping[tuple[str, ...], float],
+    other_norm: float,
 ) -> float:
     """The cosine, in which an n-gram of the caption counts at most as much as in the reference."""
     if not norm or not other_norm:

@@ -25,7 +25,16 @@ _BEGINNINGS = (
     "Now|Once|One|Other|Our|She|Since|So|Some|Such|That|The|Their|Then|There|These|They|This|We|What|When|While|Yet|You"
 )
 # Words that are split, and after how many letters.
-_TWO_WORDS = {"cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wanna": 3, "'tis": 2, "'twas": 2}
+_TWO_WORDS = {
+    "cannot": 3,
+    "gonna": 3,
+    "gotta": 3,
+    "lemme": 3,
+    "gimme": 3,
+    "wanna": 3,
+    "'tis": 2,
+    "'twas": 2,
+}
 
 _L, _A = r"[^\W\d_]", r"[^\W_]"  # a letter; a letter or a digit
 _END = rf"(?!{_A})"
@@ -46,7 +55,8 @@ _TOKEN = re.compile(
             _CONTRACTION,
             rf"(?i:'n'|(?:'n|'em|'cause|'till?|c'mon|ma'am){_END}|y'(?={_L}))|'[2-9]0s{_END}",
             rf"(?:{_L}\.)+{_L}\.{_HYPHENS}",  # u.s., U.K.-based
-            rf"(?<!{_A})[A-Za-z]\.(?!{_L})(?!\s+(?:{_BEGINNINGS})(?:\s|$)){_HYPHENS}",  # an initial: J. Smith
+            # an initial: J. Smith
+            rf"(?<!{_A})[A-Za-z]\.(?!{_L})(?!\s+(?:{_BEGINNINGS})(?:\s|$)){_HYPHENS}",
             rf"(?:(?i:{_ABBREVIATIONS})|{_WITH_CAPITAL})\.{_END}",
             rf"(?i:{_BEFORE_NUMBER})\.(?=\s?\d)",
             r"[A-Z]+(?:[+&][A-Z]+)+|(?<!\w)[Cc]\+\+",
@@ -60,7 +70,15 @@ _TOKEN = re.compile(
         )
     )
 )
-_PLAIN = {"\u2018": "'", "\u2019": "'", "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'"}
+_PLAIN = {
+    "\u2018": "'",
+    "\u2019": "'",
+    "&amp;": "&",
+    "&lt;": "<",
+    "&gt;": ">",
+    "&quot;": '"',
+    "&apos;": "'",
+}
 _OTHER = re.compile("|".join(_PLAIN))
 _WRITTEN = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-", "£": "#", "€": "$",

@@ -16,7 +16,9 @@ _IRREGULAR = {
     "ugly": "ugli", "early": "earli", "only": "onli", "singly": "singl",
 }  # fmt: skip
 _STEMS = frozenset({"sky", "news", "howe", "atlas", "cosmos", "bias", "andes"})
-_STEMS_WITHOUT_S = frozenset({"inning", "outing", "canning", "herring", "earring", "proceed", "exceed", "succeed"})
+_STEMS_WITHOUT_S = frozenset(
+    {"inning", "outing", "canning", "herring", "earring", "proceed", "exceed", "succeed"}
+)
 
 # A consonant y (at the beginning, or after a vowel) is written as Y, which is no vowel.
 _CONSONANT_Y = re.compile("(?:^|(?<=[aeiouy]))y")
@@ -87,7 +89,11 @@ def _plural(word: str) -> str:
         return word[:-2]
     if word.endswith(("ied", "ies")):
         return word[:-2] if len(word) > 4 else word[:-1]
-    if word.endswith("s") and not word.endswith(("us", "ss")) and _VOWEL.search(word, 0, len(word) - 2):
+    if (
+        word.endswith("s")
+        and not word.endswith(("us", "ss"))
+        and _VOWEL.search(word, 0, len(word) - 2)
+    ):
         return word[:-1]
     return word
 
@@ -109,7 +115,9 @@ def _past_and_gerund(word: str, r1: int) -> str:
     return word + "e" if len(word) <= r1 and _SHORT_SYLLABLE.search(word) else word
 
 
-def _replaced(word: str, suffix: re.Pattern[str], replacements: dict[str, str], region: int, r2: int) -> str:
+def _replaced(
+    word: str, suffix: re.Pattern[str], replacements: dict[str, str], region: int, r2: int
+) -> str:
     """Replace the longest suffix if it is in the region that it needs and after a letter that it needs."""
     found = suffix.search(word)
     if not found or found.start() < (r2 if found[0] in _IN_R2 else region):
@@ -122,7 +130,9 @@ def _replaced(word: str, suffix: re.Pattern[str], replacements: dict[str, str], 
 
 def _final(word: str, r1: int, r2: int) -> str:
     last = len(word) - 1
-    if word.endswith("e") and (last >= r2 or (last >= r1 and not _SHORT_SYLLABLE.search(word[:-1]))):
+    if word.endswith("e") and (
+        last >= r2 or (last >= r1 and not _SHORT_SYLLABLE.search(word[:-1]))
+    ):
         return word[:-1]
     if word.endswith("ll") and last >= r2:
         return word[:-1]

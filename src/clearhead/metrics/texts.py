@@ -30,13 +30,17 @@ class Score:
 PLURALS = {"hypothesis": "hypotheses", "caption": "captions"}  # of what texts may be
 
 
-def pairs(texts: Sequence[str], references: References, *, kind: str) -> tuple[list[str], list[list[str]]]:
+def pairs(
+    texts: Sequence[str], references: References, *, kind: str
+) -> tuple[list[str], list[list[str]]]:
     """Return the texts and the references of each, after checking that they fit."""
     kinds = PLURALS[kind]
     _check_list(texts, kinds)
     _check_list(references, "references")
     if len(texts) != len(references):
-        raise InputError(f"{len(texts)} {kinds} and {len(references)} references: expected the same number")
+        raise InputError(
+            f"{len(texts)} {kinds} and {len(references)} references: expected the same number"
+        )
     if not texts:
         raise InputError(f"there is no {kind}: expected one or more")
     rows = [[row] if isinstance(row, str) else row for row in references]

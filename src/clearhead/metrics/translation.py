@@ -29,7 +29,9 @@ PROTOCOLS = {
 }
 
 
-def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lower: bool = False) -> Score:
+def bleu(
+    hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lower: bool = False
+) -> Score:
     """Corpus BLEU of detokenised text.
 
     Args:
@@ -49,7 +51,9 @@ def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "
         close = nearest(tokenize, TOKENIZERS)
         raise InputError(f"tokenize={tokenize!r}: expected one of {', '.join(TOKENIZERS)}{close}")
     texts, streams = _streams(hypotheses, references)
-    return _score(BLEU(tokenize=tokenize, lowercase=lower, force=tokenize == "none"), texts, streams)
+    return _score(
+        BLEU(tokenize=tokenize, lowercase=lower, force=tokenize == "none"), texts, streams
+    )
 
 
 def token_bleu(
@@ -68,9 +72,15 @@ def token_bleu(
     """
     for rows in (hypotheses, references):
         for i, row in enumerate(rows):
-            wrong = row if isinstance(row, str) else next((token for token in row if token.split() != [token]), None)
+            wrong = (
+                row
+                if isinstance(row, str)
+                else next((token for token in row if token.split() != [token]), None)
+            )
             if wrong is not None:
-                raise InputError(f"sentence {i} has {wrong!r}: expected a row of tokens without white space")
+                raise InputError(
+                    f"sentence {i} has {wrong!r}: expected a row of tokens without white space"
+                )
     texts = ([" ".join(row) for row in rows] for rows in (hypotheses, references))
     return bleu(*texts, tokenize="none", lower=lower)
 
@@ -118,16 +128,23 @@ def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Ref
     if protocol == "plain":
         return bleu
     if language is None:
-        raise InputError(f"protocol={protocol!r} has rules for each language: expected a language, such as 'de'")
+        raise InputError(
+            f"protocol={protocol!r} has rules for each language: expected a language, such as 'de'"
+        )
     tokens_of, by = (
-        (moses_words, f"sacremoses-{_moses(language)[0]}") if protocol == "moses" else (spacy_words, "words")
+        (moses_words, f"sacremoses-{_moses(language)[0]}")
+        if protocol == "moses"
+        else (spacy_words, "words")
     )
 
     def spaced(text: str) -> str:
         return " ".join(tokens_of(text, language))
 
     def measure(hypotheses: Sequence[str], references: References) -> Score:
-        rows = [[spaced(text) for text in ([row] if isinstance(row, str) else row)] for row in references]
+        rows = [
+            [spaced(text) for text in ([row] if isinstance(row, str) else row)]
+            for row in references
+        ]
         score = bleu([spaced(text) for text in hypotheses], rows, tokenize="none", lower=True)
         return replace(score, signature=f"{score.signature}|cut:{by}-{language}")
 
@@ -154,8 +171,13 @@ def _moses(language: str) -> tuple[str, Callable[..., str], Callable[..., list[s
     try:
         import sacremoses
     except ImportError as cause:
-        raise MissingPackageError("protocol='moses' needs sacremoses: pip install 'clearhead[moses]'") from cause
-    normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang=language), sacremoses.MosesTokenizer(lang=language)
+        raise MissingPackageError(
+            "protocol='moses' needs sacremoses: pip install 'clearhead[moses]'"
+        ) from cause
+    normaliser, tokeniser = (
+        sacremoses.MosesPunctNormalizer(lang=language),
+        sacremoses.MosesTokenizer(lang=language),
+    )
     return sacremoses.__version__, normaliser.normalize, tokeniser.tokenize
 
 
@@ -187,7 +209,12 @@ def spacy_words(text: str, language: str) -> list[str]:
     if language == "en":  # don 't -> do n't
         for i in range(1, len(words)):
             word, before = words[i], words[i - 1]
-            if word[0] in APOSTROPHES and word[1:] in ("t", "T") and before[-1] in "nN" and len(before) > 1:
+            if (
+                word[0] in APOSTROPHES
+                and word[1:] in ("t", "T")
+                and before[-1] in "nN"
+                and len(before) > 1
+            ):
                 words[i - 1 : i + 1] = before[:-1], before[-1] + word
     return words
 
@@ -197,7 +224,9 @@ def _score(metric: Any, hypotheses: list[str], streams: list[list[str | None]]) 
     return Score(result.name, float(result.score), str(metric.get_signature()))
 
 
-def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:
+def _streams(
+    hypotheses: Sequence[str], references: References
+) -> tuple[list[str], list[list[str | None]]]:
     """The hypotheses, and the references as sacreBLEU expects them: the first of every sentence, then the second ..."""
     texts, several = pairs(hypotheses, references, kind="hypothesis")
     most = max(map(len, several))

@@ -23,24 +23,56 @@ __all__ = [
 
 # Name: (module, class, description). A module is imported when its family is first used.
 FAMILIES = {
-    "gpt": ("gpt", "GPT", "a decoder that predicts the next token: GPT-2, Llama, Qwen3 or Gemma by its options"),
-    "bert": ("bert", "BERT", "a bidirectional encoder that predicts masked tokens, classifies, or embeds a text"),
+    "gpt": (
+        "gpt",
+        "GPT",
+        "a decoder that predicts the next token: GPT-2, Llama, Qwen3 or Gemma by its options",
+    ),
+    "bert": (
+        "bert",
+        "BERT",
+        "a bidirectional encoder that predicts masked tokens, classifies, or embeds a text",
+    ),
     "transformer": (
         "transformer",
         "Transformer",
         "an encoder and a decoder that attends to it: Marian, BART or T5 by its options",
     ),
-    "rnn-seq2seq": ("rnn_seq2seq", "RNNSeq2Seq", "two recurrent networks, for translation, with or without attention"),
-    "vit": ("vit", "ViT", "a vision transformer, with patches or convolutions in front, that classifies images"),
+    "rnn-seq2seq": (
+        "rnn_seq2seq",
+        "RNNSeq2Seq",
+        "two recurrent networks, for translation, with or without attention",
+    ),
+    "vit": (
+        "vit",
+        "ViT",
+        "a vision transformer, with patches or convolutions in front, that classifies images",
+    ),
     "resnet": (
         "resnet",
         "ResNet",
         "a residual convolutional network that classifies images, with or without attention",
     ),
-    "convnext": ("convnext", "ConvNeXt", "a convolutional network with the choices of a transformer, for images"),
-    "mobilenet": ("mobilenet", "MobileNet", "MobileNetV2, a light convolutional network that classifies images"),
-    "captioner": ("captioner", "Captioner", "an image encoder and a decoder that writes what the image shows"),
-    "reader": ("reader", "Reader", "one layer that remembers a sequence: a sum, a fading sum, or attention"),
+    "convnext": (
+        "convnext",
+        "ConvNeXt",
+        "a convolutional network with the choices of a transformer, for images",
+    ),
+    "mobilenet": (
+        "mobilenet",
+        "MobileNet",
+        "MobileNetV2, a light convolutional network that classifies images",
+    ),
+    "captioner": (
+        "captioner",
+        "Captioner",
+        "an image encoder and a decoder that writes what the image shows",
+    ),
+    "reader": (
+        "reader",
+        "Reader",
+        "one layer that remembers a sequence: a sum, a fading sum, or attention",
+    ),
     "mlp": ("mlp", "Perceptron", "a multi-layer perceptron, from vectors to vectors"),
     "deep": (
         "deep",
@@ -72,7 +104,9 @@ def family(name: str) -> tuple[type[Model], type[Any]]:
         2
     """
     if name not in FAMILIES:
-        raise InputError(f"no model {name!r}: expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
+        raise InputError(
+            f"no model {name!r}: expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}"
+        )
     module, kind, _ = FAMILIES[name]
     file = import_module(f".{module}", __name__)
     return getattr(file, kind), file.Config
@@ -110,4 +144,6 @@ def family_of(model: nn.Module) -> str:
     for name, (module, kind, _) in FAMILIES.items():
         if type(model).__name__ == kind and type(model).__module__ == f"{__name__}.{module}":
             return name
-    raise InputError(f"{type(model).__name__} belongs to no known family: expected one of {', '.join(FAMILIES)}")
+    raise InputError(
+        f"{type(model).__name__} belongs to no known family: expected one of {', '.join(FAMILIES)}"
+    )

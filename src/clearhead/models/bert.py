@@ -33,15 +33,18 @@ class Config:
     """The sizes and choices of a BERT; the defaults are its base model's."""
 
     vocab: int  # number of tokens in the vocabulary
-    context: int = 512  # tokens per row that it is trained on; learned positions have a table of this size
+    # tokens per row that it is trained on; learned positions have a table of this size
+    context: int = 512
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     types: int = 2  # number of token types (segments), one for each of a pair of texts; 0: none
     positions: Position = "learned"  # how token order is encoded
-    offset: int = 0  # learned: rows of the table before that of the first token, which are not used (RoBERTa)
-    order: Order = "post"  # norms before each sublayer, after each addition, of each output, or before and of output
+    # learned: rows of the table before that of the first token, which are not used (RoBERTa)
+    offset: int = 0
+    # norms before each sublayer, after each addition, of each output, or before and of output
+    order: Order = "post"
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-12  # added to the variance in a norm
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
@@ -50,10 +53,12 @@ class Config:
         "words"  # forward returns logits of tokens, logits of classes, or a vector
     )
     classes: int | None = None  # answer=class: number of classes
-    pool: Literal["first", "mean"] = "first"  # class, sentence: take the first token's vector, or the mean of all
+    # class, sentence: take the first token's vector, or the mean of all
+    pool: Literal["first", "mean"] = "first"
     pooler: bool = True  # class, sentence: a linear map and an activation after pooling
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # of the pooler; DistilBERT's is relu
-    dropout: float = 0.1  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+    # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+    dropout: float = 0.1
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "hidden", "classes")
@@ -61,9 +66,13 @@ class Config:
         fraction(self, "dropout")
         check_heads(self.width, self.heads, positions=self.positions)
         if self.offset and self.positions != "learned":
-            raise InputError(f"offset={self.offset} is for positions='learned', not {self.positions!r}")
+            raise InputError(
+                f"offset={self.offset} is for positions='learned', not {self.positions!r}"
+            )
         if self.classes is not None and self.answer != "class":
-            raise InputError(f"classes={self.classes} are for answer='class', and this is {self.answer!r}")
+            raise InputError(
+                f"classes={self.classes} are for answer='class', and this is {self.answer!r}"
+            )
 
 
 class BERT(Model):
@@ -79,23 +88,39 @@ class BERT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.can = frozenset({"encode", {"words": "fill", "class": "classify", "sentence": "embed"}[c.answer]})
+        self.can = frozenset(
+            {"encode", {"words": "fill", "class": "classify", "sentence": "embed"}[c.answer]}
+        )
         if c.answer == "class" and c.classes is None:
-            raise InputError("answer='class' needs the number of classes: give classes, or train on data that has them")
+            raise InputError(
+                "answer='class' needs the number of classes: give classes, or train on data that has them"
+            )
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
         more: dict[str, Any] = {"offset": c.offset} if c.offset else {}
         self.positions = make_positions(
-            c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, **more
+            c.positions,
+            width=c.width,
+            heads=c.heads,
+            head=c.width // c.heads,
+            context=c.context,
+            **more,
         )
         self.embed_norm = make_norm(c.norm if c.order == "post" else "none", c.width, eps=c.eps)
         self.blocks = nn.ModuleList(
             Block(
-                c.width, c.heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp, bias=c.bias,
+                c.width,
+                c.heads,
+                hidden=c.hidden,
+                order=c.order,
+                norm=c.norm,
+                eps=c.eps,
+                mlp=c.mlp,
+                bias=c.bias,
                 dropout=c.dropout,
             )
             for _ in range(c.depth)
-        )  # fmt: skip
+        )
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
         self.head: Linear | nn.Identity
         if c.answer == "words":
@@ -108,7 +133,9 @@ class BERT(Model):
             self.head = Linear(c.width, c.classes) if c.classes is not None else nn.Identity()
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
+        return {
+            "ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
+        }
 
     def encode(
         self,
@@ -133,7 +160,9 @@ class BERT(Model):
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
         elif types is not None:
-            raise InputError("types were given to a model without token types (types=0): expected none")
+            raise InputError(
+                "types were given to a model without token types (types=0): expected none"
+            )
         x = self.embed_norm(self.positions.add(x, at))
         x = F.dropout(x, self.config.dropout, self.training)
         mask = Mask(lengths=lengths, documents=documents)
@@ -158,7 +187,9 @@ class BERT(Model):
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
         x = mean_of_tokens(x, lengths) if self.config.pool == "mean" else x[:, 0]
         x = x if self.pooler is None else ACTIVATIONS[self.config.pooler_activation](self.pooler(x))
-        return F.dropout(x, self.config.dropout, self.training) if self.config.answer == "class" else x
+        return (
+            F.dropout(x, self.config.dropout, self.training) if self.config.answer == "class" else x
+        )
 
     def forward(
         self,

@@ -56,15 +56,23 @@ class LookLayer(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.hard = c.attention == "hard"
-        self.cell = RecurrentLayers(2 * c.width, c.state_width, cell=c.cell, depth=c.depth, dropout=c.dropout)
+        self.cell = RecurrentLayers(
+            2 * c.width, c.state_width, cell=c.cell, depth=c.depth, dropout=c.dropout
+        )
         attends = c.attention != "none"
         self.cross = (
             Attention(
-                c.state_width, head=c.state_width, value=c.width, context=c.width, project="qk", out=False,
+                c.state_width,
+                head=c.state_width,
+                value=c.width,
+                context=c.width,
+                project="qk",
+                out=False,
                 score=Additive(c.state_width),
             )
-            if attends else None
-        )  # fmt: skip
+            if attends
+            else None
+        )
         self.gate = nn.Linear(c.state_width, 1) if attends and c.gate else None
 
     def remember(self, memory: Float[Tensor, "b k d"]) -> tuple[Tensor, ...]:
@@ -72,32 +80,50 @@ class LookLayer(nn.Module):
         return (memory.mean(1),) if self.cross is None else self.cross.remember(memory)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], state: State, draws: Float[Tensor, "b t"] | None, trace: Trace | None
+        self,
+        x: Float[Tensor, "b t d"],
+        state: State,
+        draws: Float[Tensor, "b t"] | None,
+        trace: Trace | None,
     ) -> Float[Tensor, "b t o"]:
         """The states and what was looked at, side by side; `state` is advanced."""
         if self.cross is None:  # the same for all tokens
             ((mean,),), fold = state.source.memory, state.source.fold
             mean = mean if fold == 1 else mean.repeat_interleave(fold, dim=0)
             looked = mean[:, None].expand(-1, x.shape[1], -1)
-            return torch.cat([self.cell(torch.cat([x, looked], dim=-1), state.cell), looked], dim=-1)
+            return torch.cat(
+                [self.cell(torch.cat([x, looked], dim=-1), state.cell), looked], dim=-1
+            )
         gates, weight = self.cell.input_gates(x)
         top, outs, contexts = self.cell.cell.num_layers - 1, [], []
         for i, token in enumerate(gates.unbind(1)):
-            z = self._look(state.cell[top], state.source, None if draws is None else draws[:, i], trace)
-            outs.append(self.cell(torch.addmm(token, z, weight.T).unsqueeze(1), state.cell, gates=True))
+            z = self._look(
+                state.cell[top], state.source, None if draws is None else draws[:, i], trace
+            )
+            outs.append(
+                self.cell(torch.addmm(token, z, weight.T).unsqueeze(1), state.cell, gates=True)
+            )
             contexts.append(z)
         return torch.cat([torch.cat(outs, dim=1), torch.stack(contexts, dim=1)], dim=-1)
 
     def _look(
-        self, h: Float[Tensor, "b o"], source: SourceMemory, draws: Float[Tensor, "b"] | None, trace: Trace | None
+        self,
+        h: Float[Tensor, "b o"],
+        source: SourceMemory,
+        draws: Float[Tensor, "b"] | None,
+        trace: Trace | None,
     ) -> Float[Tensor, "b d"]:
         """The gated vector of what a state looks at; rows that share an image are the queries of one call."""
         assert self.cross is not None
         queries = h.reshape(-1, source.fold, h.shape[1])
-        z = self.cross(queries, source.memory[0], choose=self._choice(draws, trace)).reshape(h.shape[0], -1)
+        z = self.cross(queries, source.memory[0], choose=self._choice(draws, trace)).reshape(
+            h.shape[0], -1
+        )
         return z if self.gate is None else torch.sigmoid(self.gate(h)) * z
 
-    def _choice(self, draws: Tensor | None, trace: Trace | None) -> Callable[[Tensor], Tensor] | None:
+    def _choice(
+        self, draws: Tensor | None, trace: Trace | None
+    ) -> Callable[[Tensor], Tensor] | None:
         """A function from the weights (b, 1, q, k) to those that are used; None: they are used as they are."""
         sampled = self.hard and draws is not None
         greedy = self.hard and not self.training
@@ -113,7 +139,9 @@ class LookLayer(nn.Module):
             places = sample_places(weights[:, 0, 0], draws)
             if trace is not None:
                 trace.places.append(places)
-            return torch.where((draws < 0)[:, None, None, None], weights, one_hot(places[:, None, None], weights))
+            return torch.where(
+                (draws < 0)[:, None, None, None], weights, one_hot(places[:, None, None], weights)
+            )
 
         return choose
 
@@ -141,14 +169,18 @@ class RecurrentDecoder(nn.Module):
         state.at = state.at + ids.shape[1]
         return F.dropout(x + self.readout(looked), self.dropout, self.training)
 
-    def read(self, ids: Tensor, memory: Tensor, draws: Tensor | None, trace: Trace | None) -> Tensor:
+    def read(
+        self, ids: Tensor, memory: Tensor, draws: Tensor | None, trace: Trace | None
+    ) -> Tensor:
         return cast(Tensor, self(ids, self.begin(memory, ids.shape[0], 0), draws, trace))
 
     def begin(self, memory: Float[Tensor, "b k d"], rows: int, limit: int) -> State:
         """The state before the first token, computed from the mean of all places (section 3.1.2)."""
         cell = torch.tanh(self.first(memory.mean(1))).chunk(self.states, dim=-1)
         at = torch.zeros(memory.shape[0], dtype=torch.long, device=memory.device)
-        return State(list(cell), SourceMemory([cast(LookLayer, self.blocks[0]).remember(memory)], None), at)
+        return State(
+            list(cell), SourceMemory([cast(LookLayer, self.blocks[0]).remember(memory)], None), at
+        )
 
     def advance(self, ids: Tensor, state: State | DecoderState) -> Tensor:
         assert isinstance(state, State)
@@ -160,22 +192,39 @@ class TransformerDecoder(transformer.Decoder):
 
     def __init__(self, c: Config, embed: Tokens) -> None:
         sizes = transformer.Config(
-            vocab=c.vocab, context=c.context, width=c.width, depth=c.depth, heads=c.heads, hidden=c.hidden,
-            positions=c.positions, order=c.order, eps=c.eps, mlp=c.mlp, dropout=c.dropout,
+            vocab=c.vocab,
+            context=c.context,
+            width=c.width,
+            depth=c.depth,
+            heads=c.heads,
+            hidden=c.hidden,
+            positions=c.positions,
+            order=c.order,
+            eps=c.eps,
+            mlp=c.mlp,
+            dropout=c.dropout,
             inner_dropout=c.inner_dropout,
-        )  # fmt: skip
+        )
         super().__init__(sizes, embed)
         self.sizes = sizes
 
-    def read(self, ids: Tensor, memory: Tensor, draws: Tensor | None, trace: Trace | None) -> Tensor:
+    def read(
+        self, ids: Tensor, memory: Tensor, draws: Tensor | None, trace: Trace | None
+    ) -> Tensor:
         return cast(Tensor, self(ids, memory, Mask()))
 
     def begin(self, memory: Float[Tensor, "b k d"], rows: int, limit: int) -> DecoderState:
         context = [cast(Block, block).cross.remember(memory) for block in self.blocks]  # type: ignore[union-attr]
         c, like = self.sizes, context[0][0]
         kv = KVState(
-            len(context), rows, c.heads, limit, c.width // c.heads, dtype=like.dtype, device=like.device
-        )  # fmt: skip
+            len(context),
+            rows,
+            c.heads,
+            limit,
+            c.width // c.heads,
+            dtype=like.dtype,
+            device=like.device,
+        )
         return DecoderState(kv, SourceMemory(context, None))
 
     def advance(self, ids: Tensor, state: State | DecoderState) -> Tensor:

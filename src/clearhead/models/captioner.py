@@ -56,26 +56,35 @@ class Config:
         "soft"  # rnn: one vector for the whole image, a weighted sum of places, or one place
     )
     context: int = 64  # tokens per caption; learned positions have a table of this size
-    width: int = 256  # width of the memory, of the embeddings, and of a Transformer's residual stream
-    hidden: int | None = None  # rnn: width of the state, None: 2 x width; transformer: inside the MLP, None: 4 x width
+    # width of the memory, of the embeddings, and of a Transformer's residual stream
+    width: int = 256
+    # rnn: width of the state, None: 2 x width; transformer: inside the MLP, None: 4 x width
+    hidden: int | None = None
     depth: int = 1  # number of recurrent layers, or of decoder blocks
-    encoder_depth: int = 0  # number of Transformer blocks that read the grid before the decoder does
+    # number of Transformer blocks that read the grid before the decoder does
+    encoder_depth: int = 0
     heads: int = 4  # transformer, encoder_depth: attention heads per block
     bridge: Literal["norm", "linear", "none"] = (
-        "norm"  # from encoder to memory: a projection and a norm, a projection, or nothing (if the widths are equal)
+        # from encoder to memory: a projection and a norm, a projection, or nothing (if the widths
+        # are equal)
+        "norm"
     )
-    special: bool = False  # vit: the memory also holds the class token and registers, which have no place
+    # vit: the memory also holds the class token and registers, which have no place
+    special: bool = False
     places: Literal["none", "sincos2d"] = "sincos2d"  # how the places of the grid are encoded
     positions: Position = "sinusoid"  # transformer: how token order is encoded
     cell: Literal["gru", "lstm"] = "lstm"  # rnn: kind of recurrent cell
-    gate: bool = True  # rnn with attention: what is looked at is scaled by a learned gate (beta of the paper)
-    order: Order = "pre"  # transformer: norms before each sublayer, after each addition, or of each output
+    # rnn with attention: what is looked at is scaled by a learned gate (beta of the paper)
+    gate: bool = True
+    # transformer: norms before each sublayer, after each addition, or of each output
+    order: Order = "pre"
     eps: float = 1e-5  # added to the variance in a norm of memory and decoder
     mlp: MLPKind = "gelu"  # transformer: activation of the MLP
     scaled: bool = True  # embeddings are multiplied by sqrt(width)
     tied: bool = True  # the weights of the output layer are the embedding table
     dropout: float = 0.1  # share dropped in training: of memory, embeddings, sublayers and readout
-    inner_dropout: float = 0.0  # transformer: share dropped in training, of attention weights and inside the MLP
+    # transformer: share dropped in training, of attention weights and inside the MLP
+    inner_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "hidden", "depth", "heads")
@@ -84,12 +93,16 @@ class Config:
         if self.decoder == "transformer" or self.encoder_depth:
             check_heads(self.width, self.heads, positions=self.positions)
         if self.decoder == "transformer" and self.attention != "soft":
-            raise InputError(f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft")
+            raise InputError(
+                f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft"
+            )
         if self.places == "sincos2d" and self.width % 4:
             raise InputError(f"width={self.width}: expected a multiple of 4 for places='sincos2d'")
         self.encoder_config()
         if self.special and not hasattr(_encoder_class(self.encoder), "parts"):
-            raise InputError(f"special=True: a {self.encoder['name']} has no tokens without a place: expected a vit")
+            raise InputError(
+                f"special=True: a {self.encoder['name']} has no tokens without a place: expected a vit"
+            )
 
     @property
     def state_width(self) -> int:
@@ -112,18 +125,28 @@ class GridMemory(nn.Module):
         super().__init__()
         self.dropout = c.dropout
         if c.bridge == "none" and channels != c.width:
-            raise InputError(f"bridge='none': the encoder has {channels} channels, expected width={c.width}")
+            raise InputError(
+                f"bridge='none': the encoder has {channels} channels, expected width={c.width}"
+            )
         self.project = nn.Identity() if c.bridge == "none" else Linear(channels, c.width)
         self.norm = make_norm("layer" if c.bridge == "norm" else "none", c.width, eps=c.eps)
         self.places = SinCos2d(c.width) if c.places == "sincos2d" else None
         self.blocks = nn.ModuleList(
             Block(
-                c.width, c.heads, hidden=c.hidden if c.decoder == "transformer" else None, order=c.order, eps=c.eps,
-                mlp=c.mlp, dropout=c.dropout, inner_dropout=c.inner_dropout,
+                c.width,
+                c.heads,
+                hidden=c.hidden if c.decoder == "transformer" else None,
+                order=c.order,
+                eps=c.eps,
+                mlp=c.mlp,
+                dropout=c.dropout,
+                inner_dropout=c.inner_dropout,
             )
             for _ in range(c.encoder_depth)
-        )  # fmt: skip
-        self.last_norm = make_norm("layer" if c.encoder_depth and c.order != "post" else "none", c.width, eps=c.eps)
+        )
+        self.last_norm = make_norm(
+            "layer" if c.encoder_depth and c.order != "post" else "none", c.width, eps=c.eps
+        )
 
     def forward(
         self, features: Float[Tensor, "b c y x"], special: Float[Tensor, "b s c"] | None = None
@@ -164,8 +187,14 @@ class Captioner(Model):
         if not isinstance(d, TransformerDecoder):
             return None
         return DecoderStack(
-            embed=d.embed, positions=d.positions, blocks=d.blocks, norm=d.norm, head=self.head, cross=True, owner=d
-        )  # fmt: skip
+            embed=d.embed,
+            positions=d.positions,
+            blocks=d.blocks,
+            norm=d.norm,
+            head=self.head,
+            cross=True,
+            owner=d,
+        )
 
     def train(self, mode: bool = True) -> Captioner:
         """Switch to training mode; an encoder without trained weights stays in evaluation mode, its batch norms too."""
@@ -206,7 +235,7 @@ class Captioner(Model):
 
     def forward(
         self, ids: Int[Tensor, "b t"], *, images: Float[Tensor, "b c height width"]
-    ) -> Float[Tensor, "b t v"]:  # fmt: skip
+    ) -> Float[Tensor, "b t v"]:
         return self.head(self.states(ids, images=images))
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> State | DecoderState:

@@ -25,16 +25,19 @@ from .model import Model
 class Config:
     """The sizes and choices of a ConvNeXt; the defaults are those of ConvNeXt-T."""
 
-    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
+    # number of classes; 0: no output layer, the model embeds an image as one vector
+    classes: int = 1000
     channels: int = 3  # channels of the images
     patch: int = 4  # height and width of a patch in pixels
     width: int = 96  # channels of the first stage; each stage doubles them
     depths: tuple[int, ...] = (3, 3, 9, 3)  # blocks per stage
     kernel: int = 7  # height and width of the convolution of a block, an odd number
-    layer_scale: float | None = 1e-6  # initial value of a learned factor per channel of each block; None: no factor
+    # initial value of a learned factor per channel of each block; None: no factor
+    layer_scale: float | None = 1e-6
     eps: float = 1e-6  # added to the variance in a norm
     last_eps: float = 1e-6  # the same in the norm of the pooled vector
-    skip: float = 0.0  # stochastic depth: share of rows that skip the last block; grows linearly to it
+    # stochastic depth: share of rows that skip the last block; grows linearly to it
+    skip: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(self, 0, "classes")
@@ -43,7 +46,9 @@ class Config:
         if self.kernel % 2 == 0:
             raise InputError(f"kernel={self.kernel}: expected an odd number")
         if not self.depths or min(self.depths) < 1:
-            raise InputError(f"depths={self.depths}: expected the number of blocks of each stage, 1 or more")
+            raise InputError(
+                f"depths={self.depths}: expected the number of blocks of each stage, 1 or more"
+            )
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -56,12 +61,16 @@ class ChannelNorm(nn.LayerNorm):
 class ConvBlock(nn.Module):
     """x + scale * MLP(norm(conv(x))), Fig. 4 of Liu et al. 2022: the convolution mixes places, the MLP channels."""
 
-    def __init__(self, width: int, *, kernel: int, layer_scale: float | None, eps: float, skip: float) -> None:
+    def __init__(
+        self, width: int, *, kernel: int, layer_scale: float | None, eps: float, skip: float
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width)
         self.norm = nn.LayerNorm(width, eps=eps)
         self.mlp = MLP(width, 4 * width, kind="gelu")
-        self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.scale = (
+            None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        )
         self.skip = skip
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
@@ -95,7 +104,11 @@ class ConvNeXt(Model):
                 width *= 2
             for _ in range(depth):
                 skip = c.skip * blocks / last
-                stage.append(ConvBlock(width, kernel=c.kernel, layer_scale=c.layer_scale, eps=c.eps, skip=skip))
+                stage.append(
+                    ConvBlock(
+                        width, kernel=c.kernel, layer_scale=c.layer_scale, eps=c.eps, skip=skip
+                    )
+                )
                 blocks += 1
             self.stages.append(stage)
         self.norm = nn.LayerNorm(width, eps=c.last_eps)
@@ -107,7 +120,8 @@ class ConvNeXt(Model):
                     nn.init.zeros_(module.bias)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        least = self.config.patch * 2 ** (len(self.config.depths) - 1)  # a smaller grid has no place left
+        # a smaller grid has no place left
+        least = self.config.patch * 2 ** (len(self.config.depths) - 1)
         size = max(size, least)
         return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
 

@@ -27,7 +27,8 @@ class Config:
     width: int = 16  # width of the input, of every layer and of the output
     depth: int = 8  # number of layers before the readout
     connect: Connection = (
-        "residual"  # plain: a chain; dense: a layer reads all before it; residual: it adds to its input
+        # plain: a chain; dense: a layer reads all before it; residual: it adds to its input
+        "residual"
     )
     norm: Norm = "none"  # normalisation of each layer's output
     activation: Activation = "leaky_relu"  # activation of each layer
@@ -47,7 +48,9 @@ class Deep(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.stack = Stack(c.width, c.depth, connect=c.connect, norm=c.norm, activation=c.activation)
+        self.stack = Stack(
+            c.width, c.depth, connect=c.connect, norm=c.norm, activation=c.activation
+        )
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"x": torch.randn(rows, self.config.width, generator=generator)}

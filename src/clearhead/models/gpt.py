@@ -26,7 +26,18 @@ from torch import Tensor, nn
 
 from ..checks import above_zero, at_least, fraction
 from ..errors import InputError
-from ..layers import Block, Cache, Dot, Linear, Mask, Positions, Readout, Tokens, make_norm, make_positions
+from ..layers import (
+    Block,
+    Cache,
+    Dot,
+    Linear,
+    Mask,
+    Positions,
+    Readout,
+    Tokens,
+    make_norm,
+    make_positions,
+)
 from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, QKNorm, Rope
 from .heads import check_heads
 from .model import DecoderStack, Model, random_ids
@@ -38,47 +49,73 @@ class Config:
     """The sizes and choices of a GPT; the defaults are GPT-2's."""
 
     vocab: int  # number of tokens in the vocabulary
-    context: int = 1024  # tokens per row that it is trained on; learned positions have a table of this size
+    # tokens per row that it is trained on; learned positions have a table of this size
+    context: int = 1024
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
-    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: heads
+    # key and value heads, each shared by heads / kv_heads query heads; None: heads
+    kv_heads: int | None = None
     head: int | None = None  # head dimension; None: width / heads
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Position = "learned"  # how token order is encoded
     base: float = 10_000.0  # rotary: the longest wavelength is almost 2 pi base tokens
-    scaling: Rope | None = None  # rotary: how positions are stretched to a longer context; None: not at all
+    # rotary: how positions are stretched to a longer context; None: not at all
+    scaling: Rope | None = None
     factor: float = 1.0  # rotary: ratio of the stretched context to the trained one
-    trained: int | None = None  # rotary: tokens of the context before stretching; None: context / factor
-    rotated: int | None = None  # rotary: columns of a head that are rotated, the first ones; None: all
-    window: int | None = None  # number of keys that a query attends to, its own included; None: all before it
-    full_every: int | None = None  # with a window: every n-th block attends to all keys; None: no block does
-    window_base: float | None = None  # rotary: base in blocks with a window, not stretched; None: as in the others
+    # rotary: tokens of the context before stretching; None: context / factor
+    trained: int | None = None
+    # rotary: columns of a head that are rotated, the first ones; None: all
+    rotated: int | None = None
+    # number of keys that a query attends to, its own included; None: all before it
+    window: int | None = None
+    # with a window: every n-th block attends to all keys; None: no block does
+    full_every: int | None = None
+    # rotary: base in blocks with a window, not stretched; None: as in the others
+    window_base: float | None = None
     score: DotScore = "scaled"  # how a query is compared with a key
     scale: float | None = None  # factor of the scores; None: as `score` says
     score_cap: float | None = None  # scores s become cap x tanh(s / cap); None: they stay
-    qk_norm: QKNorm | None = None  # queries and keys are normalised: each head, or over the whole width; None: not
+    # queries and keys are normalised: each head, or over the whole width; None: not
+    qk_norm: QKNorm | None = None
     project: Projection = "qkv"  # which of queries, keys and values are projected
-    order: Order = "pre"  # norms before each sublayer, after each addition, of each output, or before and of output
+    # norms before each sublayer, after each addition, of each output, or before and of output
+    order: Order = "pre"
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
     mlp: MLPKind = "gelu_tanh"  # activation of the MLP; swiglu and geglu have a gate
-    bias: bool | Literal["qkv"] = True  # linear maps have a bias; "qkv": only those of queries, keys and values
-    scaled: bool | None = None  # embeddings are multiplied by sqrt(width); None: only with sinusoid positions
+    # linear maps have a bias; "qkv": only those of queries, keys and values
+    bias: bool | Literal["qkv"] = True
+    # embeddings are multiplied by sqrt(width); None: only with sinusoid positions
+    scaled: bool | None = None
     tied: bool = True  # the weights of the output layer are the embedding table
     logit_cap: float | None = None  # logits z become cap x tanh(z / cap); None: they stay
-    dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+    # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab", "context", "width", "heads", "kv_heads", "head", "hidden", "trained", "rotated", "window",
+            self,
+            1,
+            "vocab",
+            "context",
+            "width",
+            "heads",
+            "kv_heads",
+            "head",
+            "hidden",
+            "trained",
+            "rotated",
+            "window",
             "full_every",
-        )  # fmt: skip
+        )
         at_least(self, 0, "depth")
         above_zero(self, "scale", "score_cap", "logit_cap", "window_base")
         fraction(self, "dropout")
         rotates = self.positions if self.rotated is None else "none"  # all columns, an even number
-        check_heads(self.width, self.heads, positions=rotates, head=self.head, kv_heads=self.kv_heads)
+        check_heads(
+            self.width, self.heads, positions=rotates, head=self.head, kv_heads=self.kv_heads
+        )
         if self.rotated is not None and (self.rotated % 2 or self.rotated > self.head_width):
             raise InputError(
                 f"rotated={self.rotated}: expected an even number, at most the {self.head_width} of a head"
@@ -92,7 +129,9 @@ class Config:
         if self.score != "scaled" and (self.scale or self.score_cap):
             raise InputError(f"scale and score_cap are for score='scaled', not {self.score!r}")
         if self.base <= 1.0 or self.factor < 1.0:
-            raise InputError(f"base={self.base}, factor={self.factor}: expected a base above 1, a factor of 1 or more")
+            raise InputError(
+                f"base={self.base}, factor={self.factor}: expected a base above 1, a factor of 1 or more"
+            )
 
     @property
     def head_width(self) -> int:
@@ -121,21 +160,36 @@ class GPT(Model):
         super().__init__()
         c = self.config = config
         # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
-        self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid" if c.scaled is None else c.scaled)
+        self.embed = Tokens(
+            c.vocab, c.width, scale=c.positions == "sinusoid" if c.scaled is None else c.scaled
+        )
         self.positions = _positions(c, base=c.base, scaling=c.scaling, factor=c.factor)
         self.window_positions = None if c.window_base is None else _positions(c, base=c.window_base)
         score = c.score if c.scale is None and c.score_cap is None else Dot(c.scale, c.score_cap)
         self.blocks = nn.ModuleList(
             Block(
-                c.width, c.heads, kv_heads=c.kv_heads, head=c.head, hidden=c.hidden, order=c.order, norm=c.norm,
-                eps=c.eps, mlp=c.mlp, project=c.project, score=score, qk_norm=c.qk_norm, bias=c.bias,
+                c.width,
+                c.heads,
+                kv_heads=c.kv_heads,
+                head=c.head,
+                hidden=c.hidden,
+                order=c.order,
+                norm=c.norm,
+                eps=c.eps,
+                mlp=c.mlp,
+                project=c.project,
+                score=score,
+                qk_norm=c.qk_norm,
+                bias=c.bias,
                 dropout=c.dropout,
             )
             for _ in range(c.depth)
-        )  # fmt: skip
+        )
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
         self.head = (
-            Linear(c.width, c.vocab, bias=False) if c.logit_cap is None else Readout(c.width, c.vocab, cap=c.logit_cap)
+            Linear(c.width, c.vocab, bias=False)
+            if c.logit_cap is None
+            else Readout(c.width, c.vocab, cap=c.logit_cap)
         )
         if c.tied:
             self.head.weight = self.embed.table
@@ -149,12 +203,18 @@ class GPT(Model):
         if self.config.full_every or self.window_positions is not None:
             return None  # blocks differ in their windows, or in their positions
         return DecoderStack(
-            embed=self.embed, positions=self.positions, blocks=self.blocks, norm=self.norm, head=self.head,
+            embed=self.embed,
+            positions=self.positions,
+            blocks=self.blocks,
+            norm=self.norm,
+            head=self.head,
             window=self.config.window,
-        )  # fmt: skip
+        )
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
+        return {
+            "ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
+        }
 
     def states(
         self,
@@ -174,7 +234,9 @@ class GPT(Model):
         masks = {w: Mask(causal=True, window=w, documents=documents) for w in self._windows()}
         return self._run_blocks(self.positions.add(self.embed(ids), at), masks, at)
 
-    def encode(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b t d"]:
+    def encode(
+        self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None
+    ) -> Float[Tensor, "b t d"]:
         """A vector per token: `states`. `lengths` is not needed, since no token attends to padding after it."""
         return self.states(ids)
 
@@ -191,14 +253,22 @@ class GPT(Model):
         """Make a KV cache for `limit` tokens per row, prompt and answer together. `inputs` is empty."""
         c, like = self.config, self.embed.table
         if self.max_tokens is not None and limit > self.max_tokens:
-            raise InputError(f"{limit} tokens, prompt and answer together: this model reads {c.context} at once")
+            raise InputError(
+                f"{limit} tokens, prompt and answer together: this model reads {c.context} at once"
+            )
         attention = cast(Block, self.blocks[0]).attn if c.depth else None
         return DecoderState(
             KVState(
-                c.depth, rows, c.kv_heads or c.heads, limit, c.head_width,
-                value=None if attention is None else attention.value_width, dtype=like.dtype, device=like.device,
+                c.depth,
+                rows,
+                c.kv_heads or c.heads,
+                limit,
+                c.head_width,
+                value=None if attention is None else attention.value_width,
+                dtype=like.dtype,
+                device=like.device,
             )
-        )  # fmt: skip
+        )
 
     def read(
         self, ids: Int[Tensor, "b t"], state: DecoderState, counts: Int[Tensor, "b"] | None = None
@@ -208,7 +278,9 @@ class GPT(Model):
         state.kv.advance(ids.shape[1] if counts is None else counts)
         return state
 
-    def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
+    def step(
+        self, ids: Int[Tensor, "b t"], state: DecoderState
+    ) -> tuple[Float[Tensor, "b t v"], DecoderState]:
         """Append tokens to every row, and return the logits after each of them."""
         x = self._append(ids, state)
         state.kv.advance(ids.shape[1])
@@ -225,11 +297,17 @@ class GPT(Model):
         return {self.config.window_of(i) for i in range(self.config.depth)}
 
     def _run_blocks(
-        self, x: Tensor, masks: Mapping[int | None, Mask], at: Tensor, caches: Sequence[Cache | None] = ()
+        self,
+        x: Tensor,
+        masks: Mapping[int | None, Mask],
+        at: Tensor,
+        caches: Sequence[Cache | None] = (),
     ) -> Tensor:
         """The blocks and the final norm; `masks` has the mask of each window."""
         x = F.dropout(x, self.config.dropout, self.training)
-        for i, (block, cache) in enumerate(zip(self.blocks, caches or [None] * len(self.blocks), strict=False)):
+        for i, (block, cache) in enumerate(
+            zip(self.blocks, caches or [None] * len(self.blocks), strict=False)
+        ):
             window = self.config.window_of(i)
             local = window is not None and self.window_positions is not None
             positions = self.window_positions if local else self.positions
@@ -241,5 +319,11 @@ def _positions(c: Config, **rotary: Any) -> Positions:
     more = {**rotary, "columns": c.rotated} if c.positions == "rotary" else {}
     context = c.context if c.positions == "learned" else c.trained or int(c.context / c.factor)
     return make_positions(
-        c.positions, width=c.width, heads=c.heads, head=c.head_width, causal=True, context=context, **more
+        c.positions,
+        width=c.width,
+        heads=c.heads,
+        head=c.head_width,
+        causal=True,
+        context=context,
+        **more,
     )

@@ -39,7 +39,11 @@ class Layer(nn.Module):
 
     def __init__(self, inputs: int, c: Config) -> None:
         super().__init__()
-        self.linear, self.norm, self.activation = Linear(inputs, c.hidden), make_norm(c.norm, c.hidden), c.activation
+        self.linear, self.norm, self.activation = (
+            Linear(inputs, c.hidden),
+            make_norm(c.norm, c.hidden),
+            c.activation,
+        )
 
     def forward(self, x: Float[Tensor, "b i"]) -> Float[Tensor, "b d"]:
         return ACTIVATIONS[self.activation](self.norm(self.linear(x)))

@@ -26,12 +26,14 @@ from .model import Model
 class Config:
     """The sizes of a MobileNetV2; the defaults are those of Table 2 of Sandler et al. 2018."""
 
-    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
+    # number of classes; 0: no output layer, the model embeds an image as one vector
+    classes: int = 1000
     channels: int = 3  # channels of the images
     width: int = 32  # channels of the first convolution
     widths: tuple[int, ...] = (16, 24, 32, 64, 96, 160, 320)  # channels per stage
     depths: tuple[int, ...] = (1, 2, 3, 4, 3, 3, 1)  # blocks per stage
-    strides: tuple[int, ...] = (1, 2, 2, 2, 1, 2, 1)  # by how much the first block of a stage shrinks the grid
+    # by how much the first block of a stage shrinks the grid
+    strides: tuple[int, ...] = (1, 2, 2, 2, 1, 2, 1)
     expansion: int = 6  # channels inside a block, in those of its input; in the first stage 1
     hidden: int = 1280  # channels of the last convolution; 0: there is none
     eps: float = 1e-5  # added to the variance in a batch norm
@@ -53,7 +55,9 @@ class Config:
 class InvertedResidual(nn.Module):
     """Widen, filter each channel, narrow; added to the input where the sizes agree (Fig. 3b of Sandler et al. 2018)."""
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, expansion: int, eps: float) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, *, stride: int, expansion: int, eps: float
+    ) -> None:
         super().__init__()
         hidden = inputs * expansion
         self.widen = ConvNorm(inputs, hidden, 1, eps=eps) if expansion > 1 else None
@@ -82,10 +86,14 @@ class MobileNet(Model):
         self.stem = ConvNorm(c.channels, c.width, 3, stride=2, eps=c.eps)
         self.stages = nn.ModuleList()
         inputs = c.width
-        for i, (outputs, depth, stride) in enumerate(zip(c.widths, c.depths, c.strides, strict=True)):
+        for i, (outputs, depth, stride) in enumerate(
+            zip(c.widths, c.depths, c.strides, strict=True)
+        ):
             stage, expansion = nn.ModuleList(), c.expansion if i else 1
             for j in range(depth):
-                block = InvertedResidual(inputs, outputs, stride=1 if j else stride, expansion=expansion, eps=c.eps)
+                block = InvertedResidual(
+                    inputs, outputs, stride=1 if j else stride, expansion=expansion, eps=c.eps
+                )
                 stage.append(block)
                 inputs = outputs
             self.stages.append(stage)

@@ -33,7 +33,13 @@ from torch import Tensor, nn
 from ..layers import Positions, Tokens
 
 # What a model may read, and the batch key (the argument of forward) that it comes in.
-INPUT_KEYS = {"tokens": "ids", "pairs": "source", "images": "images", "captions": "images", "vectors": "x"}
+INPUT_KEYS = {
+    "tokens": "ids",
+    "pairs": "source",
+    "images": "images",
+    "captions": "images",
+    "vectors": "x",
+}
 
 # What a model may be able to do, and the methods that it must have for it. tasks/ and training/ rely on these names.
 CAPABILITIES = {
@@ -66,10 +72,13 @@ class DecoderStack:
     blocks: nn.ModuleList  # layers.Block each
     norm: nn.Module  # after the last block; nn.Identity if there is none
     head: nn.Module  # linear map to the logits
-    window: int | None = None  # keys that a query may attend to, itself included; None: all before it
+    # keys that a query may attend to, itself included; None: all before it
+    window: int | None = None
     cross: bool = False  # blocks also attend to a source
-    embed_norm: nn.Module | None = None  # of the embeddings with their positions; None or nn.Identity if there is none
-    owner: nn.Module | None = None  # the module whose output is that of `norm`, if it is not the model itself
+    # of the embeddings with their positions; None or nn.Identity if there is none
+    embed_norm: nn.Module | None = None
+    # the module whose output is that of `norm`, if it is not the model itself
+    owner: nn.Module | None = None
 
 
 class Model(nn.Module):

@@ -26,7 +26,17 @@ from torch import Tensor, nn
 
 from ..checks import at_least
 from ..errors import InputError
-from ..layers import MLP, Attention, Linear, Mask, Memory, Positions, Tokens, make_norm, make_positions
+from ..layers import (
+    MLP,
+    Attention,
+    Linear,
+    Mask,
+    Memory,
+    Positions,
+    Tokens,
+    make_norm,
+    make_positions,
+)
 from ..layers.words import MLPKind, Norm, Position
 from .heads import check_heads
 from .model import Model, random_ids
@@ -37,11 +47,13 @@ class Config:
     """The sizes and choices of a reader."""
 
     vocab: int  # number of tokens in the vocabulary
-    context: int = 256  # tokens per row that it is trained on; learned positions have a table of this size
+    # tokens per row that it is trained on; learned positions have a table of this size
+    context: int = 256
     width: int = 64  # width of the embeddings and of the memory
     mix: Literal["sum", "forget", "attention"] = "attention"  # memory: sum, fading sum or attention
     heads: int = 1  # heads of attention, or parts of the memory with a gamma each
-    gamma: float | tuple[float, ...] = 0.9  # forget: share left after a step, in (0, 1]; one number, or one per head
+    # forget: share left after a step, in (0, 1]; one number, or one per head
+    gamma: float | tuple[float, ...] = 0.9
     learned: bool = False  # forget: gamma is learned, starting from this value
     positions: Position = "none"  # how token order is encoded
     hidden: int | None = None  # width inside the MLP; None: 4 x width
@@ -53,9 +65,13 @@ class Config:
         check_heads(self.width, self.heads, positions=self.positions)
         gammas = self.gamma if isinstance(self.gamma, Sequence) else (self.gamma,)
         if not all(0 < gamma <= 1 for gamma in gammas) or len(gammas) not in (1, self.heads):
-            raise InputError(f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one per head")
+            raise InputError(
+                f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one per head"
+            )
         if self.learned and self.mix != "forget":
-            raise InputError(f"learned=true with mix={self.mix!r}: only mix='forget' has a gamma to learn")
+            raise InputError(
+                f"learned=true with mix={self.mix!r}: only mix='forget' has a gamma to learn"
+            )
         if self.learned and 1 in gammas:
             raise InputError(
                 f"learned=true with gamma={self.gamma}: 1 is the end of its range; expected a start below it"
@@ -75,7 +91,9 @@ class MemoryBlock(nn.Module):
         self.attn = Attention(c.width, c.heads) if c.mix == "attention" else None
         gamma = 1.0 if c.mix == "sum" else c.gamma
         self.memory = (
-            None if self.attn else Memory(c.width, c.heads, gamma=_per_head(gamma, c.heads), learned=c.learned)
+            None
+            if self.attn
+            else Memory(c.width, c.heads, gamma=_per_head(gamma, c.heads), learned=c.learned)
         )
         self.norm = make_norm(c.norm, c.width)
         self.mlp = MLP(c.width, c.hidden, kind=c.mlp)
@@ -89,7 +107,9 @@ class MemoryBlock(nn.Module):
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
         if self.attn is not None:
-            x = self.attn(x, mask=Mask(causal=True, documents=documents), positions=positions, at=at)
+            x = self.attn(
+                x, mask=Mask(causal=True, documents=documents), positions=positions, at=at
+            )
         elif self.memory is not None:
             x = self.memory(x, documents=documents)
         x = self.norm(x)
@@ -108,15 +128,23 @@ class Reader(Model):
         c = self.config = config
         # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
         self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
-        self.before = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")  # of the previous token
+        # of the previous token
+        self.before = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
         self.positions = make_positions(
-            c.positions, width=c.width, heads=c.heads, head=c.width // c.heads, context=c.context, causal=True
+            c.positions,
+            width=c.width,
+            heads=c.heads,
+            head=c.width // c.heads,
+            context=c.context,
+            causal=True,
         )
         self.blocks = nn.ModuleList([MemoryBlock(c)])
         self.head = Linear(c.width, c.vocab, bias=False)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)}
+        return {
+            "ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
+        }
 
     def states(
         self,

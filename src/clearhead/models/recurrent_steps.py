@@ -46,10 +46,14 @@ class RecurrentLayers(Recurrent):
         elif state:
             before = torch.stack(state)
         out, last = self.run(x, before, lengths=lengths)
-        state[:] = [layer for part in (last if isinstance(last, tuple) else (last,)) for layer in part]
+        state[:] = [
+            layer for part in (last if isinstance(last, tuple) else (last,)) for layer in part
+        ]
         return out
 
-    def input_gates(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b t g"], Float[Tensor, "g c"]]:
+    def input_gates(
+        self, x: Float[Tensor, "b t d"]
+    ) -> tuple[Float[Tensor, "b t g"], Float[Tensor, "g c"]]:
         """What the first d inputs contribute to the first layer's gates, and the weights of the other inputs."""
         weight, _, bias, _ = self.cell.all_weights[0]
         first, other = weight.split([x.shape[-1], weight.shape[1] - x.shape[-1]], dim=1)
@@ -69,24 +73,31 @@ class RecurrentLayers(Recurrent):
         return state[depth - 1]
 
 
-def gru_step(x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], state: Float[Tensor, "b o"]) -> Float[Tensor, "b o"]:
+def gru_step(
+    x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], state: Float[Tensor, "b o"]
+) -> Float[Tensor, "b o"]:
     """A step of nn.GRU from the gates of its input (x) and of its state (h).
 
     Cho et al. 2014, Eqs. 5 to 8, but with the reset gate after the product with U, as in cuDNN.
     """
     if x.is_cuda and not torch.compiler.is_compiling():  # one kernel, the one of nn.GRUCell
         return torch.ops.aten._thnn_fused_gru_cell(x, h, state)[0]
-    (x, x_new), (h, h_new) = (gates.split([2 * state.shape[1], state.shape[1]], dim=1) for gates in (x, h))
+    (x, x_new), (h, h_new) = (
+        gates.split([2 * state.shape[1], state.shape[1]], dim=1) for gates in (x, h)
+    )
     reset, update = torch.sigmoid(x + h).chunk(2, dim=1)
     new = torch.tanh(x_new + reset * h_new)
     return new + update * (state - new)
 
 
-def lstm_step(x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], memory: Float[Tensor, "b o"]) -> tuple[Tensor, Tensor]:
+def lstm_step(
+    x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], memory: Float[Tensor, "b o"]
+) -> tuple[Tensor, Tensor]:
     """A step of nn.LSTM from its gates: the new state and the new memory (cell state)."""
     if x.is_cuda and not torch.compiler.is_compiling():
         state, memory, _ = torch.ops.aten._thnn_fused_lstm_cell(x, h, memory)
         return state, memory
-    write, keep, new, show = (x + h).chunk(4, dim=1)  # input gate, forget gate, candidate, output gate
+    # input gate, forget gate, candidate, output gate
+    write, keep, new, show = (x + h).chunk(4, dim=1)
     memory = torch.sigmoid(keep) * memory + torch.sigmoid(write) * torch.tanh(new)
     return torch.sigmoid(show) * torch.tanh(memory), memory

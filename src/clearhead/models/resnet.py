@@ -29,15 +29,18 @@ from .model import Model
 class Config:
     """The sizes and choices of a residual network; the defaults are those of ResNet-18."""
 
-    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
+    # number of classes; 0: no output layer, the model embeds an image as one vector
+    classes: int = 1000
     channels: int = 3  # channels of the images
     stem: Literal["large", "small"] = (
         "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
     )
     width: int = 64  # channels of the first stage; each stage doubles them
     depths: tuple[int, ...] = (2, 2, 2, 2)  # blocks per stage
-    block: ResidualKind = "basic"  # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
-    shrink: Shrink = "middle"  # convolution of a bottleneck that has the stride: the 3x3, or the first 1x1
+    # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
+    block: ResidualKind = "basic"
+    # convolution of a bottleneck that has the stride: the 3x3, or the first 1x1
+    shrink: Shrink = "middle"
     eps: float = 1e-5  # added to the variance in a batch norm
     attention: tuple[int, ...] = ()  # stages, counted from 0, that are followed by self-attention
 
@@ -45,9 +48,13 @@ class Config:
         at_least(self, 0, "classes")
         at_least(self, 1, "channels", "width")
         if not self.depths or min(self.depths) < 1:
-            raise InputError(f"depths={self.depths}: expected the number of blocks of each stage, 1 or more")
+            raise InputError(
+                f"depths={self.depths}: expected the number of blocks of each stage, 1 or more"
+            )
         if any(not 0 <= stage < len(self.depths) for stage in self.attention):
-            raise InputError(f"attention={self.attention}: expected stages from 0 to {len(self.depths) - 1}")
+            raise InputError(
+                f"attention={self.attention}: expected stages from 0 to {len(self.depths) - 1}"
+            )
 
 
 class GridAttention(nn.Module):
@@ -99,7 +106,9 @@ class ResNet(Model):
             width, stage = c.width * 2**i, nn.ModuleList()
             for j in range(depth):
                 stride = 2 if i and not j else 1
-                stage.append(Residual(inputs, width, kind=c.block, stride=stride, shrink=c.shrink, eps=c.eps))
+                stage.append(
+                    Residual(inputs, width, kind=c.block, stride=stride, shrink=c.shrink, eps=c.eps)
+                )
                 inputs = width * EXPANSION[c.block]
             if i in c.attention:
                 stage.append(GridAttention(inputs))

@@ -47,24 +47,31 @@ class Config:
 
     vocab: int  # number of tokens in the source vocabulary
     target_vocab: int | None = (
-        None  # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+        # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+        None
     )
     context: int = 512  # tokens per sentence that it is meant for; no weight depends on it
     width: int = 256  # width of the embeddings and of the readout
-    hidden: int = 512  # width of the decoder's state, and of the encoder's, both directions together
+    # width of the decoder's state, and of the encoder's, both directions together
+    hidden: int = 512
     depth: int = 1  # number of recurrent layers of encoder and decoder
     cell: Literal["gru", "lstm"] = "gru"  # kind of recurrent cell
-    attention: Literal["none", "additive", "dot", "bilinear"] = "additive"  # score of a state and a source token
-    feed: Literal["start", "input", "readout"] | None = None  # where the context goes; None: as in the paper
+    # score of a state and a source token
+    attention: Literal["none", "additive", "dot", "bilinear"] = "additive"
+    # where the context goes; None: as in the paper
+    feed: Literal["start", "input", "readout"] | None = None
     bidirectional: bool = True  # the source is read in both directions
     tied: bool = True  # the weights of the output layer are the target's embedding table
-    dropout: float = 0.2  # share dropped in training: of embeddings, between layers, and of the readout
+    # share dropped in training: of embeddings, between layers, and of the readout
+    dropout: float = 0.2
 
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "target_vocab", "context", "width", "hidden", "depth")
         fraction(self, "dropout")
         if self.bidirectional and self.hidden % 2:
-            raise InputError(f"hidden={self.hidden} does not divide into two directions: expected an even number")
+            raise InputError(
+                f"hidden={self.hidden} does not divide into two directions: expected an even number"
+            )
         if self.feed == "start" and self.attention != "none":
             raise InputError(
                 f"feed='start' uses no attention: with attention={self.attention!r} expected input or readout"
@@ -107,22 +114,34 @@ class Encoder(nn.Module):
     def __init__(self, c: Config, embed: Tokens) -> None:
         super().__init__()
         self.embed, self.dropout, self.directions = embed, c.dropout, 1 + c.bidirectional
-        self.blocks = nn.ModuleList([
-            RecurrentLayers(
-                c.width, c.hidden // self.directions, cell=c.cell, depth=c.depth, bidirectional=c.bidirectional,
-                dropout=c.dropout,
-            )
-        ])  # fmt: skip
+        self.blocks = nn.ModuleList(
+            [
+                RecurrentLayers(
+                    c.width,
+                    c.hidden // self.directions,
+                    cell=c.cell,
+                    depth=c.depth,
+                    bidirectional=c.bidirectional,
+                    dropout=c.dropout,
+                )
+            ]
+        )
 
     def forward(
-        self, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None, last: list[Tensor] | None = None
+        self,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, "b"] | None = None,
+        last: list[Tensor] | None = None,
     ) -> Float[Tensor, "b s d"]:
         """One vector per token; `last`, an empty list, is filled with the last state of every layer."""
         last = [] if last is None else last
         x = F.dropout(self.embed(source), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, last, lengths=lengths)
-        last[:] = [torch.cat(last[i : i + self.directions], dim=-1) for i in range(0, len(last), self.directions)]
+        last[:] = [
+            torch.cat(last[i : i + self.directions], dim=-1)
+            for i in range(0, len(last), self.directions)
+        ]
         return x
 
 
@@ -222,7 +241,11 @@ class RNNSeq2Seq(Model):
         return {"ids": ids, "source": random_ids(c.vocab, rows, size, generator)}
 
     def states(
-        self, ids: Int[Tensor, "b t"], *, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, "b"] | None = None,
     ) -> Float[Tensor, "b t d"]:
         """The decoder's output: the input of `head`.
 
@@ -235,7 +258,11 @@ class RNNSeq2Seq(Model):
         return self.decoder(ids, self._encode(source, lengths))
 
     def forward(
-        self, ids: Int[Tensor, "b t"], *, source: Int[Tensor, "b s"], lengths: Int[Tensor, "b"] | None = None
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, "b"] | None = None,
     ) -> Float[Tensor, "b t v"]:
         return self.head(self.states(ids, source=source, lengths=lengths))
 
@@ -252,7 +279,11 @@ class RNNSeq2Seq(Model):
         memory = self.encoder(source, lengths, last)
         context = cast(DecoderLayer, self.decoder.blocks[0]).remember(memory, last)
         at = torch.zeros(source.shape[0], dtype=torch.long, device=source.device)
-        return State(last, SourceMemory([context], None if lengths is None else lengths.to(source.device)), at)
+        return State(
+            last,
+            SourceMemory([context], None if lengths is None else lengths.to(source.device)),
+            at,
+        )
 
 
 def _attention(c: Config) -> Attention | None:

@@ -44,7 +44,9 @@ class KVState:
     ) -> None:
         # A model without layers has one cache of no heads, to count its tokens.
         sizes = (rows, heads if layers else 0, limit, head)
-        self.caches = [Cache(*sizes, value=value, dtype=dtype, device=device) for _ in range(max(layers, 1))]
+        self.caches = [
+            Cache(*sizes, value=value, dtype=dtype, device=device) for _ in range(max(layers, 1))
+        ]
 
     @property
     def rows(self) -> int:
@@ -90,7 +92,8 @@ class SourceMemory:
     def __init__(self, memory: Sequence[tuple[Tensor, ...]], lengths: Tensor | None) -> None:
         self.memory = list(memory)
         self.lengths = lengths
-        self.mask = Mask(lengths=lengths)  # the same object at all steps, so that kernels prepare it once
+        # the same object at all steps, so that kernels prepare it once
+        self.mask = Mask(lengths=lengths)
         self.fold = 1
 
     def expand(self, n: int) -> None:
@@ -99,7 +102,9 @@ class SourceMemory:
     def reorder(self, index: Int[Tensor, "n"], rows: int) -> None:
         """Let row i be what row index[i] was; `rows` is the number of rows before."""
         source = index[:: self.fold] // self.fold
-        if len(index) == rows and torch.equal(source, torch.arange(len(source), device=index.device)):
+        if len(index) == rows and torch.equal(
+            source, torch.arange(len(source), device=index.device)
+        ):
             return  # only beams of the same source changed places
         self.memory = [tuple(x[source] for x in layer) for layer in self.memory]
         if self.lengths is not None:

@@ -31,8 +31,11 @@ from .state import DecoderState, KVState, SourceMemory
 
 # Options of some kinds of positions only.
 POSITION_OPTIONS = {
-    "base": ("sinusoid", "rotary"), "offset": ("sinusoid", "learned"), "buckets": ("relative",), "reach": ("relative",),
-}  # fmt: skip
+    "base": ("sinusoid", "rotary"),
+    "offset": ("sinusoid", "learned"),
+    "buckets": ("relative",),
+    "reach": ("relative",),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,45 +44,64 @@ class Config:
 
     vocab: int  # number of tokens in the source vocabulary
     target_vocab: int | None = (
-        None  # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+        # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+        None
     )
     context: int = 512  # tokens per sentence; learned positions have a table of this size
     width: int = 512  # width of the residual stream (d_model)
     depth: int = 6  # number of encoder blocks
     decoder_depth: int | None = None  # number of decoder blocks; None: depth
     heads: int = 8  # attention heads per block
-    kv_heads: int | None = None  # key and value heads, each shared by heads / kv_heads query heads; None: heads
+    # key and value heads, each shared by heads / kv_heads query heads; None: heads
+    kv_heads: int | None = None
     head: int | None = None  # head dimension; None: width / heads
     hidden: int | None = None  # width inside the MLP; None: 4 x width
     positions: Position = "sinusoid"  # how token order is encoded
     pairs: Pairs | None = None  # sinusoid, rotary: columns that make a pair; None: the usual ones
     base: float = 10_000.0  # sinusoid, rotary: the longest wavelength is almost 2 pi base tokens
-    offset: int = 0  # sinusoid, learned: position of the first token; those before are not used (BART, M2M-100)
+    # sinusoid, learned: position of the first token; those before are not used (BART, M2M-100)
+    offset: int = 0
     buckets: int = 32  # relative: number of buckets of distances, each with a bias per head
     reach: int = 128  # relative: distance from which all share the last bucket
     score: DotScore = "scaled"  # how a query is compared with a key
-    order: Order = "post"  # norms before each sublayer, after each addition, of each output, or before and of output
+    # norms before each sublayer, after each addition, of each output, or before and of output
+    order: Order = "post"
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-5  # added to the variance in a norm
     mlp: MLPKind = "relu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     scaled: bool = True  # embeddings are multiplied by sqrt(width) (section 3.4)
     embed_norm: bool = False  # embeddings with their positions are normalised (BART)
-    tied: bool = True  # the weights of the output layer are the target's embedding table (section 3.4)
+    # the weights of the output layer are the target's embedding table (section 3.4)
+    tied: bool = True
     readout_bias: bool = False  # the output layer has a bias (Marian)
     readout_scaled: bool = False  # the input of the output layer is divided by sqrt(width) (T5)
-    dropout: float = 0.1  # share dropped in training: of embeddings and what each sublayer adds (section 5.4)
+    # share dropped in training: of embeddings and what each sublayer adds (section 5.4)
+    dropout: float = 0.1
     inner_dropout: float = 0.0  # share dropped in training: of attention weights and inside the MLP
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab", "target_vocab", "context", "width", "heads", "kv_heads", "head", "hidden",
-            "decoder_depth", "buckets", "reach",
-        )  # fmt: skip
+            self,
+            1,
+            "vocab",
+            "target_vocab",
+            "context",
+            "width",
+            "heads",
+            "kv_heads",
+            "head",
+            "hidden",
+            "decoder_depth",
+            "buckets",
+            "reach",
+        )
         at_least(self, 0, "depth", "offset")
         above_zero(self, "base")
         fraction(self, "dropout", "inner_dropout")
-        check_heads(self.width, self.heads, positions=self.positions, head=self.head, kv_heads=self.kv_heads)
+        check_heads(
+            self.width, self.heads, positions=self.positions, head=self.head, kv_heads=self.kv_heads
+        )
         for name, kinds in POSITION_OPTIONS.items():
             usual = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != usual and self.positions not in kinds:
@@ -120,7 +142,9 @@ class Decoder(nn.Module):
         self.embed, self.dropout = embed, c.dropout
         self.positions = _positions(c, causal=True)
         self.embed_norm = make_norm(c.norm if c.embed_norm else "none", c.width, eps=c.eps)
-        self.blocks = nn.ModuleList(_block(c, cross=True) for _ in range(c.decoder_depth or c.depth))
+        self.blocks = nn.ModuleList(
+            _block(c, cross=True) for _ in range(c.decoder_depth or c.depth)
+        )
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
 
     def forward(
@@ -146,12 +170,19 @@ class Decoder(nn.Module):
         """
         mask = Mask(causal=True, documents=documents) if kv is None else kv.mask()
         at = at if kv is None else kv.positions(ids.shape[1])
-        x = F.dropout(self.embed_norm(self.positions.add(self.embed(ids), at)), self.dropout, self.training)
+        x = F.dropout(
+            self.embed_norm(self.positions.add(self.embed(ids), at)), self.dropout, self.training
+        )
         for i, block in enumerate(self.blocks):
             x = block(
-                x, memory[i] if isinstance(memory, list) else memory, mask=mask, context_mask=context_mask,
-                positions=self.positions, at=at, cache=None if kv is None else kv.caches[i],
-            )  # fmt: skip
+                x,
+                memory[i] if isinstance(memory, list) else memory,
+                mask=mask,
+                context_mask=context_mask,
+                positions=self.positions,
+                at=at,
+                cache=None if kv is None else kv.caches[i],
+            )
         return self.norm(x)
 
 
@@ -168,7 +199,9 @@ class Transformer(Model):
         c = self.config = config
         embed = Tokens(c.vocab, c.width, scale=c.scaled)
         self.encoder = Encoder(c, embed)
-        target = embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
+        target = (
+            embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
+        )
         self.decoder = Decoder(c, target)
         sizes = (c.width, c.target_vocab or c.vocab, c.readout_bias)
         self.head = Readout(*sizes, scale=c.width**-0.5) if c.readout_scaled else Linear(*sizes)
@@ -179,9 +212,15 @@ class Transformer(Model):
     def decoder_stack(self) -> DecoderStack:
         d = self.decoder
         return DecoderStack(
-            embed=d.embed, positions=d.positions, blocks=d.blocks, norm=d.norm, head=self.head, cross=True, owner=d,
+            embed=d.embed,
+            positions=d.positions,
+            blocks=d.blocks,
+            norm=d.norm,
+            head=self.head,
+            cross=True,
+            owner=d,
             embed_norm=d.embed_norm,
-        )  # fmt: skip
+        )
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         c = self.config
@@ -219,18 +258,30 @@ class Transformer(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t v"]:
-        return self.head(self.states(ids, source=source, lengths=lengths, documents=documents, at=at))
+        return self.head(
+            self.states(ids, source=source, lengths=lengths, documents=documents, at=at)
+        )
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> DecoderState:
         """Encode the sources (`source`, and `lengths` if they differ), and make KV caches for `limit` target tokens."""
         source, lengths = inputs["source"], inputs.get("lengths")
-        if lengths is not None and lengths.device.type == "cpu" and bool((lengths == source.shape[1]).all()):
+        if (
+            lengths is not None
+            and lengths.device.type == "cpu"
+            and bool((lengths == source.shape[1]).all())
+        ):
             lengths = None  # no padding
         x = self.encoder(source, Mask(lengths=lengths))
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
         kv = KVState(
-            len(memory), rows, c.kv_heads or c.heads, limit, c.head_width, dtype=like.dtype, device=like.device
+            len(memory),
+            rows,
+            c.kv_heads or c.heads,
+            limit,
+            c.head_width,
+            dtype=like.dtype,
+            device=like.device,
         )
         return DecoderState(kv, SourceMemory(memory, lengths))
 
@@ -243,7 +294,9 @@ class Transformer(Model):
         state.kv.advance(ids.shape[1] if counts is None else counts)
         return state
 
-    def step(self, ids: Int[Tensor, "b t"], state: DecoderState) -> tuple[Float[Tensor, "b t v"], DecoderState]:
+    def step(
+        self, ids: Int[Tensor, "b t"], state: DecoderState
+    ) -> tuple[Float[Tensor, "b t v"], DecoderState]:
         """Append tokens to every row, and return the logits after each of them."""
         assert state.source is not None
         x = self.decoder(ids, state.source.memory, state.source.mask, kv=state.kv)
@@ -253,15 +306,35 @@ class Transformer(Model):
 
 def _block(c: Config, cross: bool) -> Block:
     return Block(
-        c.width, c.heads, kv_heads=c.kv_heads, head=c.head, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps,
-        mlp=c.mlp, cross=cross, score=c.score, cross_score=c.score, bias=c.bias, dropout=c.dropout,
+        c.width,
+        c.heads,
+        kv_heads=c.kv_heads,
+        head=c.head,
+        hidden=c.hidden,
+        order=c.order,
+        norm=c.norm,
+        eps=c.eps,
+        mlp=c.mlp,
+        cross=cross,
+        score=c.score,
+        cross_score=c.score,
+        bias=c.bias,
+        dropout=c.dropout,
         inner_dropout=c.inner_dropout,
-    )  # fmt: skip
+    )
 
 
 def _positions(c: Config, causal: bool) -> Positions:
-    more = {name: getattr(c, name) for name, kinds in POSITION_OPTIONS.items() if c.positions in kinds}
+    more = {
+        name: getattr(c, name) for name, kinds in POSITION_OPTIONS.items() if c.positions in kinds
+    }
     return make_positions(
-        c.positions, width=c.width, heads=c.heads, head=c.head_width, context=c.context, causal=causal, pairs=c.pairs,
+        c.positions,
+        width=c.width,
+        heads=c.heads,
+        head=c.head_width,
+        context=c.context,
+        causal=causal,
+        pairs=c.pairs,
         **more,
-    )  # fmt: skip
+    )

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 
 from ..checks import at_least, fraction
 from ..errors import InputError
-from ..layers import Attention, Block, ConvStem, Linear, Patches, Positions, ResidualStem, Rotary2d, make_norm
+from ..layers import (
+    Attention,
+    Block,
+    ConvStem,
+    Linear,
+    Patches,
+    Positions,
+    ResidualStem,
+    Rotary2d,
+    make_norm,
+)
 from ..layers.words import Join, MLPKind, Norm, Order, PatchPosition
 from .heads import check_heads
 from .model import Model
@@ -30,35 +40,51 @@ from .model import Model
 class Config:
     """The sizes and choices of a vision transformer; the defaults are those of ViT-B/16."""
 
-    classes: int = 1000  # number of classes; 0: no output layer, the model embeds an image as one vector
+    # number of classes; 0: no output layer, the model embeds an image as one vector
+    classes: int = 1000
     channels: int = 3  # channels of the images
-    size: int | tuple[int, int] = 224  # height and width of training images in pixels, which positions are made for
-    patch: int = 16  # height and width of a patch in pixels: the ratio of the image and the grid of tokens
+    # height and width of training images in pixels, which positions are made for
+    size: int | tuple[int, int] = 224
+    # height and width of a patch in pixels: the ratio of the image and the grid of tokens
+    patch: int = 16
     stem: Literal["patch", "conv", "resnet"] = (
-        "patch"  # linear map of each patch, log2(patch) convolutions with pooling, or as many stages of a ResNet
+        # linear map of each patch, log2(patch) convolutions with pooling, or as many stages of a
+        # ResNet
+        "patch"
     )
-    stem_width: int = 64  # conv, resnet: channels of the first layers; each further stage of a ResNet doubles them
+    # conv, resnet: channels of the first layers; each further stage of a ResNet doubles them
+    stem_width: int = 64
     width: int = 768  # width of the residual stream (d_model)
     depth: int = 12  # number of blocks
     heads: int = 12  # attention heads per block
     hidden: int | None = None  # width inside the MLP; None: 4 x width
-    positions: Literal["none", "learned", "sincos2d", "rotary"] = "learned"  # how places are encoded
-    antialias: bool = False  # learned: smooth positions where they are interpolated to a smaller grid
-    join: Join = "add"  # learned, sincos2d: add position vectors to the patches, or concatenate them
+    # how places are encoded
+    positions: Literal["none", "learned", "sincos2d", "rotary"] = "learned"
+    # learned: smooth positions where they are interpolated to a smaller grid
+    antialias: bool = False
+    # learned, sincos2d: add position vectors to the patches, or concatenate them
+    join: Join = "add"
     registers: int = 0  # number of extra tokens that belong to no place
-    order: Order = "pre"  # norms before each sublayer, after each addition, of each output, or before and of output
+    # norms before each sublayer, after each addition, of each output, or before and of output
+    order: Order = "pre"
     norm: Norm = "layer"  # kind of normalisation
     eps: float = 1e-6  # added to the variance in a norm
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
     pool: Literal["cls", "mean", "both", "attention", "distilled"] = (
-        "cls"  # one vector: the class token, the mean of the patches, both side by side, a learned weighted mean, or
+        # one vector: the class token, the mean of the patches, both side by side, a learned
+        # weighted mean, or
+        "cls"
         # the class token and the first register side by side (the distillation token of DeiT, Touvron et al. 2021)
     )
-    head: Literal["linear", "mlp"] = "linear"  # output layer; mlp: one hidden layer of the model's width before it
-    layer_scale: float | None = None  # initial value of a learned factor per column of each sublayer; None: no factor
-    skip: float = 0.0  # stochastic depth: share of rows that skip a sublayer of the last block; grows linearly to it
-    dropout: float = 0.0  # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+    # output layer; mlp: one hidden layer of the model's width before it
+    head: Literal["linear", "mlp"] = "linear"
+    # initial value of a learned factor per column of each sublayer; None: no factor
+    layer_scale: float | None = None
+    # stochastic depth: share of rows that skip a sublayer of the last block; grows linearly to it
+    skip: float = 0.0
+    # share dropped in training: of embeddings, attention weights, and what each sublayer adds
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(self, 1, "channels", "patch", "stem_width", "width", "heads", "hidden")
@@ -71,13 +97,21 @@ class Config:
                 "not a multiple of 4"
             )
         if self.pool == "distilled" and not self.registers:
-            raise InputError("pool='distilled' reads the class token and a register: expected registers=1 or more")
+            raise InputError(
+                "pool='distilled' reads the class token and a register: expected registers=1 or more"
+            )
         if self.join == "concatenate" and self.positions not in ("learned", "sincos2d"):
-            raise InputError(f"join='concatenate' is for positions learned and sincos2d, not {self.positions!r}")
+            raise InputError(
+                f"join='concatenate' is for positions learned and sincos2d, not {self.positions!r}"
+            )
         if self.stem != "patch" and (self.patch < 2 or self.patch & (self.patch - 1)):
-            raise InputError(f"patch={self.patch} with stem={self.stem!r}: it halves the grid, expected 2, 4, 8 ...")
+            raise InputError(
+                f"patch={self.patch} with stem={self.stem!r}: it halves the grid, expected 2, 4, 8 ..."
+            )
         if any(n < 1 or n % self.patch for n in self.shape):
-            raise InputError(f"size={self.size} does not divide into patches of {self.patch} x {self.patch}")
+            raise InputError(
+                f"size={self.size} does not divide into patches of {self.patch} x {self.patch}"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -90,8 +124,11 @@ class ViT(Model):
 
     reads: ClassVar[str] = "images"
     methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "parts", "states")
-    may_differ: ClassVar[frozenset[str]] = frozenset({"dropout", "skip", "classes", "size", "pool", "head"})
-    spare_parts: ClassVar[frozenset[str]] = frozenset({"embed.cls", "embed.cls_place"})  # if pool needs no class token
+    may_differ: ClassVar[frozenset[str]] = frozenset(
+        {"dropout", "skip", "classes", "size", "pool", "head"}
+    )
+    # if pool needs no class token
+    spare_parts: ClassVar[frozenset[str]] = frozenset({"embed.cls", "embed.cls_place"})
     head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
     config: Config
 
@@ -102,22 +139,40 @@ class ViT(Model):
         rotary = c.positions == "rotary"
         added: PatchPosition = "none" if c.positions == "rotary" else c.positions
         self.embed = Patches(
-            c.width, patch=c.patch, channels=c.channels, grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
-            cls=c.pool in ("cls", "both", "distilled"), registers=c.registers, positions=added,
-            join=c.join, antialias=c.antialias, stem=None if c.stem == "patch" else self._stem,
-        )  # fmt: skip
+            c.width,
+            patch=c.patch,
+            channels=c.channels,
+            grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
+            cls=c.pool in ("cls", "both", "distilled"),
+            registers=c.registers,
+            positions=added,
+            join=c.join,
+            antialias=c.antialias,
+            stem=None if c.stem == "patch" else self._stem,
+        )
         self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()
         self.blocks = nn.ModuleList(
             Block(
-                c.width, c.heads, hidden=c.hidden, order=c.order, norm=c.norm, eps=c.eps, mlp=c.mlp, bias=c.bias,
-                dropout=c.dropout, layer_scale=c.layer_scale, skip=c.skip * (i / (c.depth - 1) if c.depth > 1 else 1.0),
+                c.width,
+                c.heads,
+                hidden=c.hidden,
+                order=c.order,
+                norm=c.norm,
+                eps=c.eps,
+                mlp=c.mlp,
+                bias=c.bias,
+                dropout=c.dropout,
+                layer_scale=c.layer_scale,
+                skip=c.skip * (i / (c.depth - 1) if c.depth > 1 else 1.0),
             )
             for i in range(c.depth)
-        )  # fmt: skip
+        )
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
         learned = c.pool == "attention"
         self.pool = Attention(c.width, project="none", out=False, score="dot") if learned else None
-        self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None
+        self.pool_query = (
+            nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None
+        )
         pooled = 2 * c.width if c.pool in ("both", "distilled") else c.width
         hidden = bool(c.classes) and c.head == "mlp"
         self.head_hidden = Linear(pooled, c.width) if hidden else None
@@ -137,7 +192,8 @@ class ViT(Model):
     def encode(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t d"]:
         """A vector per token: class token and registers, if there are any, then the patches row by row."""
         size = self.embed.size(*images.shape[-2:])
-        at = F.pad(self.embed.at(size, images.device), (0, 0, self.embed.special, 0))  # others: the place (0, 0)
+        # others: the place (0, 0)
+        at = F.pad(self.embed.at(size, images.device), (0, 0, self.embed.special, 0))
         x = F.dropout(self.embed(images), self.config.dropout, self.training)
         for block in self.blocks:
             x = block(x, positions=self.positions, at=at)
@@ -162,7 +218,8 @@ class ViT(Model):
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
         """One vector per image, pooled from its tokens: the input of the output layer."""
         x, special = self.encode(images), self.embed.special
-        if self.pool is not None and self.pool_query is not None:  # Hassani et al. 2021, Eq. 2 and 3
+        # Hassani et al. 2021, Eq. 2 and 3
+        if self.pool is not None and self.pool_query is not None:
             return self.pool(self.pool_query.repeat(x.shape[0], 1, 1), x)[:, 0]
         if self.config.pool == "cls":
             return x[:, 0]

@@ -1,9 +1,15 @@
 """Figures, reports and checks made with the folders above: plot, sweep, doctor, view, compare, figure."""
 
-from .compare import Comparison, compare
-from .figures import figure
-from .plot import plot
-from .sweep import sweep
-from .views import view
+from typing import TYPE_CHECKING
 
-__all__ = ["Comparison", "compare", "figure", "plot", "sweep", "view"]
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .compare import Comparison as Comparison
+    from .compare import compare as compare
+    from .figures import figure as figure
+    from .plot import plot as plot
+    from .sweep import sweep as sweep
+    from .views import view as view
+
+lazy.public_names(__name__)

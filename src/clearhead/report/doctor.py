@@ -21,8 +21,22 @@ from ..layers import Mask, attend
 from ..tasks import caption, classify, generate, likelihood, score, translate
 from ..weights import Bundle, load, shipped
 
-PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "msgspec", "fastapi", "uvicorn", "triton")
-EXAMPLES = {"en-de": "A dog runs.", "en-de-rnn": "A dog runs.", "fr-en": "Je la mange.", "everyday": "The man"}
+PACKAGES = (
+    "torch",
+    "numpy",
+    "tokenizers",
+    "safetensors",
+    "msgspec",
+    "fastapi",
+    "uvicorn",
+    "triton",
+)
+EXAMPLES = {
+    "en-de": "A dog runs.",
+    "en-de-rnn": "A dog runs.",
+    "fr-en": "Je la mange.",
+    "everyday": "The man",
+}
 TEXT = "A dog runs."  # for a model without an example
 
 
@@ -50,7 +64,9 @@ def doctor(*, device: str = "auto") -> Health:
     facts = {
         "clearhead": __version__,
         "python": f"{platform.python_version()}, {platform.platform()}",
-        "packages": ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))),
+        "packages": ", ".join(
+            f"{name} {version}" for name in PACKAGES if (version := _version(name))
+        ),
         "device": _device(here),
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores",
         "memory": _memory(here),
@@ -66,7 +82,9 @@ def doctor(*, device: str = "auto") -> Health:
             zoo[name] = "failed"
     missing = [name for name in ("fastapi", "uvicorn") if not _version(name)]
     if missing:
-        problems.append(f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        problems.append(
+            f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}"
+        )
     return Health(facts=facts, zoo=zoo, problems=problems)
 
 
@@ -119,7 +137,10 @@ def _captions(bundle: Bundle, text: str) -> str:
 
 def _grey(bundle: Bundle) -> tuple[np.ndarray, str]:
     """A grey image of the size that a model reads, and what it is."""
-    height, width = (None if bundle.preprocessing is None else bundle.preprocessing.size) or (64, 64)
+    height, width = (None if bundle.preprocessing is None else bundle.preprocessing.size) or (
+        64,
+        64,
+    )
     return np.full((height, width, 3), 128, np.uint8), f"a grey image of {height} x {width}"
 
 
@@ -131,8 +152,11 @@ def _agree(answer: str, searched: float, read: float) -> None:
 
 
 SELF_TESTS = {  # by capability of a model; the first that it has is run
-    "translate": _translates, "caption": _captions, "generate": _continues, "classify": _classifies,
-}  # fmt: skip
+    "translate": _translates,
+    "caption": _captions,
+    "generate": _continues,
+    "classify": _classifies,
+}
 
 
 def _version(name: str) -> str | None:
@@ -166,7 +190,9 @@ def _kernel(device: torch.device) -> str:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Names(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             called.append(func.__name__.split(".")[0])
             return func(*args, **(kwargs or {}))
 
@@ -176,5 +202,9 @@ def _kernel(device: torch.device) -> str:
     with torch.no_grad(), Names():
         attend(q, q, q, mask=Mask(causal=True))
     names = [name for name in called if "attention" in name]
-    stream = "and a streaming kernel for statistics" if device.type == "cuda" else "statistics in bands on the CPU"
+    stream = (
+        "and a streaming kernel for statistics"
+        if device.type == "cuda"
+        else "statistics in bands on the CPU"
+    )
     return f"{names[0] if names else 'no fused kernel'}; {stream}"

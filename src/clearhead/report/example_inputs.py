@@ -35,9 +35,16 @@ def example_input(bundle: Bundle) -> str:
         return str(images[SCENES[0]])
     if bundle.reads == "images":
         known = {label.lower() for label in bundle.labels or ()}
-        return str(next((path for name, path in images.items() if name.replace("-", " ") in known), images["cat"]))
+        return str(
+            next(
+                (path for name, path in images.items() if name.replace("-", " ") in known),
+                images["cat"],
+            )
+        )
     if bundle.tokens is None:
-        raise InputError(f"this {bundle.name} reads {bundle.reads}: expected an input, of which none ships")
+        raise InputError(
+            f"this {bundle.name} reads {bundle.reads}: expected an input, of which none ships"
+        )
     card = shipped().get(bundle.folder.name) if bundle.folder is not None else None
     if card is not None and card.examples:
         return card.examples[-1]
@@ -59,6 +66,9 @@ def example_crops() -> list[Image.Image]:
         found.append(image)
         for _ in range(CROPS - 1):
             side = int(min(width, height) * random.uniform(0.4, 0.9))
-            left, top = int(random.integers(0, width - side + 1)), int(random.integers(0, height - side + 1))
+            left, top = (
+                int(random.integers(0, width - side + 1)),
+                int(random.integers(0, height - side + 1)),
+            )
             found.append(image.crop((left, top, left + side, top + side)))
     return found

@@ -17,12 +17,15 @@ from ..training.run_folder import FolderError
 from .probe_figures import probe_figures
 from .run_metrics import Line, RunMetrics, words
 
-Panels = dict[str, tuple[dict[str, Line], str]]  # by title: the lines by name, and the unit of the y axis
+# by title: the lines by name, and the unit of the y axis
+Panels = dict[str, tuple[dict[str, Line], str]]
 METRICS = "metrics.jsonl"  # the file of a run's curves
 ALL_PLAYERS = "all players"  # the name of a line that is the same for every player
 
 
-def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Figure] | list[Path]:
+def plot(
+    *runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
+) -> list[Figure] | list[Path]:
     """Draw training runs: every loss, validation measurement, learning rate and gradient norm against steps.
 
     One run also has figures of its heads and blocks, if it was probed (`inside_every` of a recipe). Several runs share
@@ -46,7 +49,9 @@ def plot(*runs: str | os.PathLike[str], out: str | os.PathLike[str] | None = Non
     folders = [folder for run in runs for folder in _runs_in(Path(run))]
     names = _names(folders)
     metrics = {name: _read(folder) for name, folder in zip(names, folders, strict=True)}
-    figures = {"": _compare(metrics)} if len(metrics) > 1 else _figures(*metrics.values(), title=names[0])
+    figures = (
+        {"": _compare(metrics)} if len(metrics) > 1 else _figures(*metrics.values(), title=names[0])
+    )
     if out is None:
         return list(figures.values())
     first = Path(out)
@@ -125,7 +130,8 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
         titles |= {name: f"validation {words(name)}" for name in run.measurements}
     for run in runs.values():
         titles |= {
-            name: "norm of the gradient" + (f", {player}" if player else "") for name, player in run.by_player("norm")
+            name: "norm of the gradient" + (f", {player}" if player else "")
+            for name, player in run.by_player("norm")
         }
     panels: Panels = {}
     for name, title in titles.items():
@@ -137,13 +143,21 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
     return _draw(panels)
 
 
-def _draw(panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: bool = False) -> Figure:
+def _draw(
+    panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: bool = False
+) -> Figure:
     """Draw panels; shares, scores, learning rates and `linear` are never logarithmic, nor are numbers that reach 0."""
     figure = draw.panels(
-        {head: lines for head, (lines, _) in panels.items()}, ylabel=[unit for _, unit in panels.values()],
-        log=["" if _is_linear(head, panel, linear) else "auto" for head, panel in panels.items()], xlabel="steps",
-        title=title, zero=zero, across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3, width=3.8, height=2.6,
-    )  # fmt: skip
+        {head: lines for head, (lines, _) in panels.items()},
+        ylabel=[unit for _, unit in panels.values()],
+        log=["" if _is_linear(head, panel, linear) else "auto" for head, panel in panels.items()],
+        xlabel="steps",
+        title=title,
+        zero=zero,
+        across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3,
+        width=3.8,
+        height=2.6,
+    )
     for axes, (lines, unit) in zip(figure.axes, panels.values(), strict=False):
         _set_limits(axes, _values(lines), unit)
     return figure
@@ -151,7 +165,11 @@ def _draw(panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: 
 
 def _is_linear(title: str, panel: tuple[dict[str, Line], str], linear: Sequence[str]) -> bool:
     lines, unit = panel
-    known = unit.startswith(("share", "score")) or title in linear or title.endswith(("accuracy", "learning rate"))
+    known = (
+        unit.startswith(("share", "score"))
+        or title in linear
+        or title.endswith(("accuracy", "learning rate"))
+    )
     return known or bool(_values(lines).min() <= 0)
 
 
@@ -160,7 +178,12 @@ def _set_limits(axes: Axes, values: np.ndarray, unit: str) -> None:
     low, high = float(values.min()), float(values.max())
     if unit == "share" and low >= 0 and high <= 1:
         top = 1.0 if high > 0.5 else high or 1.0  # a small share would be hard to read
-    elif unit and low >= 0 and axes.get_yscale() == "linear" and np.array_equal(values, values.round()):
+    elif (
+        unit
+        and low >= 0
+        and axes.get_yscale() == "linear"
+        and np.array_equal(values, values.round())
+    ):
         top = high or 1.0
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     else:

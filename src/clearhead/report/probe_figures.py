@@ -14,7 +14,8 @@ HEADS = {  # the statistics of a head, and the labels of their axes
     "distance": "mean distance (tokens)",
     "sink": "weight on the first token",
 }
-MOST_LINES, MOST_LAYERS = 6, 6  # heads per layer and layers that are drawn as lines; more are drawn as cells
+# heads per layer and layers that are drawn as lines; more are drawn as cells
+MOST_LINES, MOST_LAYERS = 6, 6
 Views = list[tuple[int, dict[str, Any]]]  # steps, and what a probe recorded in each
 
 
@@ -29,7 +30,9 @@ def probe_figures(records: list[dict[str, Any]]) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for player, views in players.items():
         suffix = f"-{player}" if len(players) > 1 else ""
-        figures |= {f"{kind}{suffix}": figure for kind, figure in (_heads(views) | _blocks(views)).items()}
+        figures |= {
+            f"{kind}{suffix}": figure for kind, figure in (_heads(views) | _blocks(views)).items()
+        }
     return figures
 
 
@@ -53,17 +56,32 @@ def _heads(views: Views) -> dict[str, Figure]:
         }
         ylabel = [HEADS[kind] if layer == layers[0] else "" for kind, layer in values]
         figure = draw.panels(
-            plots, xlabel="steps", ylabel=ylabel, zero=True, shared=True, across=len(layers), width=3.2, height=2.5
-        )  # fmt: skip
+            plots,
+            xlabel="steps",
+            ylabel=ylabel,
+            zero=True,
+            shared=True,
+            across=len(layers),
+            width=3.2,
+            height=2.5,
+        )
         return {"heads": figure}
-    every = {kind: [values[kind, layer] for layer in layers if (kind, layer) in values] for kind in HEADS}
+    every = {
+        kind: [values[kind, layer] for layer in layers if (kind, layer) in values] for kind in HEADS
+    }
     return {
         kind: draw.heatmap(
-            _stacked(some), rows=_layer_names(layers, some), columns=_step_names(steps), title=HEADS[kind],
-            xlabel="steps", ylabel="heads", square=False,
+            _stacked(some),
+            rows=_layer_names(layers, some),
+            columns=_step_names(steps),
+            title=HEADS[kind],
+            xlabel="steps",
+            ylabel="heads",
+            square=False,
         )
-        for kind, some in every.items() if some
-    }  # fmt: skip
+        for kind, some in every.items()
+        if some
+    }
 
 
 def _stacked(layers: list[Any]) -> Any:
@@ -89,14 +107,25 @@ def _step_names(steps: Any) -> list[str]:
 def _blocks(views: Views) -> dict[str, Figure]:
     """The norm of the gradient of each block, and the root mean square of its output."""
     steps = np.array([step for step, _ in views])
-    names = sorted(views[0][1]["gradient"], key=lambda name: name == "rest")  # what is in no block comes last
+    # what is in no block comes last
+    names = sorted(views[0][1]["gradient"], key=lambda name: name == "rest")
     gradients = {name: np.array([view["gradient"][name] for _, view in views]) for name in names}
-    sizes = {name: np.array([view[name] for _, view in views]) for name in names if name in views[0][1]}
+    sizes = {
+        name: np.array([view[name] for _, view in views]) for name in names if name in views[0][1]
+    }
     plots = {"norm of the gradient": gradients, "root mean square of the output": sizes}
     return {
         "blocks": draw.panels(
-            {head: {name: (steps, y) for name, y in lines.items()} for head, lines in plots.items() if lines},
-            xlabel="steps", log="auto", ordered=True, dashed=["rest"] if "rest" in names and len(names) > 1 else [],
-            width=4.2, height=3.0,
+            {
+                head: {name: (steps, y) for name, y in lines.items()}
+                for head, lines in plots.items()
+                if lines
+            },
+            xlabel="steps",
+            log="auto",
+            ordered=True,
+            dashed=["rest"] if "rest" in names and len(names) > 1 else [],
+            width=4.2,
+            height=3.0,
         )
-    }  # fmt: skip
+    }

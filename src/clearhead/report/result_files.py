@@ -63,7 +63,8 @@ def _html(result: Any, title: str) -> bytes:
     return page(title, picture(result.figure(), title)).encode()
 
 
-WRITERS: dict[str, Callable[[Any, str], bytes]] = {  # what a file contains, by the ending of its name
+# what a file contains, by the ending of its name
+WRITERS: dict[str, Callable[[Any, str], bytes]] = {
     ".png": lambda result, _: draw.encode(result.figure(), dpi=draw.FILE_DPI),
     ".svg": lambda result, _: draw.encode(result.figure(), "svg"),
     ".pdf": lambda result, _: draw.encode(result.figure(), "pdf"),

@@ -13,7 +13,8 @@ import numpy as np
 from ..training.run_folder import Folder
 
 Line = tuple[Any, Any]  # steps and values
-NOT_DRAWN = ("step", "seconds", "rate", "share")  # numbers of a record that are about its computation
+# numbers of a record that are about its computation
+NOT_DRAWN = ("step", "seconds", "rate", "share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,8 @@ class RunMetrics:
 
     records: list[dict[str, Any]]
     losses: list[str]  # names of the losses, in the order of their updates
-    units: dict[str, str]  # units of the measurements, by their names in the records: {"valid_loss": "nats/token"}
+    # units of the measurements, by their names in the records: {"valid_loss": "nats/token"}
+    units: dict[str, str]
 
     @staticmethod
     def read(path: Path) -> RunMetrics:
@@ -36,14 +38,22 @@ class RunMetrics:
     @cached_property
     def names(self) -> list[str]:
         """The names of all numbers to draw, in the order in which they first appear."""
-        found = dict.fromkeys(name for record in self.records for name, value in record.items() if _number(value))
+        found = dict.fromkeys(
+            name for record in self.records for name, value in record.items() if _number(value)
+        )
         return [name for name in found if name not in NOT_DRAWN]
 
     @property
     def measurements(self) -> list[str]:
         """The names of the validation measurements, those of the objective first, without the losses."""
-        found = dict.fromkeys([*self.units, *(name for name in self.names if name.startswith("valid_"))])
-        return [name for name in found if name.removeprefix("valid_") not in self.losses and name in self.names]
+        found = dict.fromkeys(
+            [*self.units, *(name for name in self.names if name.startswith("valid_"))]
+        )
+        return [
+            name
+            for name in found
+            if name.removeprefix("valid_") not in self.losses and name in self.names
+        ]
 
     def by_player(self, kind: str) -> Iterator[tuple[str, str]]:
         """The names of a number that each player has (norm, lr) with the player: "" in a run of one player."""
@@ -60,7 +70,9 @@ class RunMetrics:
 
     def line(self, name: str) -> Line | None:
         """A number against steps; None if no record has it."""
-        pairs = [(record["step"], record[name]) for record in self.records if _number(record.get(name))]
+        pairs = [
+            (record["step"], record[name]) for record in self.records if _number(record.get(name))
+        ]
         return tuple(np.array(pairs, dtype=float).T) if pairs else None
 
     def unit(self, name: str) -> str:

@@ -15,7 +15,9 @@ from ..training import Recipe
 from ..training.sweep import Sweep, train_alternatives, without_seed
 from .run_metrics import Line, RunMetrics, words
 
-DISTINCT = 21  # lines that draw.panels can tell apart, by colour and dashes; of more alternatives, the worst are faint
+# lines that draw.panels can tell apart, by colour and dashes; of more alternatives, the worst are
+# faint
+DISTINCT = 21
 
 
 def sweep(
@@ -50,7 +52,9 @@ def sweep(
         >>> [trial.choices for trial in result.trials]
         [{'seed': '1'}, {'seed': '2'}]
     """
-    result = train_alternatives(recipe, *overrides, out=out, data=data, device=device, jobs=jobs, quiet=quiet)
+    result = train_alternatives(
+        recipe, *overrides, out=out, data=data, device=device, jobs=jobs, quiet=quiet
+    )
     draw_sweep(result)
     return result
 
@@ -59,7 +63,10 @@ def draw_sweep(result: Sweep) -> None:
     """Write sweep.png: every loss and its validation against steps, a line per alternative, the mean over seeds."""
     groups: dict[str, list[RunMetrics]] = {}
     for choices, trials in without_seed(result.trials):
-        name = ", ".join(f"{key}={value}".rsplit(".", 1)[-1] for key, value in choices.items()) or "mean over seeds"
+        name = (
+            ", ".join(f"{key}={value}".rsplit(".", 1)[-1] for key, value in choices.items())
+            or "mean over seeds"
+        )
         groups[name] = [RunMetrics.read(trial.folder) for trial in trials if trial.folder.is_dir()]
     runs = [run for some in groups.values() for run in some]
     losses = list(dict.fromkeys(loss for run in runs for loss in run.losses))
@@ -69,7 +76,11 @@ def draw_sweep(result: Sweep) -> None:
         for name, title in ((loss, words(loss)), (f"valid_{loss}", f"validation {words(loss)}"))
     }
     lines = {name: _mean_lines(groups, name) for name in titles}
-    drawn = {name: some for name, some in lines.items() if some and max(len(x) for x, _ in some.values()) > 1}
+    drawn = {
+        name: some
+        for name, some in lines.items()
+        if some and max(len(x) for x, _ in some.values()) > 1
+    }
     if drawn:
         last: dict[str, float] = {}  # of the first loss, by its validation where there is one
         for name in (losses[0], f"valid_{losses[0]}"):
@@ -77,10 +88,15 @@ def draw_sweep(result: Sweep) -> None:
         labels = dict.fromkeys(label for some in drawn.values() for label in some)
         faint = sorted(labels, key=lambda label: last.get(label, math.inf))[DISTINCT:]
         figure = draw.panels(
-            {titles[name]: some for name, some in drawn.items()}, xlabel="steps", log="auto", faint=faint, width=4.2,
-            ylabel=[next((unit for run in runs if (unit := run.unit(name))), "") for name in drawn], height=3.2,
+            {titles[name]: some for name, some in drawn.items()},
+            xlabel="steps",
+            log="auto",
+            faint=faint,
+            width=4.2,
+            ylabel=[next((unit for run in runs if (unit := run.unit(name))), "") for name in drawn],
+            height=3.2,
             across=2 if len(drawn) > 2 else None,
-        )  # fmt: skip
+        )
         draw.save(figure, result.folder / "sweep.png")
 
 
@@ -94,5 +110,8 @@ def _mean_lines(groups: Mapping[str, Sequence[RunMetrics]], name: str) -> dict[s
                 values.setdefault(int(step), []).append(float(value))
         if values:
             steps = sorted(values)
-            found[label] = np.array(steps), np.array([statistics.fmean(values[step]) for step in steps])
+            found[label] = (
+                np.array(steps),
+                np.array([statistics.fmean(values[step]) for step in steps]),
+            )
     return found

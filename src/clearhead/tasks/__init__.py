@@ -10,16 +10,27 @@ classify                               classes of a text or an image
 evaluate                               BLEU, perplexity or accuracy on data
 """
 
-from .caption import Caption, caption
-from .classify import classify
-from .evaluation.evaluate import TranslationScores, evaluate
-from .generate import Generation, chat, conversation, generate, stream
-from .score import score
-from .text import Likelihood, embed, fill, likelihood
-from .translate import Translation, translate
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Caption", "Generation", "Likelihood", "Translation", "TranslationScores",
-    "caption", "chat", "classify", "conversation", "embed", "evaluate", "fill", "generate", "likelihood", "score",
-    "stream", "translate",
-]  # fmt: skip
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .caption import Caption as Caption
+    from .caption import caption as caption
+    from .classify import classify as classify
+    from .evaluation.evaluate import TranslationScores as TranslationScores
+    from .evaluation.evaluate import evaluate as evaluate
+    from .generate import Generation as Generation
+    from .generate import chat as chat
+    from .generate import conversation as conversation
+    from .generate import generate as generate
+    from .generate import stream as stream
+    from .score import score as score
+    from .text import Likelihood as Likelihood
+    from .text import embed as embed
+    from .text import fill as fill
+    from .text import likelihood as likelihood
+    from .translate import Translation as Translation
+    from .translate import translate as translate
+
+lazy.public_names(__name__)

@@ -21,14 +21,18 @@ from ..weights import Bundle
 BATCH_TOKENS = 8192  # padded tokens per batch
 
 
-def batches(sizes: Sequence[int], model: nn.Module, batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+def batches(
+    sizes: Sequence[int], model: nn.Module, batch_tokens: int = BATCH_TOKENS
+) -> list[list[int]]:
     """The row numbers of each batch, the longest rows first, so that a lack of memory shows at once.
 
     A model with hooks or taps gets one row at a time, in the given order: then a tape holds the texts in their order
     and without padding.
     """
     if batch_tokens < 1:
-        raise InputError(f"batch_tokens={batch_tokens}: expected 1 or more; a longer row is a batch of its own")
+        raise InputError(
+            f"batch_tokens={batch_tokens}: expected 1 or more; a longer row is a batch of its own"
+        )
     if hooked(model):
         return [[i] for i in range(len(sizes))]
     result: list[list[int]] = []
@@ -39,7 +43,9 @@ def batches(sizes: Sequence[int], model: nn.Module, batch_tokens: int = BATCH_TO
     return result
 
 
-def padded(rows: Sequence[Sequence[int] | np.ndarray], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded(
+    rows: Sequence[Sequence[int] | np.ndarray], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Ids (b, t) with padding at the end of short rows, and the length of each row."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), pad, dtype=torch.long)

@@ -35,7 +35,9 @@ def special_ids(bundle: Bundle) -> Special:
     """The start and end tokens of a captioner, as its folder gives them; raises if it has none."""
     special = bundle.special or Special()
     if special.start is None or not special.ends:
-        raise InputError(f"the tokens of this {bundle.name} have no <start> and <end>: captions need them")
+        raise InputError(
+            f"the tokens of this {bundle.name} have no <start> and <end>: captions need them"
+        )
     return special
 
 
@@ -43,7 +45,9 @@ def special_ids(bundle: Bundle) -> Special:
 def _grid_sizes(model: Any) -> Iterator[list[tuple[int, int]]]:
     """A list that receives the rows and columns of the grid in each forward pass of a captioner."""
     sizes: list[tuple[int, int]] = []
-    hook = model.memory.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
+    hook = model.memory.register_forward_pre_hook(
+        lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:]))
+    )
     try:
         yield sizes
     finally:
@@ -97,7 +101,9 @@ class ImagePass:
         model: Any = self.bundle.model
         before, images = self._inputs()
         ids = torch.tensor(self.ids, device=before.device)
-        return model(before, images=images)[0].float().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+        return (
+            model(before, images=images)[0].float().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+        )
 
     def _inputs(self) -> tuple[Tensor, Tensor]:
         """The ids that the decoder reads, and the image."""
@@ -125,10 +131,13 @@ class Caption:
     logprob: float  # sum of the log-probabilities of its tokens, the end token included, in nats
     pieces: list[str]  # its tokens as text, the end token included if it was reached
     cut: bool = False  # True if it reached the limit of tokens
-    alternatives: list[Caption] = field(default_factory=list)  # the next best captions, or the other samples
-    seed: int | None = None  # the seed of sampling, which gives the same caption again; None: not sampled
+    # the next best captions, or the other samples
+    alternatives: list[Caption] = field(default_factory=list)
+    # the seed of sampling, which gives the same caption again; None: not sampled
+    seed: int | None = None
     forced: ImagePass | None = field(default=None, repr=False)  # computes its maps
-    word_numbers: list[int] = field(default_factory=list, repr=False)  # word of each piece; -1 for the end token
+    # word of each piece; -1 for the end token
+    word_numbers: list[int] = field(default_factory=list, repr=False)
 
     @property
     def words(self) -> list[str]:
@@ -139,7 +148,9 @@ class Caption:
     def logprobs(self) -> list[float]:
         """The log-probability of each word, given the image and the words before it; that of the end is not in it."""
         if self.forced is None:
-            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+            raise InputError(
+                "this caption has no image to look at: expected one that `caption` returned"
+            )
         each = self.forced.logprobs().tolist()
         return [sum(each[i] for i in word) for word in self.word_groups]
 
@@ -152,21 +163,35 @@ class Caption:
         """
         return self.attention()
 
-    def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "words y x"]:
+    def attention(
+        self, layer: int | None = None, head: int | None = None
+    ) -> Float[np.ndarray, "words y x"]:
         """The map of each word for one layer and head, or the mean over those that are not given.
 
         The map of a word of several pieces is the mean of theirs.
         """
         each = self.piece_maps(layer, head)
-        return np.stack([each[word].mean(0) for word in self.word_groups]) if self.word_groups else each[:0]
+        return (
+            np.stack([each[word].mean(0) for word in self.word_groups])
+            if self.word_groups
+            else each[:0]
+        )
 
-    def piece_maps(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t y x"]:
+    def piece_maps(
+        self, layer: int | None = None, head: int | None = None
+    ) -> Float[np.ndarray, "t y x"]:
         """The map of each piece, the end token included."""
         if self.forced is None:
-            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+            raise InputError(
+                "this caption has no image to look at: expected one that `caption` returned"
+            )
         tape, size = self.forced.watch(CROSS)
-        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, k) each
-        for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
+        # (h, t, k) each
+        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]
+        for name, number, most in (
+            ("layer", layer, len(layers)),
+            ("head", head, layers[0].shape[0]),
+        ):
             if number is not None and not (isinstance(number, int) and -most <= number < most):
                 raise InputError(f"{name}={number}: there are {most}, counted from 0")
         chosen = layers if layer is None else [layers[layer]]
@@ -185,14 +210,22 @@ class Caption:
         it.
         """
         if self.forced is None:
-            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+            raise InputError(
+                "this caption has no image to look at: expected one that `caption` returned"
+            )
         each = self.forced.evidence().cpu().numpy()
-        return np.stack([each[word].mean(0) for word in self.word_groups]) if self.word_groups else each[:0]
+        return (
+            np.stack([each[word].mean(0) for word in self.word_groups])
+            if self.word_groups
+            else each[:0]
+        )
 
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole caption."""
         if self.forced is None:
-            raise InputError("this caption has no image to look at: expected one that `caption` returned")
+            raise InputError(
+                "this caption has no image to look at: expected one that `caption` returned"
+            )
         return self.forced.watch(*names)[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,12 +235,19 @@ class Caption:
         except NoAttentionError:
             maps = []
         return {
-            "text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut, "words": self.words,
-            "logprobs": self.logprobs if self.forced is not None else [], "maps": maps, "seed": self.seed,
+            "text": self.text,
+            "score": self.score,
+            "logprob": self.logprob,
+            "cut": self.cut,
+            "words": self.words,
+            "logprobs": self.logprobs if self.forced is not None else [],
+            "maps": maps,
+            "seed": self.seed,
             "alternatives": [
-                {"text": one.text, "score": one.score, "logprob": one.logprob} for one in self.alternatives
+                {"text": one.text, "score": one.score, "logprob": one.logprob}
+                for one in self.alternatives
             ],
-        }  # fmt: skip
+        }
 
     @property
     def word_groups(self) -> list[list[int]]:
@@ -271,14 +311,25 @@ def caption(
         raise InputError(f"beams={beams}: expected 1 or more")
     given = [] if text is None else _given_ids(bundle, text)
     items, single = image_inputs(image)
-    choice, seeds = Choice(sample=sample, temperature=temperature), seeds_of(seed if sample else 0, len(items))
+    choice, seeds = (
+        Choice(sample=sample, temperature=temperature),
+        seeds_of(seed if sample else 0, len(items)),
+    )
     results: dict[int, Caption] = {}
     for batch, pixels in image_batches(bundle, items):
         if text is not None:
             answers = [[h] for h in _given(bundle, pixels, given, penalty)]
         else:
             own_seeds = [seeds[i] for i in batch]
-            plan = _plan(bundle, limit, beams=beams, best=best, penalty=penalty, choice=choice, seed=own_seeds)
+            plan = _plan(
+                bundle,
+                limit,
+                beams=beams,
+                best=best,
+                penalty=penalty,
+                choice=choice,
+                seed=own_seeds,
+            )
             answers = search(bundle.model, {"images": pixels}, plan)
         for i, own, hypotheses in zip(batch, pixels, answers, strict=True):
             used = seeds[i] if sample and text is None else None
@@ -290,7 +341,12 @@ def caption(
 
 
 def captioning(
-    bundle: Bundle, image: ImageLike, *, beams: int = 5, penalty: float = PENALTY, limit: int | None = None
+    bundle: Bundle,
+    image: ImageLike,
+    *,
+    beams: int = 5,
+    penalty: float = PENALTY,
+    limit: int | None = None,
 ) -> Iterator[list[Caption]]:
     """Yield the hypotheses of a caption after every step of the search, the best first, and at last the result.
 
@@ -298,12 +354,19 @@ def captioning(
     """
     tokens, pixels = caption_tokens(bundle), bundle.pixels(image)
     plan = _plan(bundle, limit, beams=beams, best=beams, penalty=penalty)
-    for hypotheses in follow(bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan):
+    for hypotheses in follow(
+        bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan
+    ):
         yield [_caption(bundle, tokens, pixels, h, None) for h in hypotheses[0]]
 
 
 def given_caption(
-    bundle: Bundle, image: ImageLike, ids: Sequence[int], *, penalty: float = PENALTY, finished: bool = True
+    bundle: Bundle,
+    image: ImageLike,
+    ids: Sequence[int],
+    *,
+    penalty: float = PENALTY,
+    finished: bool = True,
 ) -> Caption:
     """A caption given by the ids of its tokens, with its log-probability and maps (forced decoding).
 
@@ -324,7 +387,11 @@ def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
     tokens = caption_tokens(bundle)
     readings = [one for one in (text, plain_caption(text)) if one] or [text]
     unknown = [
-        [word for word in one.split() if tokens.unknown is not None and tokens.unknown in tokens.encode(word)]
+        [
+            word
+            for word in one.split()
+            if tokens.unknown is not None and tokens.unknown in tokens.encode(word)
+        ]
         for one in readings
     ]
     best = min(range(len(readings)), key=lambda i: len(unknown[i]))
@@ -344,7 +411,9 @@ def _given_ids(bundle: Bundle, text: object) -> list[int]:
 def caption_tokens(bundle: Bundle) -> Tokenizer:
     """The tokenizer of a captioner; raises for other models."""
     if not isinstance(bundle, Bundle):
-        raise InputError(f"a {type(bundle).__name__} is not a model: expected what clearhead.load returns")
+        raise InputError(
+            f"a {type(bundle).__name__} is not a model: expected what clearhead.load returns"
+        )
     bundle.require("caption", "a captioner")
     tokens = bundle.tokenizer()
     special_ids(bundle)
@@ -361,22 +430,36 @@ def _given(
     special = special_ids(bundle)
     written = [*ids, special.ends[0]] if finished else ids
     if bundle.max_tokens is not None and len(written) > bundle.max_tokens:
-        raise InputError(f"the caption has {len(ids)} tokens: this model writes {bundle.max_tokens - 1} at most")
+        raise InputError(
+            f"the caption has {len(ids)} tokens: this model writes {bundle.max_tokens - 1} at most"
+        )
     row = torch.tensor([written], device=bundle.device)
     before = torch.tensor([[special.start, *written[:-1]]], device=bundle.device)
     model: Any = bundle.model
-    sums = forced(model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)).sum(1)
+    sums = forced(
+        model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)
+    ).sum(1)
     length = row.shape[1] ** penalty
-    return [Hypothesis(ids=tuple(ids), logprob=one, score=one / length, finished=finished) for one in sums.tolist()]
+    return [
+        Hypothesis(ids=tuple(ids), logprob=one, score=one / length, finished=finished)
+        for one in sums.tolist()
+    ]
 
 
-def _caption(bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None) -> Caption:
+def _caption(
+    bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None
+) -> Caption:
     ids = [*h.ids, special_ids(bundle).ends[0]] if h.finished else list(h.ids)
     return Caption(
-        text=tokens.decode(np.array(h.ids, np.int64)).strip(), score=h.score, logprob=h.logprob,
-        pieces=tokens.pieces(ids), cut=not h.finished, seed=seed, forced=ImagePass(bundle, pixels.cpu(), ids),
+        text=tokens.decode(np.array(h.ids, np.int64)).strip(),
+        score=h.score,
+        logprob=h.logprob,
+        pieces=tokens.pieces(ids),
+        cut=not h.finished,
+        seed=seed,
+        forced=ImagePass(bundle, pixels.cpu(), ids),
         word_numbers=tokens.words(np.array(ids, np.int64)),
-    )  # fmt: skip
+    )
 
 
 def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
@@ -387,4 +470,6 @@ def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
     never = {special.pad, special.start, tokens.unknown}
     banned = [int(i) for i in never if i is not None and i not in special.ends]
     banned += bundle.spare_ids
-    return Plan(start=int(special.start or 0), end=special.ends, limit=most, banned=banned, **options)
+    return Plan(
+        start=int(special.start or 0), end=special.ends, limit=most, banned=banned, **options
+    )

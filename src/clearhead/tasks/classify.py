@@ -19,13 +19,18 @@ CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision mode
 Classes = list[tuple[str, float]]  # label and score, the highest first
 # How logits become scores, by Bundle.scores.
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda logits: logits.softmax(-1), "sigmoid": torch.sigmoid, "value": lambda logits: logits,
-}  # fmt: skip
+    "softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": torch.sigmoid,
+    "value": lambda logits: logits,
+}
 
 
 @torch.no_grad()
 def classify(
-    bundle: Bundle, inputs: str | Sequence[str] | ImageLike | Sequence[ImageLike], *, top: int | None = None
+    bundle: Bundle,
+    inputs: str | Sequence[str] | ImageLike | Sequence[ImageLike],
+    *,
+    top: int | None = None,
 ) -> Classes | list[Classes]:
     """Return the classes of a text or an image, or of each of several, with their probabilities, the likeliest first.
 
@@ -80,11 +85,15 @@ def _texts(bundle: Bundle, inputs: Any) -> tuple[list[str], bool]:
     items = [inputs] if single else list(inputs)
     for item in items:
         if not isinstance(item, str):
-            raise InputError(f"this {bundle.name} reads text: expected a string, got {type(item).__name__}")
+            raise InputError(
+                f"this {bundle.name} reads text: expected a string, got {type(item).__name__}"
+            )
     return items, single
 
 
-def _text_logits(bundle: Bundle, texts: Sequence[str]) -> Iterator[tuple[list[int], Float[Tensor, "b classes"]]]:
+def _text_logits(
+    bundle: Bundle, texts: Sequence[str]
+) -> Iterator[tuple[list[int], Float[Tensor, "b classes"]]]:
     """Yield the numbers of some texts, and their logits."""
     pad = bundle.tokenizer().pad
     rows = encode_texts(bundle, texts)

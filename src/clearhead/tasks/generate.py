@@ -91,7 +91,8 @@ class Generation:
     logprob: float  # sum of the log-probabilities of the new tokens under the model, in nats
     pieces: list[str]  # the text of each new token
     ended: str  # why it ended: "end" (an end token), "stop" (a stop string) or "limit" (max_new)
-    seed: int | None = None  # the seed of sampling, which gives the same text again; None: not sampled
+    # the seed of sampling, which gives the same text again; None: not sampled
+    seed: int | None = None
     others: list[Generation] = field(default_factory=list)  # the other samples of the same prompt
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +124,9 @@ class Sampling:
         if self.samples > 1 and self.temperature == 0.0:
             raise InputError(f"samples={self.samples} with temperature=0: all would be the same")
         if self.beams > 1 and (self.choice.sample or self.stops):
-            raise InputError(f"beams={self.beams}: a beam search does not sample, and has no stop strings; expected 1")
+            raise InputError(
+                f"beams={self.beams}: a beam search does not sample, and has no stop strings; expected 1"
+            )
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -134,16 +137,24 @@ class Sampling:
     def choice(self) -> Choice:
         """How the next token is chosen: sampled if an option of sampling is given."""
         options = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-        sample = any(value is not None for value in (*options.values(), self.seed)) or self.samples > 1
+        sample = (
+            any(value is not None for value in (*options.values(), self.seed)) or self.samples > 1
+        )
         if self.temperature == 0.0 or not sample:
             return Choice(repetition=self.repetition)
-        return Choice(sample=True, repetition=self.repetition, **(options | {"temperature": self.temperature or 1.0}))
+        return Choice(
+            sample=True,
+            repetition=self.repetition,
+            **(options | {"temperature": self.temperature or 1.0}),
+        )
 
     def seeds(self, rows: int) -> list[int]:
         """A seed for each prompt; fresh ones if none is given."""
         if isinstance(self.seed, Sequence):
             if len(self.seed) != rows:
-                raise InputError(f"{len(self.seed)} seeds for {rows} texts: expected one for all, or one per text")
+                raise InputError(
+                    f"{len(self.seed)} seeds for {rows} texts: expected one for all, or one per text"
+                )
             return list(self.seed)
         return seeds_of(self.seed if self.choice.sample else 0, rows)
 
@@ -166,7 +177,9 @@ class Piece:
         return {"piece": self.text, "id": self.id, "logprob": self.logprob}
 
 
-def follow_answer(bundle: Bundle, text: str, prompt: list[int], options: Sampling) -> Iterator[Piece | Generation]:
+def follow_answer(
+    bundle: Bundle, text: str, prompt: list[int], options: Sampling
+) -> Iterator[Piece | Generation]:
     """Yield the pieces of an answer as soon as each is known, and at last the Generation.
 
     Args:
@@ -178,9 +191,15 @@ def follow_answer(bundle: Bundle, text: str, prompt: list[int], options: Samplin
     tokens, seeds = bundle.tokenizer(), options.seeds(1)
     before, shown = tokens.decode(np.array(prompt, np.int64)), ""
     plan = Plan(
-        start=[prompt], end=end_tokens(bundle), limit=options.max_new, choice=options.choice, slide=options.slide,
-        seed=seeds, ended=stopper(tokens, options.stops), banned=bundle.spare_ids,
-    )  # fmt: skip
+        start=[prompt],
+        end=end_tokens(bundle),
+        limit=options.max_new,
+        choice=options.choice,
+        slide=options.slide,
+        seed=seeds,
+        ended=stopper(tokens, options.stops),
+        banned=bundle.spare_ids,
+    )
     last = h = Hypothesis(ids=(), logprob=0.0, score=0.0, finished=False)
     for ((h,),) in follow(bundle.model, {}, plan):
         if len(h.ids) > len(last.ids):
@@ -190,22 +209,35 @@ def follow_answer(bundle: Bundle, text: str, prompt: list[int], options: Samplin
             new = final[len(shown) :] if final.startswith(shown) else ""
             yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
             shown, last = shown + new, h
-    result = generation(tokens, text, prompt, h, options, seeds[0] if options.choice.sample else None)
+    result = generation(
+        tokens, text, prompt, h, options, seeds[0] if options.choice.sample else None
+    )
     if rest := result.text[len(shown) :]:
         yield Piece(text=rest, id=None, logprob=None)
     yield result
 
 
 def generation(
-    tokens: Tokenizer, text: str, prompt: list[int], h: Hypothesis, options: Sampling, seed: int | None
-) -> Generation:  # fmt: skip
+    tokens: Tokenizer,
+    text: str,
+    prompt: list[int],
+    h: Hypothesis,
+    options: Sampling,
+    seed: int | None,
+) -> Generation:
     """The answer of a search as a Generation."""
-    whole = text_after(tokens, [*prompt, *h.ids], len(prompt), tokens.decode(np.array(prompt, np.int64)))
+    whole = text_after(
+        tokens, [*prompt, *h.ids], len(prompt), tokens.decode(np.array(prompt, np.int64))
+    )
     cut, stopped = cut_at_stop(whole, options.stops)
     return Generation(
-        text=cut, prompt=text, logprob=h.logprob, pieces=tokens.pieces(np.array(h.ids, np.int64)), seed=seed,
+        text=cut,
+        prompt=text,
+        logprob=h.logprob,
+        pieces=tokens.pieces(np.array(h.ids, np.int64)),
+        seed=seed,
         ended="stop" if stopped else "end" if h.finished else "limit",
-    )  # fmt: skip
+    )
 
 
 def end_tokens(bundle: Bundle) -> list[int]:
@@ -261,9 +293,18 @@ def generate(
         'limit'
     """
     options = Sampling(
-        max_new=max_new, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition=repetition,
-        stop=stop, samples=samples, seed=seed, slide=slide, beams=beams,
-    )  # fmt: skip
+        max_new=max_new,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition=repetition,
+        stop=stop,
+        samples=samples,
+        seed=seed,
+        slide=slide,
+        beams=beams,
+    )
     tokens, choice = _tokenizer(bundle), options.choice
     texts = [text] if isinstance(text, str) else list(text)
     prompts = [bundle.prompt(one) for one in texts]
@@ -271,13 +312,22 @@ def generate(
     results: dict[int, Generation] = {}
     for rows in batches([(len(prompt) + max_new) * samples for prompt in prompts], bundle.model):
         plan = Plan(
-            start=[prompts[i] for i in rows], end=end_tokens(bundle), limit=max_new, beams=beams, best=samples,
-            choice=choice, slide=slide, seed=[seeds[i] for i in rows], ended=stopper(tokens, options.stops),
+            start=[prompts[i] for i in rows],
+            end=end_tokens(bundle),
+            limit=max_new,
+            beams=beams,
+            best=samples,
+            choice=choice,
+            slide=slide,
+            seed=[seeds[i] for i in rows],
+            ended=stopper(tokens, options.stops),
             banned=bundle.spare_ids,
-        )  # fmt: skip
+        )
         for i, hypotheses in zip(rows, search(bundle.model, {}, plan), strict=True):
             used = seeds[i] if choice.sample else None
-            first, *others = [generation(tokens, texts[i], prompts[i], h, options, used) for h in hypotheses]
+            first, *others = [
+                generation(tokens, texts[i], prompts[i], h, options, used) for h in hypotheses
+            ]
             first.others.extend(others)
             results[i] = first
     return results[0] if isinstance(text, str) else [results[i] for i in range(len(texts))]
@@ -317,9 +367,16 @@ def stream(
         ' is standing in'
     """
     options = Sampling(
-        max_new=max_new, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition=repetition,
-        stop=stop, seed=seed, slide=slide,
-    )  # fmt: skip
+        max_new=max_new,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition=repetition,
+        stop=stop,
+        seed=seed,
+        slide=slide,
+    )
     _tokenizer(bundle)
     yield from _texts(follow_answer(bundle, text, bundle.prompt(text), options))
 
@@ -360,9 +417,16 @@ def chat(
         3
     """
     options = Sampling(
-        max_new=max_new, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition=repetition,
-        stop=stop, seed=seed, slide=slide,
-    )  # fmt: skip
+        max_new=max_new,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition=repetition,
+        stop=stop,
+        seed=seed,
+        slide=slide,
+    )
     yield from _texts(follow_answer(bundle, "", conversation(bundle, messages), options))
 
 
@@ -380,8 +444,13 @@ def conversation(bundle: Bundle, messages: Sequence[Message]) -> list[int]:
     """
     tokens = _tokenizer(bundle)
     if bundle.chat is None:
-        raise InputError("this model has no chat template: expected a chat model; `generate` continues texts")
-    return [int(i) for i in tokens.marked(render(bundle.chat, messages, token_names(bundle.special, tokens)))]
+        raise InputError(
+            "this model has no chat template: expected a chat model; `generate` continues texts"
+        )
+    return [
+        int(i)
+        for i in tokens.marked(render(bundle.chat, messages, token_names(bundle.special, tokens)))
+    ]
 
 
 def generating(bundle: Bundle, text: str, **options: Any) -> Iterator[Piece | Generation]:
@@ -393,7 +462,9 @@ def generating(bundle: Bundle, text: str, **options: Any) -> Iterator[Piece | Ge
     yield from follow_answer(bundle, text, bundle.prompt(text), Sampling(**options))
 
 
-def answering(bundle: Bundle, messages: Sequence[Message], **options: Any) -> Iterator[Piece | Generation]:
+def answering(
+    bundle: Bundle, messages: Sequence[Message], **options: Any
+) -> Iterator[Piece | Generation]:
     """Yield the tokens of a chat model's next answer as they come, and at last the whole answer as a Generation.
 
     The options are those of `chat`.

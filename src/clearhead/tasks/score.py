@@ -23,7 +23,7 @@ from .translate import Translation, given_translation
 
 def score(
     bundle: Bundle, text: str, target: str | None = None, *, stride: int | None = None
-) -> Likelihood | Translation:  # fmt: skip
+) -> Likelihood | Translation:
     """Return the log-probability of a text under a language model, or of a translation under a translator.
 
     Args:
@@ -48,7 +48,9 @@ def score(
 def scores(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
     """What `score` returns for each of several texts, which a language model reads in batches."""
     _check_pair(bundle, False)
-    return [_checked(text, one) for text, one in zip(texts, likelihoods(bundle, texts), strict=True)]
+    return [
+        _checked(text, one) for text, one in zip(texts, likelihoods(bundle, texts), strict=True)
+    ]
 
 
 def _check_pair(bundle: Bundle, pair: bool) -> None:
@@ -56,14 +58,17 @@ def _check_pair(bundle: Bundle, pair: bool) -> None:
     translator = "translate" in bundle.can
     if translator != pair:
         raise InputError(
-            "this is a translator: expected a text and its translation" if translator
+            "this is a translator: expected a text and its translation"
+            if translator
             else "this is no translator: expected a text alone"
-        )  # fmt: skip
+        )
 
 
 def _checked(text: str, result: Likelihood) -> Likelihood:
     if not result.counted:
-        raise TextError(f"{text!r} is one token, with nothing before it to predict it from: expected two or more")
+        raise TextError(
+            f"{text!r} is one token, with nothing before it to predict it from: expected two or more"
+        )
     return result
 
 
@@ -104,7 +109,12 @@ def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Count
 
 @torch.no_grad()
 def answer_likelihoods(
-    bundle: Bundle, path: Path, done: Done | None, *, part: str = "all", options: ChatsConfig | None = None
+    bundle: Bundle,
+    path: Path,
+    done: Done | None,
+    *,
+    part: str = "all",
+    options: ChatsConfig | None = None,
 ) -> Counted:
     """Score the answers of conversations, each with the token that ends it; questions are read and do not count.
 
@@ -128,7 +138,9 @@ def answer_likelihoods(
         chats = split_chats(chats, options.share)[part == "valid"]
     rows: list[Answered] = [row for chat in chats if (row := rendering.answered(chat))]
     if not rows:
-        raise DataError(f"{path} has no conversation with an answer that this {bundle.name} can read")
+        raise DataError(
+            f"{path} has no conversation with an answer that this {bundle.name} can read"
+        )
     logprob, count, model = 0.0, 0, bundle.model
     for batch, ids, _ in text_batches(bundle, tokens.pad, [row.ids.tolist() for row in rows]):
         wanted = torch.full_like(ids, IGNORE)

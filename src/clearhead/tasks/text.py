@@ -53,8 +53,11 @@ class Likelihood:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "logprob": self.logprob, "perplexity": self.perplexity, "pieces": self.pieces, "logprobs": self.logprobs
-        }  # fmt: skip
+            "logprob": self.logprob,
+            "perplexity": self.perplexity,
+            "pieces": self.pieces,
+            "logprobs": self.logprobs,
+        }
 
 
 @torch.no_grad()
@@ -95,17 +98,27 @@ def embed(
     vectors = np.zeros((len(texts), bundle.config.width), np.float32)
     for batch, ids, lengths in text_batches(bundle, tokens.pad, rows):
         model: Any = bundle.model
-        x = model(ids, lengths=lengths) if own else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
+        x = (
+            model(ids, lengths=lengths)
+            if own
+            else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
+        )
         vectors[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
     return vectors[0] if isinstance(text, str) else vectors
 
 
-def _embed_images(bundle: Bundle, inputs: Any, pool: str | None, *, normalise: bool) -> Float[np.ndarray, "*n d"]:
+def _embed_images(
+    bundle: Bundle, inputs: Any, pool: str | None, *, normalise: bool
+) -> Float[np.ndarray, "*n d"]:
     """The pooled vector of each image."""
     if pool is not None:
-        raise InputError(f"pool={pool!r} is for texts: this {bundle.name} reads images, and pools as it was built")
+        raise InputError(
+            f"pool={pool!r} is for texts: this {bundle.name} reads images, and pools as it was built"
+        )
     if not hasattr(bundle.model, "states"):
-        raise InputError(f"this {bundle.name} has no vector per image: expected a model of images with `states`")
+        raise InputError(
+            f"this {bundle.name} has no vector per image: expected a model of images with `states`"
+        )
     items, single = image_inputs(inputs)
     rows: list[np.ndarray] = []
     for _, pixels in image_batches(bundle, items):
@@ -140,7 +153,9 @@ def likelihood(
     tokens = bundle.tokenizer()
     model: Any = bundle.model
     if not isinstance(text, str):
-        raise InputError(f"text is a {type(text).__name__}: expected a string; `likelihoods` reads several")
+        raise InputError(
+            f"text is a {type(text).__name__}: expected a string; `likelihoods` reads several"
+        )
     ids = [int(i) for i in tokens.wrapped(text)]
     if not ids:
         raise TextError("the text is empty: expected a token or more")
@@ -150,11 +165,16 @@ def likelihood(
         expected = "1 or more" if bundle.max_tokens is None else f"1 to {most}, the model's context"
         raise InputError(f"stride={stride}: expected {expected}")
     logprobs: list[float | None] = [None] * len(ids)
-    row, first, begin = torch.tensor([ids], device=bundle.device), 1, 0  # nothing predicts the first token
+    # nothing predicts the first token
+    row, first, begin = torch.tensor([ids], device=bundle.device), 1, 0
     while first < len(ids):  # the window begins at `begin`, and its first new token is `first`
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
-        x = model.states(row[:, begin : min(last + 1, begin + most)])[0, first - 1 - begin : last - begin]
-        logprobs[first : last + 1] = target_logprobs(model.head, x, row[0, first : last + 1]).tolist()
+        x = model.states(row[:, begin : min(last + 1, begin + most)])[
+            0, first - 1 - begin : last - begin
+        ]
+        logprobs[first : last + 1] = target_logprobs(
+            model.head, x, row[0, first : last + 1]
+        ).tolist()
         if done is not None:
             done(last + 1 - first, len(ids) - 1)
         first, begin = last + 1, begin + stride
@@ -173,8 +193,13 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
     short = [i for i, ids in enumerate(rows) if 1 < len(ids) <= (bundle.max_tokens or BATCH_TOKENS)]
     found: dict[int, Likelihood] = {}
     for batch, ids, lengths in text_batches(bundle, tokens.pad, [rows[i] for i in short]):
-        x, inside = model.states(ids)[:, :-1], torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None]
-        values = target_logprobs(model.head, x[inside], ids[:, 1:][inside]).split((lengths - 1).tolist())
+        x, inside = (
+            model.states(ids)[:, :-1],
+            torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None],
+        )
+        values = target_logprobs(model.head, x[inside], ids[:, 1:][inside]).split(
+            (lengths - 1).tolist()
+        )
         for number, own in zip((short[i] for i in batch), values, strict=True):
             found[number] = _likelihood(tokens, rows[number], [None, *own.tolist()])
     return [found.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
@@ -187,14 +212,18 @@ def _likelihood(tokens: Tokenizer, ids: list[int], logprobs: list[float | None])
             "the model's logits are not numbers (NaN): expected finite weights; perhaps its training diverged, or its "
             "checkpoint is damaged"
         )
-    return Likelihood(logprob=total, logprobs=logprobs, pieces=tokens.pieces(np.array(ids, np.int64)))
+    return Likelihood(
+        logprob=total, logprobs=logprobs, pieces=tokens.pieces(np.array(ids, np.int64))
+    )
 
 
 def target_logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Float[Tensor, "t"]:
     """The log-probability of each target; the logits of only a few tokens are in memory at a time."""
     rows = max(LOGITS // head.out_features, 1)
     parts = zip(x.split(rows), targets.split(rows), strict=True)
-    return torch.cat([head(part).float().log_softmax(-1).gather(1, ids[:, None])[:, 0] for part, ids in parts])
+    return torch.cat(
+        [head(part).float().log_softmax(-1).gather(1, ids[:, None])[:, 0] for part, ids in parts]
+    )
 
 
 @torch.no_grad()
@@ -222,7 +251,9 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         raise TextError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
     ids = torch.from_numpy(row)[None].to(bundle.device)
     if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
-        raise TextError(f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once")
+        raise TextError(
+            f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once"
+        )
     p = model.head(model.states(ids)[0, masks]).float().softmax(-1)[:, : len(tokens)]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
@@ -243,7 +274,9 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
 def encode_texts(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text with its special tokens, cut at the longest that the model reads, with a Notice."""
     tokens = bundle.tokenizer()
-    most = min((size for size in (bundle.max_tokens, bundle.longest) if size is not None), default=None)
+    most = min(
+        (size for size in (bundle.max_tokens, bundle.longest) if size is not None), default=None
+    )
     causal = "predict" in bundle.can
     wrap = tokens.wrapped if causal else lambda text: with_special(tokens, tokens.encode(text))
     rows = [[int(i) for i in wrap(text)] for text in texts]
@@ -252,12 +285,13 @@ def encode_texts(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     if most is None:
         return rows
     warn_cut([len(ids) for ids in rows], most)
-    return [[*ids[: most - 1], ids[-1]] if len(ids) > most else ids for ids in rows]  # the end token is kept
+    # the end token is kept
+    return [[*ids[: most - 1], ids[-1]] if len(ids) > most else ids for ids in rows]
 
 
 def text_batches(
     bundle: Bundle, pad: int | None, rows: Sequence[list[int]]
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Yield batches of rows of similar length: their numbers, padded ids and lengths."""
     for batch in batches([len(row) for row in rows], bundle.model):
         yield batch, *padded([rows[i] for i in batch], pad or 0, bundle.device)

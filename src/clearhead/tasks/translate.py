@@ -45,7 +45,9 @@ class Pass:
         Up to rounding, this is the attention of the search itself, because a decoder's states depend only on the
         tokens before them.
         """
-        before = torch.tensor([[*self.bundle.decoder_prompt(), *self.target[:-1]]], device=self.bundle.device)
+        before = torch.tensor(
+            [[*self.bundle.decoder_prompt(), *self.target[:-1]]], device=self.bundle.device
+        )
         try:
             with watch(self.bundle.model, *names) as tape:
                 self.bundle.model(before, **source_inputs(self.bundle, [self.source]))
@@ -54,7 +56,7 @@ class Pass:
                 raise
             raise NoAttentionError(
                 "this model has no attention to its source, which it reads as one vector: expected one with attention"
-            ) from cause  # fmt: skip
+            ) from cause
         return tape
 
 
@@ -76,11 +78,16 @@ class Translation:
     logprob: float  # sum of the log-probabilities of its tokens, in nats
     source: list[str]  # the source's pieces (tokens as text), the end token included
     target: list[str]  # the translation's pieces, the end token included if it was reached
-    cut: bool = False  # True if the source was longer than the model reads, or the translation than the limit
-    others: list[Translation] = field(default_factory=list)  # the next best translations, or the other samples
-    seed: int | None = None  # the seed of sampling, which gives the same translation again; None: not sampled
-    forced: Pass | None = field(default=None, repr=False)  # computes its attention; None for an empty text
-    word_numbers: tuple[list[int], list[int]] = field(default=([], []), repr=False)  # word of each source, target piece
+    # True if the source was longer than the model reads, or the translation than the limit
+    cut: bool = False
+    # the next best translations, or the other samples
+    others: list[Translation] = field(default_factory=list)
+    # the seed of sampling, which gives the same translation again; None: not sampled
+    seed: int | None = None
+    # computes its attention; None for an empty text
+    forced: Pass | None = field(default=None, repr=False)
+    # word of each source, target piece
+    word_numbers: tuple[list[int], list[int]] = field(default=([], []), repr=False)
 
     @cached_property
     def alignment(self) -> Float[np.ndarray, "t s"]:
@@ -97,19 +104,31 @@ class Translation:
         except NoAttentionError:
             rows = []
         return {
-            "text": self.text, "score": self.score, "logprob": self.logprob, "cut": self.cut, "source": self.source,
-            "target": self.target, "alignment": rows, "seed": self.seed,
+            "text": self.text,
+            "score": self.score,
+            "logprob": self.logprob,
+            "cut": self.cut,
+            "source": self.source,
+            "target": self.target,
+            "alignment": rows,
+            "seed": self.seed,
             "others": [{"text": other.text, "score": other.score} for other in self.others],
-        }  # fmt: skip
+        }
 
-    def attention(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "t s"]:
+    def attention(
+        self, layer: int | None = None, head: int | None = None
+    ) -> Float[np.ndarray, "t s"]:
         """The attention (target, source) of one layer and head, or the mean over those that are not given."""
         if self.forced is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
         tape = self.forced.watch(CROSS)
-        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, n + t, s) each
+        # (h, n + t, s) each
+        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]
         layers = [x[:, -len(self.target) :] for x in layers]  # without a forced first token
-        for name, number, most in (("layer", layer, len(layers)), ("head", head, layers[0].shape[0])):
+        for name, number, most in (
+            ("layer", layer, len(layers)),
+            ("head", head, layers[0].shape[0]),
+        ):
             if number is not None and not -most <= number < most:
                 raise InputError(f"{name}={number}: there are {most}, counted from 0")
         chosen = layers if layer is None else [layers[layer]]
@@ -118,13 +137,17 @@ class Translation:
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole answer."""
         if self.forced is None:
-            raise InputError("nothing was translated, so there is nothing to watch: expected a text")
+            raise InputError(
+                "nothing was translated, so there is nothing to watch: expected a text"
+            )
         return self.forced.watch(*names)
 
     @property
     def words(self) -> tuple[list[list[int]], list[list[int]]]:
         """The pieces of each word, by number: of the source, and of the target."""
-        return word_pieces(self.source, self.word_numbers[0]), word_pieces(self.target, self.word_numbers[1])
+        return word_pieces(self.source, self.word_numbers[0]), word_pieces(
+            self.target, self.word_numbers[1]
+        )
 
     def by_word(
         self, layer: int | None = None, head: int | None = None
@@ -139,7 +162,10 @@ class Translation:
             for pieces, words in ((self.source, source_words), (self.target, target_words))
         )
         weights = self.attention(layer, head)
-        rows = [[weights[row][:, column].sum(1).mean() for column in source_words] for row in target_words]
+        rows = [
+            [weights[row][:, column].sum(1).mean() for column in source_words]
+            for row in target_words
+        ]
         return source, target, np.array(rows, np.float32).reshape(len(target), len(source))
 
 
@@ -173,7 +199,8 @@ def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch
     return {"source": source, "lengths": lengths}
 
 
-EMPTY = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])  # the translation of white space
+# the translation of white space
+EMPTY = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])
 
 
 def translate(
@@ -227,26 +254,42 @@ def translate(
     tokens = bundle.pair()
     texts = [text] if isinstance(text, str) else list(text)
     sources = _sources(bundle, tokens, texts)
-    waiting = [i for i, one in enumerate(texts) if one.strip() and len(sources[i][0]) > 1]  # more than the end token
+    # more than the end token
+    waiting = [i for i, one in enumerate(texts) if one.strip() and len(sources[i][0]) > 1]
     if done is not None and len(waiting) < len(texts):
         done(len(texts) - len(waiting))
-    choice, seeds = Choice(sample=sample, temperature=temperature), seeds_of(seed if sample else 0, len(texts))
+    choice, seeds = (
+        Choice(sample=sample, temperature=temperature),
+        seeds_of(seed if sample else 0, len(texts)),
+    )
     results: dict[int, Translation] = {}
     for rows in batches([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
         batch = [waiting[row] for row in rows]
         plan = Plan(
-            start=[bundle.decoder_prompt()] * len(batch), end=_end(tokens), beams=beams, best=best, penalty=penalty,
-            choice=choice, seed=[seeds[i] for i in batch], limit=[_limit(bundle, sources[i][0], limit) for i in batch],
+            start=[bundle.decoder_prompt()] * len(batch),
+            end=_end(tokens),
+            beams=beams,
+            best=best,
+            penalty=penalty,
+            choice=choice,
+            seed=[seeds[i] for i in batch],
+            limit=[_limit(bundle, sources[i][0], limit) for i in batch],
             banned=_banned(bundle, tokens),
-        )  # fmt: skip
+        )
         answers = search(bundle.model, source_inputs(bundle, [sources[i][0] for i in batch]), plan)
         for i, hypotheses in zip(batch, answers, strict=True):
             used = seeds[i] if sample else None
-            first, *others = [_translation(bundle, tokens, *sources[i], h, used) for h in hypotheses]
+            first, *others = [
+                _translation(bundle, tokens, *sources[i], h, used) for h in hypotheses
+            ]
             results[i] = replace(first, others=others)
         if done is not None:
             done(len(batch))
-    return results.get(0, EMPTY) if isinstance(text, str) else [results.get(i, EMPTY) for i in range(len(texts))]
+    return (
+        results.get(0, EMPTY)
+        if isinstance(text, str)
+        else [results.get(i, EMPTY) for i in range(len(texts))]
+    )
 
 
 def translating(
@@ -262,9 +305,14 @@ def translating(
         yield [EMPTY]
         return
     plan = Plan(
-        start=[bundle.decoder_prompt()], end=_end(tokens), beams=beams, best=beams, penalty=penalty,
-        limit=_limit(bundle, ids, limit), banned=_banned(bundle, tokens),
-    )  # fmt: skip
+        start=[bundle.decoder_prompt()],
+        end=_end(tokens),
+        beams=beams,
+        best=beams,
+        penalty=penalty,
+        limit=_limit(bundle, ids, limit),
+        banned=_banned(bundle, tokens),
+    )
     for hypotheses in follow(bundle.model, source_inputs(bundle, [ids]), plan):
         yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
 
@@ -276,18 +324,22 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     """
     tokens = translator_tokens(bundle)
     ((ids, cut),) = _sources(bundle, tokens, [source])
-    written = tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
+    written = (
+        tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
+    )
     if not len(written):
         raise TextError("the translation has no tokens: expected one or more")
     start = bundle.decoder_prompt()
     before = torch.from_numpy(np.concatenate([start, written[:-1]]))[None].to(bundle.device)
-    targets = torch.from_numpy(np.concatenate([[-1] * (len(start) - 1), written]).astype(np.int64))[None].to(
-        bundle.device
-    )
+    targets = torch.from_numpy(np.concatenate([[-1] * (len(start) - 1), written]).astype(np.int64))[
+        None
+    ].to(bundle.device)
     logprob = float(forced(bundle.model, source_inputs(bundle, [ids]), before, targets).sum())
     finished = int(written[-1]) == _end(tokens)
     own = written[:-1] if finished else written
-    h = Hypothesis(ids=tuple(own.tolist()), logprob=logprob, score=logprob / len(written), finished=finished)
+    h = Hypothesis(
+        ids=tuple(own.tolist()), logprob=logprob, score=logprob / len(written), finished=finished
+    )
     return _translation(bundle, tokens, ids, cut, h)
 
 
@@ -296,10 +348,16 @@ def _translation(
 ) -> Translation:
     written = [*h.ids, _end(tokens)] if h.finished else list(h.ids)
     return Translation(
-        text=tokens.target.decode(np.array(h.ids, np.int64)), score=h.score, logprob=h.logprob,
-        source=tokens.source.pieces(ids), target=tokens.target.pieces(written), cut=cut or not h.finished, seed=seed,
-        forced=Pass(bundle, ids, written), word_numbers=(tokens.source.words(ids), tokens.target.words(written)),
-    )  # fmt: skip
+        text=tokens.target.decode(np.array(h.ids, np.int64)),
+        score=h.score,
+        logprob=h.logprob,
+        source=tokens.source.pieces(ids),
+        target=tokens.target.pieces(written),
+        cut=cut or not h.finished,
+        seed=seed,
+        forced=Pass(bundle, ids, written),
+        word_numbers=(tokens.source.words(ids), tokens.target.words(written)),
+    )
 
 
 def _context(bundle: Bundle) -> int:
@@ -316,7 +374,10 @@ def _sources(bundle: Bundle, tokens: Pair, texts: Sequence[str]) -> list[tuple[n
     """The ids of each source, cut at the model's context, and whether it was cut."""
     rows, most = [tokens.read(text) for text in texts], _context(bundle)
     warn_cut([len(ids) for ids in rows], most)
-    return [(np.append(ids[: most - 1], ids[-1:]), True) if len(ids) > most else (ids, False) for ids in rows]
+    return [
+        (np.append(ids[: most - 1], ids[-1:]), True) if len(ids) > most else (ids, False)
+        for ids in rows
+    ]
 
 
 def _end(tokens: Pair) -> int:
@@ -326,4 +387,7 @@ def _end(tokens: Pair) -> int:
 
 def _banned(bundle: Bundle, tokens: Pair) -> list[int]:
     """Ids that no translation has."""
-    return [*(int(i) for i in {tokens.target.pad, tokens.target.start} if i is not None), *bundle.spare_ids]
+    return [
+        *(int(i) for i in {tokens.target.pad, tokens.target.start} if i is not None),
+        *bundle.spare_ids,
+    ]

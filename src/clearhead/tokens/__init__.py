@@ -11,18 +11,23 @@ split        the words of a text                       sentences   its sentences
 save, load   write a tokenizer into a folder, and read it again
 """
 
-from .characters import Characters
-from .files import load, remove, save, saved
-from .ids import split
-from .pair import Pair
-from .pieces import Pieces
-from .sentences import sentences
-from .subwords import Subwords
-from .symbols import Symbols
-from .tokenizer import Tokenizer
-from .words import Words
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Characters", "Pair", "Pieces", "Subwords", "Symbols", "Tokenizer", "Words", "load", "remove", "save", "saved",
-    "sentences", "split",
-]  # fmt: skip
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .characters import Characters as Characters
+    from .files import load as load
+    from .files import remove as remove
+    from .files import save as save
+    from .files import saved as saved
+    from .ids import split as split
+    from .pair import Pair as Pair
+    from .pieces import Pieces as Pieces
+    from .sentences import sentences as sentences
+    from .subwords import Subwords as Subwords
+    from .symbols import Symbols as Symbols
+    from .tokenizer import Tokenizer as Tokenizer
+    from .words import Words as Words
+
+lazy.public_names(__name__)

@@ -92,16 +92,25 @@ class Characters(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of its word; -1 for spaces and special ids."""
-        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
+        row = (
+            self.encode(text_or_ids)
+            if isinstance(text_or_ids, str)
+            else as_row(text_or_ids, len(self))
+        )
         real = row >= min(UNKNOWN, self._first)
         ends = np.cumsum(real)
-        return words_of(self.decode(row), list(zip((ends - real).tolist(), ends.tolist(), strict=True)))
+        return words_of(
+            self.decode(row), list(zip((ends - real).tolist(), ends.tolist(), strict=True))
+        )
 
     def __len__(self) -> int:
         return self._first + len(self.symbols)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Characters) and (self.symbols, self.special) == (other.symbols, other.special)
+        return isinstance(other, Characters) and (self.symbols, self.special) == (
+            other.symbols,
+            other.special,
+        )
 
     def __hash__(self) -> int:
         return hash((self.symbols, self.special))
@@ -121,7 +130,9 @@ class Characters(Tokenizer):
 
     def to_dict(self) -> dict[str, Any]:
         """The values that tokens.json holds."""
-        return {"kind": self.kind, "symbols": list(self.symbols)} | ({"special": True} if self.special else {})
+        return {"kind": self.kind, "symbols": list(self.symbols)} | (
+            {"special": True} if self.special else {}
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Characters:

@@ -18,14 +18,18 @@ from .tokenizer import Tokenizer
 
 CHAT = "chat_template.jinja"  # the file of a template in a folder
 SOURCE = (
-    100_000  # characters of a template: those of checkpoints have a fifth of it, and compiling takes time and memory
+    # characters of a template: those of checkpoints have a fifth of it, and compiling takes time
+    # and memory
+    100_000
 )
-LONGEST = 1 << 22  # characters that a rendered conversation, or any text that a template builds, may have
+# characters that a rendered conversation, or any text that a template builds, may have
+LONGEST = 1 << 22
 LARGEST = 1 << 16  # largest number by which a template may repeat, pad or count
 STEPS = 1 << 21  # operations of one rendering: iterations, calls, and values that are read or built
 STEPS_PER_VALUE = 100  # further operations for each value in the conversation
 CHARACTERS = 1 << 27  # characters of all texts that one rendering builds, together
-CHARACTERS_PER_STEP = 1 << 8  # an operation on a text counts as a step for each so many of its characters
+# an operation on a text counts as a step for each so many of its characters
+CHARACTERS_PER_STEP = 1 << 8
 SHOWN = 1000  # characters of a template's own error message that are shown
 BITS = 1 << 12  # of an integer, so that arithmetic takes no longer than other operations
 
@@ -59,8 +63,12 @@ def token_names(special: Special | None, tokens: Tokenizer) -> dict[str, str]:
 
 
 def render(
-    template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str], *, prompt: bool = True
-) -> str:  # fmt: skip
+    template: str,
+    messages: Sequence[Mapping[str, str]],
+    names: Mapping[str, str],
+    *,
+    prompt: bool = True,
+) -> str:
     """Render a conversation as one text.
 
     Args:
@@ -75,7 +83,12 @@ def render(
         TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
     )  # fmt: skip
     conversation = list(messages)
-    given = {"messages": conversation, "tools": None, "documents": None, "add_generation_prompt": prompt}
+    given = {
+        "messages": conversation,
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": prompt,
+    }
     work = _WORK.set(_Work(conversation))
     try:
         compiled = _compiled(template)
@@ -111,14 +124,16 @@ class _Work:
 
     def __init__(self, messages: list[Any]) -> None:
         self.steps, self.characters = STEPS, CHARACTERS
-        self.known: dict[int, int] = {}  # characters of each message, and of all, by id: they need no second count
+        # characters of each message, and of all, by id: they need no second count
+        self.known: dict[int, int] = {}
         number = 0
         for message in (*messages, messages):
             more, characters = _size(message, self.known, None)
             self.known[id(message)] = characters
             number += more
         self.steps += STEPS_PER_VALUE * number
-        self.longest = max(LONGEST, 4 * characters)  # characters of all texts in a list, which may be the conversation
+        # characters of all texts in a list, which may be the conversation
+        self.longest = max(LONGEST, 4 * characters)
 
     def step(self, number: int = 1) -> None:
         """Take some of the steps that are left; raises if there are not so many."""
@@ -157,7 +172,9 @@ class _Work:
         """The number of values, with all that is in them, and of their characters; raises if these are too many."""
         number = characters = 0
         for value in values:
-            more, text = (1, len(value)) if type(value) is str else _size(value, self.known, self.steps)
+            more, text = (
+                (1, len(value)) if type(value) is str else _size(value, self.known, self.steps)
+            )
             number, characters = number + more, characters + text
         if characters > self.longest:
             _raise(f"it uses texts of more than {self.longest:,} characters")
@@ -210,8 +227,13 @@ def _environment() -> Any:
     from jinja2 import pass_context
 
     extensions = ["jinja2.ext.loopcontrols", _generation_tag()]
-    sandbox = _sandbox_class()(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_output)
-    sandbox.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
+    sandbox = _sandbox_class()(
+        trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_output
+    )
+    sandbox.globals |= {
+        "raise_exception": _raise,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
     del sandbox.globals["lipsum"]
     sandbox.filters["tojson"] = _to_json
     for name, function in sandbox.filters.items():
@@ -240,8 +262,13 @@ def _sandbox_class() -> Any:
                 work.write(len(left) + len(right))
                 work.step(1 + (len(left) + len(right)) // CHARACTERS_PER_STEP)
                 return left + right
-            if operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
-                work.step(1 + len(left) + len(right))  # what is in the lists was counted when they were made
+            if (
+                operator == "+"
+                and isinstance(left, list | tuple)
+                and isinstance(right, list | tuple)
+            ):
+                # what is in the lists was counted when they were made
+                work.step(1 + len(left) + len(right))
                 return super().call_binop(context, operator, left, right)
             work.read(left, right)
             texts = any(isinstance(side, SEQUENCES) for side in (left, right))
@@ -293,7 +320,9 @@ def _counting(tree: Any, environment: Any) -> Any:
         def visit_For(self, node: Any) -> Any:  # noqa: N802  (as in jinja2)
             written = sum(len(part.data) for part in node.find_all(nodes.TemplateData))
             self.generic_visit(node)
-            node.body.insert(0, nodes.ExprStmt(filtered(nodes.Const(written, lineno=node.lineno), _step)))
+            node.body.insert(
+                0, nodes.ExprStmt(filtered(nodes.Const(written, lineno=node.lineno), _step))
+            )
             if node.test is not None:
                 node.test = filtered(node.test, _made)
             return node
@@ -378,10 +407,18 @@ def _generation_tag() -> Any:
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     """The filter tojson as templates of checkpoints expect it: Jinja's own escapes HTML and sorts keys."""
-    options: dict[str, Any] = {"ensure_ascii": ensure_ascii, "separators": separators, "sort_keys": sort_keys}
+    options: dict[str, Any] = {
+        "ensure_ascii": ensure_ascii,
+        "separators": separators,
+        "sort_keys": sort_keys,
+    }
     if indent is None and separators is None:
         return json.dumps(value, **options)
     parts, length = [], 0  # an indent, or a separator, may repeat a long text
@@ -510,8 +547,11 @@ def _sum_filter(given: dict[str, Any]) -> None:
 
 
 SEQUENCES = (str, list, tuple, bytes)
-REFUSED = frozenset({"decode", "encode", "format", "pprint", "striptags", "urlize"})  # filters and methods of texts
-PADDING = frozenset({"batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap"})
+# filters and methods of texts
+REFUSED = frozenset({"decode", "encode", "format", "pprint", "striptags", "urlize"})
+PADDING = frozenset(
+    {"batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap"}
+)
 SLOW = {
     "title": 64,
     "urlencode": 64,
@@ -520,7 +560,24 @@ SLOW = {
     "xmlattr": 64,
 }  # times as long as other filters
 COMPARISONS = frozenset(
-    {"eq", "equalto", "==", "ne", "!=", "gt", "greaterthan", ">", "ge", ">=", "lt", "lessthan", "<", "le", "<=", "in"}
+    {
+        "eq",
+        "equalto",
+        "==",
+        "ne",
+        "!=",
+        "gt",
+        "greaterthan",
+        ">",
+        "ge",
+        ">=",
+        "lt",
+        "lessthan",
+        "<",
+        "le",
+        "<=",
+        "in",
+    }
 )
 ATTRIBUTES = frozenset(
     {"groupby", "join", "map", "max", "min", "rejectattr", "selectattr", "sort", "sum", "unique"}
@@ -528,9 +585,15 @@ ATTRIBUTES = frozenset(
 PARTS = 100  # parts that such a path may have
 _PARTS = re.compile("[.,]")
 METHODS: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "expandtabs": _expandtabs_method, "join": _join_method, "replace": _replace_method, "translate": _translate_method,
-}  # fmt: skip
+    "expandtabs": _expandtabs_method,
+    "join": _join_method,
+    "replace": _replace_method,
+    "translate": _translate_method,
+}
 FILTERS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "indent": _indent_filter, "join": _join_filter, "replace": _replace_filter, "sum": _sum_filter,
+    "indent": _indent_filter,
+    "join": _join_filter,
+    "replace": _replace_filter,
+    "sum": _sum_filter,
     "wordwrap": _wordwrap_filter,
-}  # fmt: skip
+}

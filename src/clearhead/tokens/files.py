@@ -26,8 +26,13 @@ from .words import Words
 
 # The tokenizers that are kept in tokens.json.
 _BY_KIND: dict[str, Any] = {cls.kind: cls for cls in (Characters, Words, Pieces, Symbols)}
-_ENTRIES = (Tokenizer.file, marian.ENTRY, Subwords.file)  # the files that loading begins with, the first that is there
-_SIDES = tuple(f"{s}.{entry}" for s in ("source", "target", "both") for entry in (Tokenizer.file, Subwords.file))
+# the files that loading begins with, the first that is there
+_ENTRIES = (Tokenizer.file, marian.ENTRY, Subwords.file)
+_SIDES = tuple(
+    f"{s}.{entry}"
+    for s in ("source", "target", "both")
+    for entry in (Tokenizer.file, Subwords.file)
+)
 
 
 def save(tokens: Tokenizer | Pair, folder: str | Path) -> Path:
@@ -84,11 +89,16 @@ def load(folder: str | Path) -> Tokenizer | Pair:
     for side, name in names.items():
         if name not in (Subwords.file, *_SIDES):
             expected = ", ".join((Subwords.file, *_SIDES))
-            raise InputError(f"{path}: {side} = {name!r}: expected a file beside it, one of {expected}")
+            raise InputError(
+                f"{path}: {side} = {name!r}: expected a file beside it, one of {expected}"
+            )
         if not (folder / name).is_file():
             raise InputError(f"{path}: {side} = {name!r}: there is no such file")
     source = _load_one(folder / names["source"])
-    return Pair(source, source if names["source"] == names["target"] else _load_one(folder / names["target"]))
+    return Pair(
+        source,
+        source if names["source"] == names["target"] else _load_one(folder / names["target"]),
+    )
 
 
 def saved(folder: str | Path) -> Path | None:
@@ -104,7 +114,9 @@ def saved(folder: str | Path) -> Path | None:
         >>> saved(tmp).name
         'tokens.json'
     """
-    return next((Path(folder) / entry for entry in _ENTRIES if (Path(folder) / entry).is_file()), None)
+    return next(
+        (Path(folder) / entry for entry in _ENTRIES if (Path(folder) / entry).is_file()), None
+    )
 
 
 def remove(folder: str | Path, keep: set[str] | None = None) -> None:
@@ -131,7 +143,9 @@ def _load_one(path: Path) -> Tokenizer:
     values = _read_json(path)
     kind = values.get("kind") if isinstance(values, dict) else None
     if not isinstance(kind, str) or kind not in _BY_KIND:
-        raise InputError(f"{path}: kind = {kind!r}: expected one of {', '.join(_BY_KIND)}, {Pair.kind}")
+        raise InputError(
+            f"{path}: kind = {kind!r}: expected one of {', '.join(_BY_KIND)}, {Pair.kind}"
+        )
     try:
         tokenizer: Tokenizer = _BY_KIND[kind].from_dict(values)
     except ValueError as cause:

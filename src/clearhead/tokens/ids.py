@@ -104,5 +104,8 @@ def _marks() -> str:
     """The combining marks of Unicode as ranges of a character class, because \\w does not match them."""
     points = [p for part in ((0x300, 0x20000), (0xE0100, 0xE01F0)) for p in range(*part)]
     marks = [p for p in points if unicodedata.category(chr(p))[0] == "M"]
-    runs = [[p for _, p in run] for _, run in groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])]
+    runs = [
+        [p for _, p in run]
+        for _, run in groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])
+    ]
     return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)

@@ -20,7 +20,11 @@ from .special import read_special, tokenizer_settings
 
 ENTRY = "source.spm"  # the file that a folder of Marian is recognised by
 # Special tokens. Our name: their key, and the default token.
-SPECIAL_TOKENS = {"pad": ("pad_token", "<pad>"), "end": ("eos_token", "</s>"), "unknown": ("unk_token", "<unk>")}
+SPECIAL_TOKENS = {
+    "pad": ("pad_token", "<pad>"),
+    "end": ("eos_token", "</s>"),
+    "unknown": ("unk_token", "<unk>"),
+}
 
 
 def read_marian(folder: Path, start: int | None = None) -> Pair:
@@ -40,7 +44,9 @@ def read_vocab(path: Path) -> dict[str, int]:
     table = config.load(path)
     for token, i in table.items():
         if type(i) is not int or not 0 <= i < 1 << 31:
-            raise InputError(f"{table.origin.place((token,))}the token {token!r} has the id {i!r}: expected a number")
+            raise InputError(
+                f"{table.origin.place((token,))}the token {token!r} has the id {i!r}: expected a number"
+            )
     if len(set(table.values())) < len(table):
         raise InputError(f"{path}: two tokens have the same id")
     return dict(table)
@@ -48,7 +54,7 @@ def read_vocab(path: Path) -> dict[str, int]:
 
 def _read_pieces(
     folder: Path, side: str, file: str, settings: Mapping[str, Any], start: int | None = None
-) -> Pieces:  # fmt: skip
+) -> Pieces:
     vocab = read_vocab(folder / file)
     special = {} if start is None else {"start": start}
     for name, (key, usual) in SPECIAL_TOKENS.items():
@@ -61,4 +67,6 @@ def _read_pieces(
     except FileNotFoundError as cause:
         raise InputError(f"{folder}: there is no {side}.spm in this folder") from cause
     except ValueError as cause:
-        raise InputError(str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}") from cause
+        raise InputError(
+            str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}"
+        ) from cause

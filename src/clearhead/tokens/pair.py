@@ -45,7 +45,9 @@ class Pair:
     def __post_init__(self) -> None:
         for side, tokens in self._sides.items():
             if tokens.pad is None or tokens.end is None:
-                raise InputError(f"the {side} tokens, {tokens!r}, have no <pad> and <end>: a translation needs them")
+                raise InputError(
+                    f"the {side} tokens, {tokens!r}, have no <pad> and <end>: a translation needs them"
+                )
 
     @property
     def joint(self) -> bool:
@@ -56,7 +58,9 @@ class Pair:
     def same_ids(self) -> bool:
         """Whether an id means the same token on both sides, even if each splits text in its own way, as in Marian."""
         one, other = self.source, self.target
-        return self.joint or (isinstance(one, Pieces) and isinstance(other, Pieces) and one.vocab == other.vocab)
+        return self.joint or (
+            isinstance(one, Pieces) and isinstance(other, Pieces) and one.vocab == other.vocab
+        )
 
     def read(self, text: str) -> Int[np.ndarray, "s"]:
         """Encode a source text for the encoder, with <end>, and with what its tokenizer puts around a text."""
@@ -64,7 +68,9 @@ class Pair:
         if self.before is not None:
             ids, around = self.source.encode(text).tolist(), self.source.wrapped("").tolist()
             last = len(around) > 1 and around[0] == end
-            return np.array([*ids, end, self.before] if last else [self.before, *ids, end], np.int64)
+            return np.array(
+                [*ids, end, self.before] if last else [self.before, *ids, end], np.int64
+            )
         ids = self.source.wrapped(text)
         return ids if end in ids else np.append(ids, np.int64(end))
 
@@ -77,7 +83,8 @@ class Pair:
         names = {side: f"{side}.{tokens.file}" for side, tokens in self._sides.items()}
         if self.joint:
             file = self.source.file
-            names = dict.fromkeys(names, file if file != self.file else f"both.{file}")  # tokens.json is the pair's own
+            # Tokens.json is the pair's own
+            names = dict.fromkeys(names, file if file != self.file else f"both.{file}")
         files = {names[side]: tokens.content() for side, tokens in self._sides.items()}
         return files | {self.file: (json.dumps({"kind": self.kind, **names}) + "\n").encode()}
 

@@ -55,12 +55,16 @@ class Pieces(Tokenizer):
         languages: Iterable[str] = (),
     ) -> None:
         self._model = Model.of(model) if isinstance(model, bytes) else model
-        self.vocab = {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
+        self.vocab = (
+            {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
+        )
         self._own = vocab is None  # the ids are those of the model
         self._first, self._last = first, last
         for piece, i in self.vocab.items():
             if type(i) is not int or i < 0:
-                raise InputError(f"the piece {piece!r} has the id {i!r}: expected a whole number, 0 or more")
+                raise InputError(
+                    f"the piece {piece!r} has the id {i!r}: expected a whole number, 0 or more"
+                )
         if len(set(self.vocab.values())) < len(self.vocab):
             raise InputError(
                 f"{len(self.vocab)} pieces with {len(set(self.vocab.values()))} numbers: expected an id for each"
@@ -72,12 +76,16 @@ class Pieces(Tokenizer):
             if name not in NAMES:
                 raise InputError(f"special id {name}={i}: expected one of {', '.join(NAMES)}")
         self.pad, self.start, self.end, self.unknown = (
-            self._overrides.get(name, next((self.vocab[word] for word in words if word in self.vocab), None))
+            self._overrides.get(
+                name, next((self.vocab[word] for word in words if word in self.vocab), None)
+            )
             for name, words in NAMES.items()
         )
         if self.unknown is None:
             raise InputError("there is no piece for what is unknown: expected <unk>")
-        self.codes = frozenset(piece for piece in self.vocab if piece.startswith(">>") and piece.endswith("<<"))
+        self.codes = frozenset(
+            piece for piece in self.vocab if piece.startswith(">>") and piece.endswith("<<")
+        )
         types = zip(self._model.pieces, self._model.types, strict=True)
         control = [self.vocab.get(piece) for piece, kind in types if kind in (CONTROL, UNKNOWN)]
         self.languages = tuple(languages)
@@ -127,9 +135,16 @@ class Pieces(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of the word in which it begins; -1 for no word."""
-        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
+        row = (
+            self.encode(text_or_ids)
+            if isinstance(text_or_ids, str)
+            else as_row(text_or_ids, len(self))
+        )
         not_text = {*self._special, *(self.vocab[code] for code in self.codes)} - {self.unknown}
-        parts = ["" if i in not_text else part for i, part in zip(row.tolist(), self.pieces(row), strict=True)]
+        parts = [
+            "" if i in not_text else part
+            for i, part in zip(row.tolist(), self.pieces(row), strict=True)
+        ]
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
 
@@ -142,11 +157,21 @@ class Pieces(Tokenizer):
         return self._size
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Pieces)
-            and (self._model, self.vocab, self._overrides, self._first, self._last, self.languages)
-            == (other._model, other.vocab, other._overrides, other._first, other._last, other.languages)
-        )  # fmt: skip
+        return isinstance(other, Pieces) and (
+            self._model,
+            self.vocab,
+            self._overrides,
+            self._first,
+            self._last,
+            self.languages,
+        ) == (
+            other._model,
+            other.vocab,
+            other._overrides,
+            other._first,
+            other._last,
+            other.languages,
+        )
 
     def __hash__(self) -> int:
         return hash((self._model.pieces, self._model.scores))
@@ -177,7 +202,9 @@ class Pieces(Tokenizer):
         """Make a tokenizer from the result of `to_dict`."""
         optional = {"vocab", "first", "last", "languages"}
         if set(values) - optional != {"kind", "model", "special"} or values["kind"] != cls.kind:
-            raise InputError(f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}")
+            raise InputError(
+                f"expected kind = {cls.kind!r}, model, special and vocab, got {', '.join(values)}"
+            )
         model, vocab, special = values["model"], values.get("vocab"), values["special"]
         for name, table in (("vocab", vocab or {}), ("special", special)):
             if not isinstance(table, dict) or not all(type(i) is int for i in table.values()):
@@ -188,6 +215,10 @@ class Pieces(Tokenizer):
         if not isinstance(languages, list):
             raise InputError(f"languages = {languages!r:.200}: expected a list of pieces")
         return cls(
-            base64.b64decode(model, validate=True), vocab, special=special, first=values.get("first") is True,
-            last=values.get("last") is True, languages=languages,
-        )  # fmt: skip
+            base64.b64decode(model, validate=True),
+            vocab,
+            special=special,
+            first=values.get("first") is True,
+            last=values.get("last") is True,
+            languages=languages,
+        )

@@ -14,9 +14,12 @@ ABBREVIATIONS = frozenset({
     "bspw", "zzgl", "abzgl", "gegr", "geb", "gest", "dt", "engl", "franz", "lat", "bes", "insb",
 })  # fmt: skip
 LONGEST = 40  # characters before a full stop that are searched for an abbreviation
-_QUOTES = "\"'\u201c\u201d\u201e\u201a\u2018\u2019\u00ab\u00bb\u2039\u203a"  # any of them may open or close
-_OPENING = _QUOTES + "([{\u00bf\u00a1\u2014\u2013-"  # what may come before the first letter of a sentence
-_ALWAYS = "\u3002\uff01\uff1f\u0964\u061f"  # full stops and question marks of Chinese, Japanese, Hindi and Arabic
+# any of them may open or close
+_QUOTES = "\"'\u201c\u201d\u201e\u201a\u2018\u2019\u00ab\u00bb\u2039\u203a"
+# what may come before the first letter of a sentence
+_OPENING = _QUOTES + "([{\u00bf\u00a1\u2014\u2013-"
+# full stops and question marks of Chinese, Japanese, Hindi and Arabic
+_ALWAYS = "\u3002\uff01\uff1f\u0964\u061f"
 # French puts a space before the closing mark: \s\u00bb.
 _END = re.compile(
     rf"(?<![.!?\u2026])[.!?\u2026]++(?:[{_QUOTES})\]}}]|\s\u00bb(?=\s|$))*(?=\s)|[{_ALWAYS}]+[{_QUOTES})\]}}\u300d\u300f]*"
@@ -57,7 +60,9 @@ def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     rest = line[match.end() :].lstrip().lstrip(_OPENING).lstrip()
     if not rest or not rest[0].isalpha() or rest[0].islower():
         return False
-    return match[0] != "." or not _is_abbreviation(line[max(0, match.start() - LONGEST) : match.start()])
+    return match[0] != "." or not _is_abbreviation(
+        line[max(0, match.start() - LONGEST) : match.start()]
+    )
 
 
 def _is_abbreviation(before: str) -> bool:
@@ -66,4 +71,6 @@ def _is_abbreviation(before: str) -> bool:
     word = "" if match is None else match[0]
     if word == "I":  # the pronoun, far more often than an initial
         return False
-    return word in ABBREVIATIONS or any(pattern.fullmatch(word) is not None for pattern in (_INITIALS, _ORDINAL))
+    return word in ABBREVIATIONS or any(
+        pattern.fullmatch(word) is not None for pattern in (_INITIALS, _ORDINAL)
+    )

@@ -17,7 +17,8 @@ ID_KEYS = (
     "pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
     "forced_eos_token_id",
 )  # fmt: skip
-LANGUAGES = ("m2m_100", "mbart")  # model types whose answers begin with their language, if the vocabulary has several
+# model types whose answers begin with their language, if the vocabulary has several
+LANGUAGES = ("m2m_100", "mbart")
 LANGUAGE = re.compile(
     r"__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}"
 )  # __fr__ of M2M-100, fr_XX of mBART, fra_Latn of NLLB
@@ -36,9 +37,12 @@ class Special:
     pad: int | None = None  # padding of short rows
     start: int | None = None  # BOS: the first input of a decoder, and the prompt for an empty text
     ends: tuple[int, ...] = ()  # EOS: each of them ends an answer
-    first: int | None = None  # the token that every answer begins with after `start`, such as the target's language
-    last: int | None = None  # the token that transformers ends an answer with at its limit; not used here, but kept
-    languages: bool = False  # whether an answer begins with its language: `first`, or else one that must be chosen
+    # the token that every answer begins with after `start`, such as the target's language
+    first: int | None = None
+    # the token that transformers ends an answer with at its limit; not used here, but kept
+    last: int | None = None
+    # whether an answer begins with its language: `first`, or else one that must be chosen
+    languages: bool = False
 
     @staticmethod
     def of(tokens: Tokenizer | Pair | None) -> Special:
@@ -46,7 +50,9 @@ class Special:
         target = tokens.target if isinstance(tokens, Pair) else tokens
         if target is None:
             return Special()
-        return Special(pad=target.pad, start=target.start, ends=() if target.end is None else (target.end,))
+        return Special(
+            pad=target.pad, start=target.start, ends=() if target.end is None else (target.end,)
+        )
 
 
 def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
@@ -58,7 +64,8 @@ def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
         InputError: The model writes several languages, and none is chosen.
     """
     given = special or Special()
-    start = _first(given.start, tokens.target.start, tokens.target.pad)  # Marian and T5 start with padding
+    # Marian and T5 start with padding
+    start = _first(given.start, tokens.target.start, tokens.target.pad)
     assert start is not None  # a Pair has padding
     if given.first is not None:
         return [start, given.first]
@@ -79,15 +86,23 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     generation = config.load(path) if path.is_file() else config.Table()
     ids: dict[str, tuple[int, ...]] = {}
     decoder = table.get("decoder")
-    for keys in (decoder if isinstance(decoder, config.Table) else config.Table(), table, generation):
+    for keys in (
+        decoder if isinstance(decoder, config.Table) else config.Table(),
+        table,
+        generation,
+    ):
         ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
     start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
     pad = ids.get("pad_token_id", ())
     first, last = (ids.get(f"forced_{name}_token_id", ()) for name in ("bos", "eos"))
     return Special(
-        pad=next(iter(pad), None), start=next(iter(start), None), ends=ids.get("eos_token_id", ()),
-        first=next(iter(first), None), last=next(iter(last), None), languages=table.get("model_type") in LANGUAGES,
-    )  # fmt: skip
+        pad=next(iter(pad), None),
+        start=next(iter(start), None),
+        ends=ids.get("eos_token_id", ()),
+        first=next(iter(first), None),
+        last=next(iter(last), None),
+        languages=table.get("model_type") in LANGUAGES,
+    )
 
 
 def read_special(folder: Path, tokens: Tokenizer) -> Special:
@@ -106,9 +121,12 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
     }
     ends = dict.fromkeys(i for i in (named["eos_token"], *found.ends) if i is not None)
     return Special(
-        pad=_first(found.pad, named["pad_token"], own.pad), start=_first(found.start, named["bos_token"], own.start),
-        ends=tuple(ends) or own.ends, first=found.first, last=found.last,
-    )  # fmt: skip
+        pad=_first(found.pad, named["pad_token"], own.pad),
+        start=_first(found.start, named["bos_token"], own.start),
+        ends=tuple(ends) or own.ends,
+        first=found.first,
+        last=found.last,
+    )
 
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
@@ -118,7 +136,9 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
         if (folder / name).is_file():
             settings |= config.load(folder / name)
     return {
-        name: value["content"] if isinstance(value, dict) and isinstance(value.get("content"), str) else value
+        name: value["content"]
+        if isinstance(value, dict) and isinstance(value.get("content"), str)
+        else value
         for name, value in settings.items()
     }
 
@@ -132,5 +152,7 @@ def _ids(table: config.Table, name: str) -> tuple[int, ...]:
     ids = table[name] if isinstance(table[name], list) else [table[name]]
     if not all(type(i) is int for i in ids):
         place = table.origin.place((name,))
-        raise InputError(f"{place}{name} is {table[name]!r}: expected a token id, or a list of them")
+        raise InputError(
+            f"{place}{name} is {table[name]!r}: expected a token id, or a list of them"
+        )
     return tuple(i for i in ids if i >= 0)

@@ -68,7 +68,13 @@ class Subwords(Tokenizer):
 
     @classmethod
     def of(
-        cls, texts: Iterable[str], *, size: int = 8000, kind: str = "bpe", lower: bool = False, minimum: int = 2
+        cls,
+        texts: Iterable[str],
+        *,
+        size: int = 8000,
+        kind: str = "bpe",
+        lower: bool = False,
+        minimum: int = 2,
     ) -> Subwords:
         """Learn a tokenizer from texts; the same texts always give the same tokenizer.
 
@@ -82,7 +88,9 @@ class Subwords(Tokenizer):
         if kind not in ("bpe", "unigram"):
             raise InputError(f"kind={kind!r}: expected bpe or unigram")
         if size < _BYTES + len(SPECIAL):
-            raise InputError(f"size={size}: expected {_BYTES + len(SPECIAL)} or more, the bytes and the special ids")
+            raise InputError(
+                f"size={size}: expected {_BYTES + len(SPECIAL)} or more, the bytes and the special ids"
+            )
         if minimum < 1:
             raise InputError(f"minimum={minimum}: expected 1 or more")
         if isinstance(texts, str):
@@ -96,12 +104,19 @@ class Subwords(Tokenizer):
         }
         learned = _byte_level(models.BPE() if kind == "bpe" else models.Unigram(), lower)
         if kind == "bpe":
-            learned.train_from_iterator(texts, trainers.BpeTrainer(min_frequency=minimum, **settings))
+            learned.train_from_iterator(
+                texts, trainers.BpeTrainer(min_frequency=minimum, **settings)
+            )
             return cls(learned.to_str())
         if not any(text.strip() for text in texts):
             raise InputError("the texts are empty: unigram has nothing to learn pieces from")
-        learned.train_from_iterator(texts, trainers.UnigramTrainer(unk_token=SPECIAL[UNKNOWN], **settings))
-        model = _byte_level(models.Unigram(_in_order(json.loads(learned.to_str())["model"]["vocab"]), UNKNOWN), lower)
+        learned.train_from_iterator(
+            texts, trainers.UnigramTrainer(unk_token=SPECIAL[UNKNOWN], **settings)
+        )
+        model = _byte_level(
+            models.Unigram(_in_order(json.loads(learned.to_str())["model"]["vocab"]), UNKNOWN),
+            lower,
+        )
         model.add_special_tokens(list(SPECIAL))
         return cls(model.to_str())
 
@@ -117,7 +132,9 @@ class Subwords(Tokenizer):
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a text, without special ids."""
-        return np.array(self._tokenizer.encode(checked(text), add_special_tokens=False).ids, np.int64)
+        return np.array(
+            self._tokenizer.encode(checked(text), add_special_tokens=False).ids, np.int64
+        )
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a text with the special ids that its model expects around it: [CLS] ... [SEP], <s> ..."""
@@ -129,12 +146,16 @@ class Subwords(Tokenizer):
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode each of several texts, in parallel."""
-        rows = self._tokenizer.encode_batch_fast([checked(text) for text in texts], add_special_tokens=False)
+        rows = self._tokenizer.encode_batch_fast(
+            [checked(text) for text in texts], add_special_tokens=False
+        )
         return [np.array(row.ids, np.int64) for row in rows]
 
     def decode(self, ids: Ids) -> str:
         """Decode ids into a text; special ids are left out, incomplete characters become U+FFFD."""
-        return str(self._tokenizer.decode(as_row(ids, len(self)).tolist(), skip_special_tokens=True))
+        return str(
+            self._tokenizer.decode(as_row(ids, len(self)).tolist(), skip_special_tokens=True)
+        )
 
     def pieces(self, ids: Ids) -> list[str]:
         """The text of each id, with the space that belongs to it; the bytes of an incomplete character as <c3>."""
@@ -148,10 +169,19 @@ class Subwords(Tokenizer):
 
         The words are those of `split`: runs of letters and digits, and each punctuation mark by itself.
         """
-        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
+        row = (
+            self.encode(text_or_ids)
+            if isinstance(text_or_ids, str)
+            else as_row(text_or_ids, len(self))
+        )
         if self._bytewise:
-            return words_of(*_characters([b"" if i in self._special else self._raw(i) for i in row.tolist()]))
-        parts = ["" if i in self._special else part for i, part in zip(row.tolist(), self.pieces(row), strict=True)]
+            return words_of(
+                *_characters([b"" if i in self._special else self._raw(i) for i in row.tolist()])
+            )
+        parts = [
+            "" if i in self._special else part
+            for i, part in zip(row.tolist(), self.pieces(row), strict=True)
+        ]
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
 
@@ -239,7 +269,8 @@ def _in_order(vocab: Iterable[Sequence[Any]]) -> list[tuple[str, float]]:
 
 def _characters(parts: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
     """The text of consecutive bytes, and for each part the span of the characters that it touches."""
-    text = b"".join(parts).decode("utf-8", "surrogateescape")  # a byte that is no character stays one character
+    # a byte that is no character stays one character
+    text = b"".join(parts).decode("utf-8", "surrogateescape")
     starts = np.cumsum([0, *(len(c.encode("utf-8", "surrogateescape")) for c in text)])
     spans, at = [], 0
     for part in parts:
@@ -258,7 +289,9 @@ def _byte_of() -> dict[str, int]:
     """GPT-2's letters for bytes: a printable byte is its own character, the others follow from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(_BYTES) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
 
 
 _BYTE_OF = _byte_of()

@@ -39,7 +39,9 @@ class Symbols(Tokenizer):
             raise InputError(f"count={count}: expected 1 symbol or more")
         for mark in self.marks:
             if len(mark) != 1 or mark.isalnum() or mark.isspace():
-                raise InputError(f"the mark {mark!r}: expected one character that is no letter, digit or space")
+                raise InputError(
+                    f"the mark {mark!r}: expected one character that is no letter, digit or space"
+                )
         if len(set(self.marks)) < len(self.marks):
             raise InputError(f"marks={self.marks}: expected each once")
         self.letters = count <= len(LETTERS)
@@ -69,7 +71,11 @@ class Symbols(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, its own index: every symbol is a word."""
-        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
+        row = (
+            self.encode(text_or_ids)
+            if isinstance(text_or_ids, str)
+            else as_row(text_or_ids, len(self))
+        )
         return list(range(len(row)))
 
     def __len__(self) -> int:
@@ -98,7 +104,9 @@ class Symbols(Tokenizer):
     def from_dict(cls, values: Mapping[str, Any]) -> Symbols:
         """Make a tokenizer from the result of `to_dict`."""
         if set(values) != {"kind", "count", "marks"} or values["kind"] != cls.kind:
-            raise InputError(f"expected kind = {cls.kind!r}, count and marks, got {dict(values)!r:.200}")
+            raise InputError(
+                f"expected kind = {cls.kind!r}, count and marks, got {dict(values)!r:.200}"
+            )
         count, marks = values["count"], values["marks"]
         if type(count) is not int:
             raise InputError(f"count = {count!r:.200}: expected a whole number")

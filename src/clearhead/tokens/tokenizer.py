@@ -80,7 +80,11 @@ class Tokenizer(ABC):
         if not self.special_names:
             return self.encode(text)
         parts = self._special_pattern.split(text)
-        ids = [[self.special_names[part]] if i % 2 else self.encode(part) for i, part in enumerate(parts) if part]
+        ids = [
+            [self.special_names[part]] if i % 2 else self.encode(part)
+            for i, part in enumerate(parts)
+            if part
+        ]
         return np.concatenate([np.zeros(0, np.int64), *ids]).astype(np.int64)
 
     def continued(self, text: str, *, marked: bool = False) -> Int[np.ndarray, "t"]:
@@ -104,7 +108,9 @@ class Tokenizer(ABC):
         before, alone = self._known_before[0]
         return [
             row[len(alone) :] if np.array_equal(row[: len(alone)], alone) else self.continued(text)
-            for text, row in zip(texts, self.encode_all([before + text for text in texts]), strict=True)
+            for text, row in zip(
+                texts, self.encode_all([before + text for text in texts]), strict=True
+            )
         ]
 
     @property
@@ -116,7 +122,9 @@ class Tokenizer(ABC):
     def _known_before(self) -> list[tuple[str, np.ndarray]]:
         """The texts of _BEFORE of which no token is unknown, since several of these may become one; with their ids."""
         encoded = [(text, self.encode(text)) for text in _BEFORE]
-        return [(text, ids) for text, ids in encoded if len(ids) and self.unknown not in ids.tolist()]
+        return [
+            (text, ids) for text, ids in encoded if len(ids) and self.unknown not in ids.tolist()
+        ]
 
     @property
     def special_names(self) -> dict[str, int]:

@@ -15,12 +15,25 @@ from typing import Any
 
 # Setting: the key of the normaliser, and the default of the class.
 NORMALISER = {
-    "do_lower_case": ("lowercase", True), "strip_accents": ("strip_accents", None),
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
-}  # fmt: skip
+}
 SPACE = {"add_prefix_space": ("add_prefix_space", False)}
-WORD_PIECES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "MPNetTokenizer")
-BYTE_PAIRS = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer")
+WORD_PIECES = (
+    "BertTokenizer",
+    "DistilBertTokenizer",
+    "ElectraTokenizer",
+    "MobileBertTokenizer",
+    "MPNetTokenizer",
+)
+BYTE_PAIRS = (
+    "GPT2Tokenizer",
+    "RobertaTokenizer",
+    "BartTokenizer",
+    "LongformerTokenizer",
+    "LEDTokenizer",
+)
 # Part of a tokenizer.json: its type, the settings of it, and the classes that have them.
 PARTS: dict[str, tuple[str, Mapping[str, tuple[str, Any]], tuple[str, ...]]] = {
     "normalizer": ("BertNormalizer", NORMALISER, WORD_PIECES),
@@ -43,10 +56,14 @@ def with_settings(content: str, settings: Mapping[str, Any]) -> str:
     """
     named = str(settings.get("tokenizer_class")).removesuffix("Fast")
     changes = {
-        part: {key: _chosen(settings.get(name), default) for name, (key, default) in known.items()
-               if name in settings or named in classes}
-        for part, (_, known, classes) in PARTS.items() if named in (*classes, "None")
-    }  # fmt: skip
+        part: {
+            key: _chosen(settings.get(name), default)
+            for name, (key, default) in known.items()
+            if name in settings or named in classes
+        }
+        for part, (_, known, classes) in PARTS.items()
+        if named in (*classes, "None")
+    }
     if not any(changes.values()):
         return content
     try:
@@ -68,4 +85,7 @@ def lowered(content: str) -> str:
     """The content of a tokenizer.json that lowercases a text first."""
     table = json.loads(content)
     before = [] if table.get("normalizer") is None else [table["normalizer"]]
-    return json.dumps(table | {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *before]}})
+    return json.dumps(
+        table
+        | {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *before]}}
+    )

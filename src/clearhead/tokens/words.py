@@ -13,7 +13,8 @@ from ..errors import InputError
 from .ids import APOSTROPHES, END, PAD, SPECIAL, START, UNKNOWN, Ids, as_json, as_row, split
 from .tokenizer import Tokenizer
 
-_OPENING, _CLOSING = frozenset("([{¿¡„“«"), frozenset(".,;:!?)]}%…”»")  # no space after, no space before
+# no space after, no space before
+_OPENING, _CLOSING = frozenset("([{¿¡„“«"), frozenset(".,;:!?)]}%…”»")
 
 
 class Words(Tokenizer):
@@ -39,10 +40,14 @@ class Words(Tokenizer):
     kind = "words"
     pad, start, end, unknown = PAD, START, END, UNKNOWN
 
-    def __init__(self, symbols: Iterable[str], counts: Iterable[int] | None = None, *, lower: bool = False) -> None:
+    def __init__(
+        self, symbols: Iterable[str], counts: Iterable[int] | None = None, *, lower: bool = False
+    ) -> None:
         words = tuple(symbols)
         self.symbols = (*SPECIAL, *words)
-        self.counts = (0,) * len(self.symbols) if counts is None else (0,) * len(SPECIAL) + tuple(counts)
+        self.counts = (
+            (0,) * len(self.symbols) if counts is None else (0,) * len(SPECIAL) + tuple(counts)
+        )
         self.lower = lower
         for word in words:
             if word.split() != [word]:
@@ -57,7 +62,9 @@ class Words(Tokenizer):
             raise InputError(f"the word {twice!r} is given twice: expected each once")
 
     @classmethod
-    def of(cls, texts: Iterable[str], *, minimum: int = 1, most: int | None = None, lower: bool = False) -> Words:
+    def of(
+        cls, texts: Iterable[str], *, minimum: int = 1, most: int | None = None, lower: bool = False
+    ) -> Words:
         """Make a tokenizer of the most frequent words of the texts, in order of falling count, then alphabetically.
 
         Args:
@@ -73,7 +80,10 @@ class Words(Tokenizer):
         counts: Counter[str] = Counter()
         for text in _texts(texts):
             counts.update(split(text.lower() if lower else text))
-        kept = sorted((word for word, n in counts.items() if n >= minimum), key=lambda word: (-counts[word], word))
+        kept = sorted(
+            (word for word, n in counts.items() if n >= minimum),
+            key=lambda word: (-counts[word], word),
+        )
         kept = kept[:most]
         return cls(kept, (counts[word] for word in kept), lower=lower)
 
@@ -84,7 +94,8 @@ class Words(Tokenizer):
 
     def decode(self, ids: Ids) -> str:
         """Join words with spaces, but none around punctuation; special ids are left out, except <unk>."""
-        text, quoted, closed = "", False, True  # quoted: inside "..."; closed: the next word follows without a space
+        # quoted: inside "..."; closed: the next word follows without a space
+        text, quoted, closed = "", False, True
         for i in as_row(ids, len(self)).tolist():
             if i < UNKNOWN:
                 continue
@@ -103,7 +114,11 @@ class Words(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of its word; -1 for special ids except <unk>."""
-        row = self.encode(text_or_ids) if isinstance(text_or_ids, str) else as_row(text_or_ids, len(self))
+        row = (
+            self.encode(text_or_ids)
+            if isinstance(text_or_ids, str)
+            else as_row(text_or_ids, len(self))
+        )
         real = row >= UNKNOWN
         return np.where(real, np.cumsum(real) - 1, -1).tolist()
 
@@ -111,10 +126,11 @@ class Words(Tokenizer):
         return len(self.symbols)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Words)
-            and (self.symbols, self.counts, self.lower) == (other.symbols, other.counts, other.lower)
-        )  # fmt: skip
+        return isinstance(other, Words) and (self.symbols, self.counts, self.lower) == (
+            other.symbols,
+            other.counts,
+            other.lower,
+        )
 
     def __hash__(self) -> int:
         return hash((self.symbols, self.lower))
@@ -147,7 +163,9 @@ class Words(Tokenizer):
     def from_dict(cls, values: Mapping[str, Any]) -> Words:
         """Make a tokenizer from the result of `to_dict`."""
         if set(values) != {"kind", "symbols", "counts", "lower"} or values["kind"] != cls.kind:
-            raise InputError(f"expected kind = {cls.kind!r}, symbols, counts and lower, got {dict(values)!r:.200}")
+            raise InputError(
+                f"expected kind = {cls.kind!r}, symbols, counts and lower, got {dict(values)!r:.200}"
+            )
         symbols, counts, lower = values["symbols"], values["counts"], values["lower"]
         if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
             raise InputError(f"symbols = {symbols!r:.200}: expected a list of words")

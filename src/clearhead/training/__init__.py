@@ -5,15 +5,22 @@ finetune("everyday", "diary.txt")                       a checkpoint and a file 
 verify_resume("reverse", out="runs/v")     check that a killed and resumed training gives the same bits
 """
 
-from .loop import TIMES, TrainingError
-from .objectives import Objective
-from .own_data.finetune import finetune, finetune_recipe
-from .recipe import Recipe, read_recipe
-from .run import Run, train
-from .sweep import Sweep
-from .verify import Verdict, verify_resume
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "TIMES", "Objective", "Recipe", "Run", "Sweep", "TrainingError", "Verdict", "finetune", "finetune_recipe",
-    "read_recipe", "train", "verify_resume",
-]  # fmt: skip
+from .. import lazy
+
+if TYPE_CHECKING:
+    from .loop import TIMES as TIMES
+    from .loop import TrainingError as TrainingError
+    from .objectives import Objective as Objective
+    from .own_data.finetune import finetune as finetune
+    from .own_data.finetune import finetune_recipe as finetune_recipe
+    from .recipe import Recipe as Recipe
+    from .recipe import read_recipe as read_recipe
+    from .run import Run as Run
+    from .run import train as train
+    from .sweep import Sweep as Sweep
+    from .verify import Verdict as Verdict
+    from .verify import verify_resume as verify_resume
+
+lazy.public_names(__name__)

@@ -65,9 +65,13 @@ class Average:
 class AverageNetwork(Average):
     """An average with its own network, such as a teacher, which receives the averages after every update."""
 
-    def __init__(self, weights: Mapping[str, Tensor], source: nn.Module, network: nn.Module) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], source: nn.Module, network: nn.Module
+    ) -> None:
         super().__init__(weights, dict(network.named_parameters()))
-        self._buffers = [(network.get_buffer(name), buffer) for name, buffer in source.named_buffers()]
+        self._buffers = [
+            (network.get_buffer(name), buffer) for name, buffer in source.named_buffers()
+        ]
         self.copy_to_network()
 
     def update(self, keep: float) -> None:

@@ -11,8 +11,11 @@ from .objectives import Measurement
 from .recipe import RunConfig
 
 NONE_YET: dict[str, float] = {  # state before any validation
-    "value": sys.float_info.max, "loss": sys.float_info.max, "step": 0, "waited": 0
-}  # fmt: skip
+    "value": sys.float_info.max,
+    "loss": sys.float_info.max,
+    "step": 0,
+    "waited": 0,
+}
 
 
 class Best:
@@ -24,7 +27,9 @@ class Best:
     def __init__(self, run: RunConfig, measurements: Mapping[str, Measurement]) -> None:
         self.patience, self.kept = run.patience, bool(run.best or run.patience)
         names = {f"valid_{name}": measurement for name, measurement in measurements.items()}
-        self.name = run.best or ("valid_loss" if "valid_loss" in names else next(iter(names), "valid_loss"))
+        self.name = run.best or (
+            "valid_loss" if "valid_loss" in names else next(iter(names), "valid_loss")
+        )
         if self.kept and not names:
             word = f"best = {run.best!r}" if run.best else f"patience = {run.patience}"
             raise InputError(
@@ -34,7 +39,7 @@ class Best:
         if self.kept and self.name not in names:
             raise InputError(
                 f"run.best = {self.name!r}: expected one of {', '.join(names)}{nearest(self.name, names)}"
-            )  # fmt: skip
+            )
         self._sign = -1.0 if self.name in names and names[self.name].better == "higher" else 1.0
         self.facts: dict[str, Any] = {"name": self.name, **NONE_YET}
 
@@ -70,7 +75,13 @@ class Best:
         loss, before = record.get("valid_loss", sys.float_info.max), self.facts["value"]
         waited = 0 if value < before else self.waited + 1  # patience is for the measurement alone
         if (value, loss) < (before, self.facts.get("loss", sys.float_info.max)):
-            self.facts = {"name": self.name, "value": value, "loss": loss, "step": step, "waited": waited}
+            self.facts = {
+                "name": self.name,
+                "value": value,
+                "loss": loss,
+                "step": step,
+                "waited": waited,
+            }
             return True
         self.facts["waited"] = waited
         return False

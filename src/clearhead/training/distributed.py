@@ -33,7 +33,8 @@ class World:
     rank: int  # index of this worker
     size: int  # number of workers
     device: torch.device  # device of this worker
-    joined: bool = False  # whether `join` created the process group, so that `leave` must destroy it
+    # whether `join` created the process group, so that `leave` must destroy it
+    joined: bool = False
 
     @staticmethod
     def join(device: str = "auto") -> World:
@@ -108,7 +109,11 @@ def recompute(model: nn.Module) -> None:
 def shard(model: nn.Module, world: World, precision: str) -> None:
     """Shard each block, and the rest of a model, over all workers (FSDP2); the forward pass gathers what it needs."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import (
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
 
     mesh = init_device_mesh(world.device.type, (world.size,))
     bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -118,7 +123,8 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
     }
     for _, block in blocks(model):
         fully_shard(block, **options)
-    fully_shard(model, **options, reshard_after_forward=False)  # the output layer is used right after `states`
+    # the output layer is used right after `states`
+    fully_shard(model, **options, reshard_after_forward=False)
     for method in model.methods if isinstance(model, Model) else ():
         register_fsdp_forward_method(model, method)
 
@@ -160,7 +166,8 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.__class__ = SyncedBatchNorm
 
-    def _check_input_dim(self, input: Tensor) -> None:  # the only difference of torch's 1d, 2d and 3d classes
+    # the only difference of torch's 1d, 2d and 3d classes
+    def _check_input_dim(self, input: Tensor) -> None:
         return
 
     def forward(self, input: Tensor) -> Tensor:
@@ -185,7 +192,11 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             with torch.no_grad():
                 assert self.num_batches_tracked is not None
                 self.num_batches_tracked.add_(1)
-                share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                share = (
+                    1.0 / float(self.num_batches_tracked)
+                    if self.momentum is None
+                    else self.momentum
+                )
                 self.running_mean.lerp_(mean, share)
                 self.running_var.lerp_(variance * n / (n - 1).clamp(min=1), share)
         return mean, variance

@@ -31,10 +31,12 @@ ROWS = 2  # rows of a batch on which operations are counted
 _UNCOUNTED = {
     getattr(torch.ops.aten, name): lambda *args, **kwargs: 0
     for name in (
-        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
     )
-}  # fmt: skip
+}
 
 # Peak speed of dense matrix products in TFLOP/s (bf16, tf32), from the vendors' data sheets.
 PEAKS = {
@@ -59,16 +61,32 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     few = {name: x[:ROWS] for name, x in batch.items()}
     attention = 0.0
 
-    def attended(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+    def attended(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
+    ) -> None:
         nonlocal attention
         assert isinstance(module, Attention)
         x, context = args[0], args[1] if len(args) > 1 else kwargs.get("context")
         keys = (
-            x.shape[1] if context is None else context[0].shape[2] if isinstance(context, tuple) else context.shape[1]
+            x.shape[1]
+            if context is None
+            else context[0].shape[2]
+            if isinstance(context, tuple)
+            else context.shape[1]
         )
-        attention += 2.0 * x.shape[0] * module.heads * x.shape[1] * keys * (module.head_width + module.value_width)
+        attention += (
+            2.0
+            * x.shape[0]
+            * module.heads
+            * x.shape[1]
+            * keys
+            * (module.head_width + module.value_width)
+        )
 
-    training, buffers = objective.training, {name: x.clone() for name, x in objective.named_buffers()}
+    training, buffers = (
+        objective.training,
+        {name: x.clone() for name, x in objective.named_buffers()},
+    )
     objective.eval()
     handles = [
         module.register_forward_hook(attended, with_kwargs=True)
@@ -117,9 +135,13 @@ class Talk:
         self._bar: Progress | None = None
         if self.live:
             self._bar = Progress(
-                SpinnerColumn(), TextColumn("{task.completed}/{task.total}"), BarColumn(bar_width=24),
-                TextColumn("{task.fields[shown]}"), TimeRemainingColumn(compact=True), console=self.console,
-            )  # fmt: skip
+                SpinnerColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[shown]}"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+            )
             self._task = self._bar.add_task("", total=steps, completed=start, shown="")
             self._bar.start()
 
@@ -135,7 +157,11 @@ class Talk:
             self._bar.update(self._task, completed=step)
             if shown:
                 self._bar.update(self._task, shown=text)
-        elif shown and not self.quiet and (time.monotonic() - self._printed > 10 or step == self.steps):
+        elif (
+            shown
+            and not self.quiet
+            and (time.monotonic() - self._printed > 10 or step == self.steps)
+        ):
             self._printed = time.monotonic()
             self.console.print(f"step {step}/{self.steps}  {text}", markup=False, soft_wrap=True)
 
@@ -167,23 +193,32 @@ class Events:
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder by name: ours must come after those of earlier attempts.
         stamps = [
-            int(found[1]) for f in folder.iterdir() if (found := re.match(r"events\.out\.tfevents\.(\d+)\.", f.name))
+            int(found[1])
+            for f in folder.iterdir()
+            if (found := re.match(r"events\.out\.tfevents\.(\d+)\.", f.name))
         ]
         stamp = max(int(clock.time()), max(stamps, default=0) + 1)
-        self.path = folder / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}"
+        self.path = (
+            folder / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}"
+        )
         self._file = open(self.path, "xb")  # noqa: SIM115  (closed by close)
         now = clock.time()
         self._write(write_field(1, now, double=True) + write_field(3, b"brain.Event:2"))
         if after is not None:
             self._write(
-                write_field(1, now, double=True) + write_field(2, after + 1) + write_field(7, write_field(1, _START))
+                write_field(1, now, double=True)
+                + write_field(2, after + 1)
+                + write_field(7, write_field(1, _START))
             )
         self.flush()
 
-    def scalars(self, step: int, values: Mapping[str, float | int], time: float | None = None) -> None:
+    def scalars(
+        self, step: int, values: Mapping[str, float | int], time: float | None = None
+    ) -> None:
         """Write one value per tag, at a step and a time in seconds since 1970 (by default now)."""
         summary = b"".join(
-            write_field(1, write_field(1, tag.encode()) + write_field(2, float(value))) for tag, value in values.items()
+            write_field(1, write_field(1, tag.encode()) + write_field(2, float(value)))
+            for tag, value in values.items()
         )
         self._write(
             write_field(1, clock.time() if time is None else time, double=True)

@@ -29,7 +29,14 @@ from ..weights import Bundle, load, save
 from ..weights.checkpoints.pretrained import describe
 from . import logs as progress
 from .best import Best
-from .checkpoints.checkpoint import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
+from .checkpoints.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    DamagedError,
+    Writer,
+    latest,
+    step_name,
+)
 from .distributed import World
 from .logs import Events
 from .own_data.memory import is_exhausted
@@ -64,7 +71,9 @@ class Pending:
         Returns the losses (means over all workers), norms and learning rates of the last step, and the first step and
         loss or norm that is not finite, if there is one.
         """
-        numbers = [x for _, reports in self._steps for r in reports for x in (*r.losses.values(), r.norm)]
+        numbers = [
+            x for _, reports in self._steps for r in reports for x in (*r.losses.values(), r.norm)
+        ]
         values = iter(torch.stack([x.float() for x in numbers]).tolist() if numbers else [])
         rows: list[tuple[int, dict[str, float], dict[str, float], dict[str, float]]] = []
         for step, reports in self._steps:
@@ -76,7 +85,11 @@ class Pending:
                 losses |= {name: next(values) for name in r.losses}
                 norms[f"norm{suffix}"], rates[f"lr{suffix}"] = next(values), r.lr
             rows.append((step, losses, norms, rates))
-        sums = iter(self.world.sum(*(x / self.world.size for _, losses, _, _ in rows for x in losses.values())))
+        sums = iter(
+            self.world.sum(
+                *(x / self.world.size for _, losses, _, _ in rows for x in losses.values())
+            )
+        )
         self._steps, last = [], dict[str, float]()
         for step, losses, norms, rates in rows:
             losses = {name: next(sums) for name in losses}
@@ -128,7 +141,8 @@ def _handlers(wanted: dict[int, Callable[[int, object], None]]) -> Iterator[None
             signal.signal(number, handler)
 
 
-TIMES = ("seconds", "rate", "share")  # the timing metrics, which differ between two runs of the same recipe
+# the timing metrics, which differ between two runs of the same recipe
+TIMES = ("seconds", "rate", "share")
 
 CHANGED = {  # consequences of a change in the recipe of a resumed run
     "steps": ": schedules now differ from those of an uninterrupted run",
@@ -153,20 +167,30 @@ class Loop:
     """One attempt at a run; its constructor checks and builds everything that the steps need."""
 
     def __init__(
-        self, recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool,
+        self,
+        recipe: Recipe,
+        out: Path,
+        root: Path | None,
+        world: World,
+        quiet: bool,
         propose: Propose | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.recipe, self.world, self.propose = recipe, world, propose
         self.stopping = self._agreed = self._save_is_due = False
-        self.mean: dict[str, float] = {}  # validation of the mean of the last checkpoints, of a run with run.average
+        # validation of the mean of the last checkpoints, of a run with run.average
+        self.mean: dict[str, float] = {}
         with ExitStack() as stack:
             self.data = self._open(recipe.data, root, stack)
             feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
             resumes = any((out / "checkpoints").glob("step-*"))
             self.facts = data_facts(self.data, feeds.values(), root)
-            if (newest := latest(out / "checkpoints", say=lambda _: None, verify=False)) is not None:
+            if (
+                newest := latest(out / "checkpoints", say=lambda _: None, verify=False)
+            ) is not None:
                 check_same_meaning(newest.facts.get("data", {}), self.facts, out)
-            setup = resolve(recipe, self.data, feeds, before=Folder.read_setup(out) if resumes else None)
+            setup = resolve(
+                recipe, self.data, feeds, before=Folder.read_setup(out) if resumes else None
+            )
             self.trainer = Trainer(recipe, setup, self.data, world, feeds=feeds, fresh=not resumes)
             objective = self.trainer.objective
             self.best = Best(recipe.run, {**objective.measurements, **objective.text_measurements})
@@ -177,7 +201,9 @@ class Loop:
             if world.rank == 0:
                 self.changes = self._keep_recipe()
                 self.folder.keep_setup(setup, unit=self.data.unit, objective=objective)
-                self.trainer.begin_result(self.folder.path / "unfinished", self.best.name if self.best.kept else None)
+                self.trainer.begin_result(
+                    self.folder.path / "unfinished", self.best.name if self.best.kept else None
+                )
             checkpoint = self._newest()
             self.step = 0
             if checkpoint is not None:
@@ -194,7 +220,9 @@ class Loop:
     def _start_logs(self, quiet: bool, stack: ExitStack) -> None:
         """Open what the run writes: the progress bar, the logs after the last checkpoint, the checkpoints to come."""
         recipe, world, path = self.recipe, self.world, self.folder.path
-        self.talk = progress.Talk(steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0)
+        self.talk = progress.Talk(
+            steps=recipe.steps, start=self.step, quiet=quiet or world.rank > 0
+        )
         stack.callback(self.talk.close)
         if description := self._described():
             self.talk.say(f"data: {description}")
@@ -212,22 +240,35 @@ class Loop:
         if world.rank == 0:
             self.folder.cut(self.step)
             attempt = self.folder.begin(
-                command=sys.argv, seed=recipe.seed, device=world.device, step=self.step, left_out=self.trainer.left_out,
-                data=self._described(), files=self.facts["files"],
-            )  # fmt: skip
-            self.events = Events(path / "events", after=self.step if (path / "events").exists() else None)
+                command=sys.argv,
+                seed=recipe.seed,
+                device=world.device,
+                step=self.step,
+                left_out=self.trainer.left_out,
+                data=self._described(),
+                files=self.facts["files"],
+            )
+            self.events = Events(
+                path / "events", after=self.step if (path / "events").exists() else None
+            )
             stack.callback(self.events.close)
         attempt = world.broadcast(attempt)
         self.pace = Pace(recipe.run, validates=bool(self.data.valid_batches), steps=recipe.steps)
         self.writer = Writer(
-            self.folder.checkpoints, rank=world.rank, world=world.size, attempt=attempt, keep=recipe.run.keep
+            self.folder.checkpoints,
+            rank=world.rank,
+            world=world.size,
+            attempt=attempt,
+            keep=recipe.run.keep,
         )
         stack.callback(self._settle)
 
     def _described(self) -> str:
         """The data of the run in a sentence, with the columns that are read."""
         columns = columns_told(self.data.columns)
-        return "; ".join(part for part in (self.data.description, f"columns {columns}" * bool(columns)) if part)
+        return "; ".join(
+            part for part in (self.data.description, f"columns {columns}" * bool(columns)) if part
+        )
 
     def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
         name, _ = named_options(table, "data")
@@ -369,9 +410,13 @@ class Loop:
     def _update(self, parts: list[Part]) -> None:
         """Perform one step, the updates of all players, and log it if a log is due."""
         recipe, world, index = self.recipe, self.world, self.step
-        save_is_due = world.rank == 0 and self.pace.is_save_due  # clocks differ: that of worker 0 counts
+        # clocks differ: that of worker 0 counts
+        save_is_due = world.rank == 0 and self.pace.is_save_due
         counted, units, stop, save = world.sum(
-            sum(part.counted for part in parts), sum(part.units for part in parts), self.stopping, save_is_due
+            sum(part.counted for part in parts),
+            sum(part.units for part in parts),
+            self.stopping,
+            save_is_due,
         )
         self._agreed, self._save_is_due = stop > 0, save > 0
         self.step += 1
@@ -423,7 +468,9 @@ class Loop:
     def _flops(self, batch: Mapping[str, Tensor], units: int) -> float:
         """Floating-point operations per unit of data; counted once per run."""
         if self._flops_per_unit is None:
-            self._flops_per_unit = progress.training_flops(self.trainer.objective, batch) / max(units, 1)
+            self._flops_per_unit = progress.training_flops(self.trainer.objective, batch) / max(
+                units, 1
+            )
         return self._flops_per_unit
 
     def _read(self) -> dict[str, float]:
@@ -436,9 +483,10 @@ class Loop:
     def _refuse(self, step: int, problem: str) -> NoReturn:
         self.writer.wait()
         last = (
-            f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}" if self.saved
+            f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}"
+            if self.saved
             else "there is no checkpoint yet"
-        )  # fmt: skip
+        )
         if self.world.rank == 0:
             self.folder.tell(problem=f"{problem} in step {step}")
         raise TrainingError(
@@ -480,7 +528,11 @@ class Loop:
             with suppress(CheckpointError):
                 self.writer.wait()
             intact = latest(self.folder.checkpoints, say=lambda _: None)
-            last = f"the last intact checkpoint is {intact.path}" if intact else "there is no intact checkpoint yet"
+            last = (
+                f"the last intact checkpoint is {intact.path}"
+                if intact
+                else "there is no intact checkpoint yet"
+            )
             where = cause.filename or self.folder.path
             raise TrainingError(
                 f"{where}: step {self.step} cannot be written: {cause.strerror or cause}; {last}"
@@ -501,7 +553,9 @@ class Loop:
         if self.best.out_of_patience:
             best = f"{self.best.value:.4f} at step {self.best.step}"
             name = self.best.name.replace("_", " ")
-            self.talk.say(f"no better {name} in {self.best.waited} validations: the best was {best}")
+            self.talk.say(
+                f"no better {name} in {self.best.waited} validations: the best was {best}"
+            )
         return self.best.out_of_patience
 
     def _sample(self) -> None:
@@ -514,7 +568,9 @@ class Loop:
         with self._disk():
             self.folder.log({"step": self.step, "samples": samples})
         for one in samples[:1]:
-            self.talk.say(f"step {self.step}: {' '.join(one['given'].split())} … {' '.join(one['written'].split())}")
+            self.talk.say(
+                f"step {self.step}: {' '.join(one['given'].split())} … {' '.join(one['written'].split())}"
+            )
         self._restart_clock()
 
     def _save(self) -> None:
@@ -554,14 +610,20 @@ class Loop:
 
     def _average(self) -> None:
         """Replace the weights by the mean of those of the last checkpoints, and validate it."""
-        checkpoints = [Checkpoint(self.folder.checkpoints / step_name(step)) for step in self.recipe.averaged_steps]
+        checkpoints = [
+            Checkpoint(self.folder.checkpoints / step_name(step))
+            for step in self.recipe.averaged_steps
+        ]
         for checkpoint in checkpoints:
             checkpoint.check()
         self.trainer.load_mean(checkpoints)
         steps = ", ".join(str(checkpoint.step) for checkpoint in checkpoints)
         if self.data.valid_batches:
             self.mean = self.trainer.measure(self.feed.valid())
-        self.talk.say(f"mean of the weights of steps {steps}" + (f": {_shown(self.mean)}" if self.mean else ""))
+        self.talk.say(
+            f"mean of the weights of steps {steps}"
+            + (f": {_shown(self.mean)}" if self.mean else "")
+        )
 
 
 def _shown(record: Mapping[str, float]) -> str:

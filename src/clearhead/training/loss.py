@@ -33,7 +33,9 @@ def linear_cross_entropy(
     """
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        loss: Tensor = _loss_and_gradients(x, weight, targets, smoothing, cap or 0.0, weight.requires_grad)[0]
+        loss: Tensor = _loss_and_gradients(
+            x, weight, targets, smoothing, cap or 0.0, weight.requires_grad
+        )[0]
         return loss
     return measured(x, weight, targets, smoothing=smoothing, cap=cap)[0]
 
@@ -51,11 +53,14 @@ def measured(
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
     correct = torch.zeros((), dtype=torch.long, device=x.device)
-    part = _rows(x, weight) if x.device.type == "cpu" else -(-_rows(x, weight) // 8)  # these logits are float32
+    # these logits are float32
+    part = _rows(x, weight) if x.device.type == "cpu" else -(-_rows(x, weight) // 8)
     for rows, wanted in zip(x.split(part), targets.split(part), strict=True):
         logits = (rows @ weight.T).to(_wide(x))
         _cap_logits(logits, cap or 0.0)
-        loss += F.cross_entropy(logits, wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
+        loss += F.cross_entropy(
+            logits, wanted, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
+        )
         correct += (logits.argmax(-1) == wanted).sum()
     return loss, correct
 
@@ -91,7 +96,7 @@ def _loss_and_gradients(
 @_loss_and_gradients.register_fake
 def _(
     x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float, learned: bool
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     dw = torch.empty_like(weight) if learned else weight.new_empty(0)
     return x.new_empty((), dtype=_wide(x)), torch.empty_like(x), dw
 
@@ -104,11 +109,15 @@ def _save_gradients(
     ctx.set_materialize_grads(False)
 
 
-def _scale_gradients(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+def _scale_gradients(
+    ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | None
+) -> tuple[Tensor | None, ...]:
     dx, dw = ctx.saved_tensors  # type: ignore[attr-defined]
     g = grads[0]
     if grads[1] is not None or grads[2] is not None:
-        raise RuntimeError("linear_cross_entropy has no second derivative: its gradients are constants for autograd")
+        raise RuntimeError(
+            "linear_cross_entropy has no second derivative: its gradients are constants for autograd"
+        )
     if g is None:
         return (None,) * 6
     return dx * g, dw * g if ctx.learned else None, None, None, None, None  # type: ignore[attr-defined]
@@ -145,15 +154,18 @@ def _add(dw: Tensor | None, logits: Tensor, part: Tensor, whole: bool) -> Tensor
         return new if dw is None else dw.add_(new)
     if logits.is_cuda and logits.dtype != torch.float32:
         return (
-            torch.mm(logits.T, part, out_dtype=torch.float32) if dw is None
+            torch.mm(logits.T, part, out_dtype=torch.float32)
+            if dw is None
             else torch.addmm(dw, logits.T, part, out_dtype=torch.float32, out=dw)
-        )  # fmt: skip
+        )
     if dw is None:
         return (logits.T @ part).float()
     return dw.addmm_(logits.T, part) if logits.dtype == torch.float32 else dw.add_(logits.T @ part)
 
 
-def _logits_to_gradient(logits: Float[Tensor, "n v"], targets: Int[Tensor, "n"], smoothing: float) -> Float[Tensor, ""]:
+def _logits_to_gradient(
+    logits: Float[Tensor, "n v"], targets: Int[Tensor, "n"], smoothing: float
+) -> Float[Tensor, ""]:
     """Replace logits by the gradient of their loss, in place; returns the summed loss."""
     if logits.is_cuda and logits.dtype != torch.float64:
         from .loss_kernel import logits_to_gradient

@@ -12,7 +12,9 @@ EACH = 8  # neighbouring logits that a lane reads at a time: 16 bytes of bf16
 
 
 @triton.jit
-def _kernel(logits, targets, losses, stride, v, smoothing, ignored, LANES: tl.constexpr, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(  # type: ignore[no-untyped-def]
+    logits, targets, losses, stride, v, smoothing, ignored, LANES: tl.constexpr, EACH: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target = tl.load(targets + row)
@@ -50,7 +52,15 @@ def logits_to_gradient(logits: Tensor, targets: Tensor, smoothing: float, ignore
     losses = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     if logits.shape[0]:
         _kernel[(logits.shape[0],)](
-            logits, targets, losses, logits.stride(0), logits.shape[1], smoothing, ignored,
-            LANES=LANES, EACH=EACH, num_warps=16,
-        )  # fmt: skip
+            logits,
+            targets,
+            losses,
+            logits.stride(0),
+            logits.shape[1],
+            smoothing,
+            ignored,
+            LANES=LANES,
+            EACH=EACH,
+            num_warps=16,
+        )
     return losses.sum()

@@ -55,11 +55,17 @@ class Pace:
     """
 
     def __init__(
-        self, run: RunConfig, *, validates: bool, steps: int, clock: Callable[[], float] = time.monotonic
+        self,
+        run: RunConfig,
+        *,
+        validates: bool,
+        steps: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._validates, self._steps, self._clock = run, validates, steps, clock
         self._saved = clock()
-        self._first: tuple[int, float] | None = None  # the first step of this attempt, and when it was done
+        # the first step of this attempt, and when it was done
+        self._first: tuple[int, float] | None = None
         self._has_told = False
 
     def saved(self) -> None:

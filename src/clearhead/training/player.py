@@ -30,9 +30,14 @@ class Player:
     """
 
     def __init__(
-        self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World,
+        self,
+        name: str,
+        setup: PlayerSetup,
+        model: nn.Module,
+        recipe: Recipe,
+        world: World,
         rebuild: Callable[[], nn.Module] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.setup, self.model, self.world = name, setup, model, world
         self.rebuild = rebuild or setup.build
         untrained = (p for p in model.parameters() if not p.requires_grad)
@@ -47,10 +52,12 @@ class Player:
         # Untrained weights in float32, since the network may compute with bfloat16 copies; none if `rebuild` has them.
         self.frozen = {
             n: p.detach().clone() if self.has_masters else p for n, p in self._untrained()
-        }  # fmt: skip
+        }
         # The weights before rounding, from which the optimiser's master weights start.
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._exact = {n: p.detach().clone() for n, p in trained.items()} if self.has_masters else {}
+        self._exact = (
+            {n: p.detach().clone() for n, p in trained.items()} if self.has_masters else {}
+        )
         if self.has_masters:
             narrow(model)
         if self.sharded:
@@ -89,14 +96,20 @@ class Player:
     def local_weights(self) -> list[Tensor]:
         """This worker's shards of the weights and averages."""
         averages = [] if self.average is None else list(self.average.values.values())
-        return [part for x in (*self.weights().values(), *averages) if (part := local(x.detach())).numel()]
+        return [
+            part
+            for x in (*self.weights().values(), *averages)
+            if (part := local(x.detach())).numel()
+        ]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Context in which the network computes with its averages, if it has any."""
-        with nullcontext() if self.average is None or isinstance(self.average, AverageNetwork) else (
-            self.average.running()
-        ):  # fmt: skip
+        with (
+            nullcontext()
+            if self.average is None or isinstance(self.average, AverageNetwork)
+            else (self.average.running())
+        ):
             yield
 
     @torch.no_grad()
@@ -114,7 +127,9 @@ class Player:
         if best is not None:
             for kind, own in (("weight", named), ("buffer", held)):
                 for n, tensor in own.items():
-                    best.fill(f"{self.name}/{'average' if n in averages else kind}/{n}", tensor.detach())
+                    best.fill(
+                        f"{self.name}/{'average' if n in averages else kind}/{n}", tensor.detach()
+                    )
         return model
 
 
@@ -122,9 +137,17 @@ class TrainedPlayer(Player):
     """A player that is updated by gradients."""
 
     def __init__(
-        self, name: str, setup: PlayerSetup, model: nn.Module, recipe: Recipe, world: World, *, optim: OptimConfig,
-        schedule: ScheduleConfig, rebuild: Callable[[], nn.Module] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        setup: PlayerSetup,
+        model: nn.Module,
+        recipe: Recipe,
+        world: World,
+        *,
+        optim: OptimConfig,
+        schedule: ScheduleConfig,
+        rebuild: Callable[[], nn.Module] | None = None,
+    ) -> None:
         super().__init__(name, setup, model, recipe, world, rebuild)
         self.schedule, self.trainable = schedule, [p for p in model.parameters() if p.requires_grad]
         self.optimiser = Optimiser(model, optim, masters=self.has_masters)
@@ -132,14 +155,19 @@ class TrainedPlayer(Player):
             master.copy_(self._exact[n])  # the values before rounding
         self._exact = {}
         if any(ends(optim.ema)):
-            running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}  # of batch norms
-            self.average = Average({**self.optimiser.weights(), **running}, {**self.optimiser.parameters, **running})
+            # of batch norms
+            running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}
+            self.average = Average(
+                {**self.optimiser.weights(), **running}, {**self.optimiser.parameters, **running}
+            )
         self.forward: Any = None  # computes the losses of this player; set by `wrap`
         # Batch norms whose weights are not trained keep their running statistics, too.
         self._still = [
-            m for m in model.modules()
-            if getattr(m, "running_mean", None) is not None and not any(p.requires_grad for p in m.parameters())
-        ]  # fmt: skip
+            m
+            for m in model.modules()
+            if getattr(m, "running_mean", None) is not None
+            and not any(p.requires_grad for p in m.parameters())
+        ]
 
     def wrap(self, losses: nn.Module, *, compiled: bool) -> None:
         """Set the module that computes this player's losses, inside DDP and torch.compile as configured."""
@@ -190,7 +218,9 @@ class TrainedPlayer(Player):
         if self.sharded:
             model.set_requires_gradient_sync(last)
             yield
-        elif isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters:
+        elif (
+            isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters
+        ):
             # With master weights each micro-batch's gradients are moved away, so that each must be exchanged.
             with wrapped.no_sync():
                 yield
@@ -236,7 +266,11 @@ class AveragePlayer(Player):
         for n, parameter in model.named_parameters():
             parameter.copy_(whole(numbers[n]))
             if best is not None:
-                at = f"{self.name}/average/{n}" if n in self.average.values else f"{self.source.name}/weight/{n}"
+                at = (
+                    f"{self.name}/average/{n}"
+                    if n in self.average.values
+                    else f"{self.source.name}/weight/{n}"
+                )
                 best.fill(at, parameter.detach())
         for n, buffer in buffers(model).items():
             buffer.copy_(self.model.get_buffer(n))

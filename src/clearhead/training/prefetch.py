@@ -27,7 +27,8 @@ class Part:
     number: int  # its index among the micro-batches of all workers
     counted: int  # number of rows or tokens that the loss is divided by
     units: int  # its size in the data's unit
-    feed_rows: Mapping[str, Tensor] = field(default_factory=dict)  # the same as `rows`, for each extra dataset
+    # the same as `rows`, for each extra dataset
+    feed_rows: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The tensors, and the row numbers by dataset ("" is the main one), on the model's device."""
@@ -43,10 +44,21 @@ class Feed:
     """
 
     def __init__(
-        self, data: Data, extra: Mapping[str, Data], objective: Objective, world: World, accumulate: int,
+        self,
+        data: Data,
+        extra: Mapping[str, Data],
+        objective: Objective,
+        world: World,
+        accumulate: int,
         resident: Collection[str] = (),
-    ) -> None:  # fmt: skip
-        self.data, self.extra, self.objective, self.world, self.accumulate = data, extra, objective, world, accumulate
+    ) -> None:
+        self.data, self.extra, self.objective, self.world, self.accumulate = (
+            data,
+            extra,
+            objective,
+            world,
+            accumulate,
+        )
         self.resident = resident
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
@@ -71,7 +83,10 @@ class Feed:
             for name, extra in self.extra.items():
                 if extra.valid_batches:
                     lookup = name not in self.resident
-                    batch |= _named(name, extra.valid(i % extra.valid_batches, part=part, parts=parts, lookup=lookup))
+                    batch |= _named(
+                        name,
+                        extra.valid(i % extra.valid_batches, part=part, parts=parts, lookup=lookup),
+                    )
             yield self._part(batch, i, part, parts)
 
     def _make(self, step: int) -> list[Part]:
@@ -91,9 +106,14 @@ class Feed:
         sizes: dict[str, int] = {}
         for name, x in batch.items():
             sizes.setdefault(name.rpartition(".")[0], len(x))
-        rows = {feed: torch.from_numpy(share_rows(parts * size, part, parts)) for feed, size in sizes.items()}
+        rows = {
+            feed: torch.from_numpy(share_rows(parts * size, part, parts))
+            for feed, size in sizes.items()
+        }
         if self.world.device.type == "cuda":
-            tensors, rows = ({name: x.pin_memory() for name, x in some.items()} for some in (tensors, rows))
+            tensors, rows = (
+                {name: x.pin_memory() for name, x in some.items()} for some in (tensors, rows)
+            )
         own = rows.pop("")
         return Part(tensors, own, number, self.objective.count(batch), self.data.units(batch), rows)
 

@@ -26,33 +26,43 @@ def gradients(model: nn.Module, grads: Mapping[str, Tensor]) -> dict[str, float]
     for name, gradient in grads.items():
         home = next((block for block in names if name.startswith(f"{block}.")), "rest")
         norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
-        norms.setdefault(home, []).append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    return {home: float(torch.linalg.vector_norm(torch.stack(each))) for home, each in norms.items()}
+        norms.setdefault(home, []).append(
+            norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        )
+    return {
+        home: float(torch.linalg.vector_norm(torch.stack(each))) for home, each in norms.items()
+    }
 
 
 @torch.no_grad()
-def activations(objective: Objective, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+def activations(
+    objective: Objective, model: nn.Module, batch: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """Entropy, distance and sink of every head, and the root mean square of each block's output.
 
     They are averaged over a few rows of the batch and all queries; the model runs eagerly, in eval mode.
     """
     few = {name: x[:ROWS] for name, x in batch.items()}
     heads = [name for name, m in model.named_modules() if isinstance(m, Attention)]
-    addresses = [f"{name}.{kind}" for name in heads for kind in STATISTICS] + [name for name, _ in blocks(model)]
+    addresses = [f"{name}.{kind}" for name in heads for kind in STATISTICS] + [
+        name for name, _ in blocks(model)
+    ]
     if not addresses:
         return {}
     training = objective.training
     objective.eval()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Notice)  # the notice that a compiled model is watched eagerly
+            # the notice that a compiled model is watched eagerly
+            warnings.simplefilter("ignore", Notice)
             with watch(model, *addresses) as tape:
                 objective.measure(few)
         results: dict[str, Any] = {}
         for name in addresses:
             if name not in tape:  # a part that this objective does not run
                 continue
-            calls = [x.float() for x in tape.calls(name)]  # several, if the objective runs a network more than once
+            # several, if the objective runs a network more than once
+            calls = [x.float() for x in tape.calls(name)]
             if name.rsplit(".", 1)[-1] in STATISTICS:
                 results[name] = torch.stack([x.mean((0, 2)) for x in calls]).mean(0).tolist()
             else:

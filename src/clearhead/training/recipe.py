@@ -30,9 +30,11 @@ class LoraConfig:
 
     rank: int = 16  # rank of each update
     alpha: float | None = None  # updates are scaled by alpha / rank; None: 2 x rank
-    maps: str | tuple[str, ...] = "all"  # maps of blocks: q, k, v, o, gate, up, down; or attention, mlp, all
+    # maps of blocks: q, k, v, o, gate, up, down; or attention, mlp, all
+    maps: str | tuple[str, ...] = "all"
     dropout: float = 0.0  # share of the updates' input that is dropped in training
-    merge: bool = True  # add the updates to the weights of the result; false: a small folder in PEFT's layout
+    # add the updates to the weights of the result; false: a small folder in PEFT's layout
+    merge: bool = True
 
     def __post_init__(self) -> None:
         at_least(self, 1, "rank")
@@ -54,28 +56,48 @@ class RunConfig:
     log_every: int = 10  # steps between two lines of metrics
     valid_every: int = 0  # steps between two validations; 0: only after the last step
     save_every: int = 0  # steps between two checkpoints; 0: only after the last step
-    save_minutes: float = 10.0  # minutes after the last checkpoint when another one is written; 0: only save_every
+    # minutes after the last checkpoint when another one is written; 0: only save_every
+    save_minutes: float = 10.0
     inside_every: int = 0  # steps between two records of activations and gradients; 0: never
-    sample_every: int = 0  # steps between two sets of text samples, which also follow the last step; 0: never
+    # steps between two sets of text samples, which also follow the last step; 0: never
+    sample_every: int = 0
     decode: int | None = (
-        None  # validation rows decoded for valid_bleu and valid_chrf; not given: 1000 if `best` is one of them, else 0
+        # validation rows decoded for valid_bleu and valid_chrf; not given: 1000 if `best` is one of
+        # them, else 0
+        None
     )
     keep: int = 2  # number of newest checkpoints to keep
     best: str | None = (
-        None  # measurement whose best checkpoint is the result, like valid_accuracy; not given: the last one
+        # measurement whose best checkpoint is the result, like valid_accuracy; not given: the last
+        # one
+        None
     )
-    patience: int = 0  # validations without a better `best` (default valid_loss) after which training stops; 0: never
-    average: int = 0  # the result is the mean of the weights of this many last checkpoints; 0: those of the last step
+    # validations without a better `best` (default valid_loss) after which training stops; 0: never
+    patience: int = 0
+    # the result is the mean of the weights of this many last checkpoints; 0: those of the last step
+    average: int = 0
 
     def __post_init__(self) -> None:
         at_least(self, 1, "log_every", "keep")
-        at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every", "decode", "patience", "average")
+        at_least(
+            self,
+            0,
+            "valid_every",
+            "save_every",
+            "inside_every",
+            "sample_every",
+            "decode",
+            "patience",
+            "average",
+        )
         at_least(self, 0, "save_minutes")
         if (self.patience or self.best) and not self.valid_every:
             word = "patience" if self.patience else "best"
             raise InputError(f"{word} counts validations: expected valid_every of 1 step or more")
         if self.average > 1 and not self.save_every:
-            raise InputError(f"average={self.average} is of checkpoints: expected save_every of 1 step or more")
+            raise InputError(
+                f"average={self.average} is of checkpoints: expected save_every of 1 step or more"
+            )
         if self.average and (self.best or self.patience):
             word = "best" if self.best else "patience"
             raise InputError(
@@ -106,42 +128,66 @@ class Recipe:
 
     steps: int  # number of optimiser steps
     data: dict[str, Any]  # name of the dataset, and its options
-    model: dict[str, Any] = field(default_factory=dict)  # name of the family, and its options; the data gives sizes
-    objective: dict[str, Any] = field(default_factory=dict)  # name of what is minimised, and its options
+    # name of the family, and its options; the data gives sizes
+    model: dict[str, Any] = field(default_factory=dict)
+    # name of what is minimised, and its options
+    objective: dict[str, Any] = field(default_factory=dict)
     feeds: dict[str, dict[str, Any]] = field(
         default_factory=dict
     )  # extra datasets by name, for objectives that need them
-    players: dict[str, PlayerConfig] = field(default_factory=dict)  # the networks of objectives with several
-    augment: tuple[dict[str, Any], ...] = ()  # augmentations of training images, in order: {name = "flip"}
+    # the networks of objectives with several
+    players: dict[str, PlayerConfig] = field(default_factory=dict)
+    # augmentations of training images, in order: {name = "flip"}
+    augment: tuple[dict[str, Any], ...] = ()
     seed: int = 0  # seed of initial weights, batches and dropout
     initial: str = "default"  # initialisation of the weights: default, xavier, kaiming or normal
-    pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None  # weights to start from; a new head is kept
+    # weights to start from; a new head is kept
+    pretrained: str | Pretrained | tuple[Pretrained, ...] | None = None
     learn: str = "all"  # train all weights, or only the head
     freeze: tuple[str, ...] = ()  # submodules whose weights are not trained, like encoder
-    lora: LoraConfig | None = None  # train low-rank updates of the pretrained weights, and a new head; None: weights
+    # train low-rank updates of the pretrained weights, and a new head; None: weights
+    lora: LoraConfig | None = None
     accumulate: int = 1  # micro-batches per step (gradient accumulation); more need less memory
-    precision: str = "float32"  # float32; tf32: TF32 matrix products on a GPU; bfloat16: with float32 master weights
-    recompute: bool = False  # gradient checkpointing: recompute the activations of blocks in the backward pass
+    # Float32; tf32: TF32 matrix products on a GPU; bfloat16: with float32 master weights
+    precision: str = "float32"
+    # gradient checkpointing: recompute the activations of blocks in the backward pass
+    recompute: bool = False
     compile: bool = False  # torch.compile
     deterministic: bool = False  # use deterministic GPU kernels, which are slower
-    spread: str = "ddp"  # under torchrun: ddp, each worker holds the whole model; fsdp, each holds a shard
-    optim: OptimConfig = field(default_factory=OptimConfig)  # the optimiser; a player may have its own
+    # under torchrun: ddp, each worker holds the whole model; fsdp, each holds a shard
+    spread: str = "ddp"
+    # the optimiser; a player may have its own
+    optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)  # the learning-rate schedule
-    run: RunConfig = field(default_factory=RunConfig)  # what is logged, validated and saved, and how often
+    # what is logged, validated and saved, and how often
+    run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
         at_least(self, 1, "steps", "accumulate")
-        for name, known in (("initial", WORDS), ("precision", PRECISIONS), ("spread", SPREADS), ("learn", LEARNS)):
+        for name, known in (
+            ("initial", WORDS),
+            ("precision", PRECISIONS),
+            ("spread", SPREADS),
+            ("learn", LEARNS),
+        ):
             one_of(name, getattr(self, name), known)
         if len(self.averaged_steps) < self.run.average:
             raise InputError(
                 f"run.average={self.run.average}: {self.steps} steps with save_every={self.run.save_every} give "
                 f"{len(self.averaged_steps)} checkpoints: expected no more than these"
             )
-        if self.learn == "head" and self.pretrained is None and not any(p.pretrained for p in self.players.values()):
-            raise InputError("learn='head' leaves all other weights random: expected pretrained, a folder")
+        if (
+            self.learn == "head"
+            and self.pretrained is None
+            and not any(p.pretrained for p in self.players.values())
+        ):
+            raise InputError(
+                "learn='head' leaves all other weights random: expected pretrained, a folder"
+            )
         if self.lora is not None and self.learn == "head":
-            raise InputError("learn='head' trains no adapters: expected learn='all' with lora, or no lora")
+            raise InputError(
+                "learn='head' trains no adapters: expected learn='all' with lora, or no lora"
+            )
 
     @property
     def averaged_steps(self) -> list[int]:
@@ -150,12 +196,25 @@ class Recipe:
         Checkpoints that an interruption or run.save_minutes wrote do not count, so that a resumed run has the same
         average.
         """
-        regular = range(self.run.save_every, self.steps, self.run.save_every) if self.run.save_every else ()
+        regular = (
+            range(self.run.save_every, self.steps, self.run.save_every)
+            if self.run.save_every
+            else ()
+        )
         return [*regular, self.steps][-self.run.average :] if self.run.average else []
 
 
 # Keys that may change when a run is resumed: its length, what it logs and saves, and what changes only rounding.
-MAY_CHANGE = ("steps", "run", "spread", "compile", "recompute", "accumulate", "schedule.warmup", "optim.ema")
+MAY_CHANGE = (
+    "steps",
+    "run",
+    "spread",
+    "compile",
+    "recompute",
+    "accumulate",
+    "schedule.warmup",
+    "optim.ema",
+)
 
 
 def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str) -> Recipe:
@@ -182,7 +241,9 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     if isinstance(source, Recipe):
         source = config.dump(source)
     if not isinstance(source, str | Path | Mapping):
-        raise config.ConfigError(f"{source!r}: expected a recipe: a .toml or .json file, or a table")
+        raise config.ConfigError(
+            f"{source!r}: expected a recipe: a .toml or .json file, or a table"
+        )
     table = config.load(config.find_recipe(source)) if isinstance(source, str | Path) else source
     table = config.override(table, *overrides)
     _check_finite(table, ())
@@ -232,7 +293,9 @@ def _check_players(recipe: Recipe, table: config.Table) -> None:
         if player not in roles:
             name = recipe.objective.get("name")
             what = f"objective {name}" if name else "a recipe without objective.name"
-            raise config.ConfigError(f"{place}: {what} has {', '.join(roles)}{nearest(player, roles)}")
+            raise config.ConfigError(
+                f"{place}: {what} has {', '.join(roles)}{nearest(player, roles)}"
+            )
         source = roles[player].average_of
         if source is not None:
             raise config.ConfigError(
@@ -244,7 +307,11 @@ def _check_players(recipe: Recipe, table: config.Table) -> None:
         own = [player for player in recipe.players if getattr(recipe.players[player], key)]
         if getattr(recipe, key) and (len(roles) > 1 or own):
             names = ", ".join(f"players.{player}.{key}" for player in _trained_players(recipe))
-            problem = f"the players of this objective are {', '.join(roles)}" if len(roles) > 1 else "it is given twice"
+            problem = (
+                f"the players of this objective are {', '.join(roles)}"
+                if len(roles) > 1
+                else "it is given twice"
+            )
             raise config.ConfigError(f"{table.place(key)}{key}: {problem}: expected only {names}")
 
 
@@ -321,7 +388,8 @@ def player_optim(recipe: Recipe, player: str) -> tuple[OptimConfig, ScheduleConf
     )
 
 
-SECTIONS: dict[str, tuple[Any, Any]] = {  # for each section: its possible names, and the options of a name
+# for each section: its possible names, and the options of a name
+SECTIONS: dict[str, tuple[Any, Any]] = {
     "data": (names, data_config),
     "objective": (lambda: OBJECTIVES, lambda name: objective_class(name).Config),
     "augment": (lambda: AUGMENTATIONS, lambda name: AUGMENTATIONS[name].Config),
@@ -343,7 +411,9 @@ def _check_finite(table: Mapping[str, Any], key: tuple[str, ...]) -> None:
             _check_finite(value, (*key, name))
         elif isinstance(value, float) and not math.isfinite(value):
             place = table.place(name) if isinstance(table, config.Table) else ""
-            raise config.ConfigError(f"{place}{'.'.join((*key, name))} = {value}: expected a finite number")
+            raise config.ConfigError(
+                f"{place}{'.'.join((*key, name))} = {value}: expected a finite number"
+            )
 
 
 def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
@@ -353,7 +423,9 @@ def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
     if not isinstance(name, str) or name not in known:
         problem = " has no name" if name is None else f".name = {name!r}"
         where = ".".join(table.key) or section
-        own = ". An objective of your own must be registered in the process that trains it" * (section == "objective")
+        own = ". An objective of your own must be registered in the process that trains it" * (
+            section == "objective"
+        )
         raise config.ConfigError(
             f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(str(name), known)}{own}"
         )
@@ -364,7 +436,11 @@ def check_model(table: config.Table) -> None:
     """Check the options of a model without the data: the sizes that the data gives may be missing."""
     if not table:
         where = ".".join(table.key)
-        problem = "model has no name: expected" if where == "model" else f"{where} is missing: expected a name,"
+        problem = (
+            "model has no name: expected"
+            if where == "model"
+            else f"{where} is missing: expected a name,"
+        )
         raise config.ConfigError(f"{table.place()}{problem} one of {', '.join(FAMILIES)}")
     _, kind = section_name(table, "model")
     hints = get_type_hints(kind)

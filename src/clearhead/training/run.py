@@ -51,7 +51,9 @@ class Run:
         """One line: the folder, how far it got, and its last loss."""
         state = "finished" if self.finished else "not finished"
         last = self.metrics[-1] if self.metrics else {}
-        losses = "".join(f", {name} {last[name]:.4g}" for name in ("loss", "valid_loss") if name in last)
+        losses = "".join(
+            f", {name} {last[name]:.4g}" for name in ("loss", "valid_loss") if name in last
+        )
         return f"Run({str(self.folder)!r}, {state} at step {self.step}{losses})"
 
     @property
@@ -91,18 +93,30 @@ def train(
     if isinstance(recipe, str | Path) and (Path(recipe) / "recipe.toml").is_file():  # a run folder
         recipe, out = Path(recipe) / "recipe.toml", out or recipe
     if out is None:
-        out = Path("runs") / (Path(recipe).name.split(".")[0] if isinstance(recipe, str | Path) else "run")
+        out = Path("runs") / (
+            Path(recipe).name.split(".")[0] if isinstance(recipe, str | Path) else "run"
+        )
     root = None if data is None else Path(data)
     if is_data(recipe):
         assert isinstance(recipe, str | Path)
         settings = read_recipe(new_recipe(recipe, *overrides, root=root, device=device))
         propose = partial(propose_shorter, settings, new=True)
-        return run_recipe(settings, out=Path(out), root=root, device=device, quiet=quiet, propose=propose)
-    return run_recipe(read_recipe(recipe, *overrides), out=Path(out), root=root, device=device, quiet=quiet)
+        return run_recipe(
+            settings, out=Path(out), root=root, device=device, quiet=quiet, propose=propose
+        )
+    return run_recipe(
+        read_recipe(recipe, *overrides), out=Path(out), root=root, device=device, quiet=quiet
+    )
 
 
 def run_recipe(
-    settings: Recipe, *, out: Path, root: Path | None, device: str, quiet: bool, propose: Propose | None = None
+    settings: Recipe,
+    *,
+    out: Path,
+    root: Path | None,
+    device: str,
+    quiet: bool,
+    propose: Propose | None = None,
 ) -> Run:
     """Train a recipe in a run folder, as `train` does; `propose` says what would take less time than an hour."""
     # cuBLAS reads this when it starts; without it the order of its sums may vary.
@@ -118,20 +132,27 @@ def run_recipe(
         ):
             model = loop.run()
             return Run(
-                folder=loop.folder.path, metrics=loop.folder.metrics(), model=model, step=loop.step,
+                folder=loop.folder.path,
+                metrics=loop.folder.metrics(),
+                model=model,
+                step=loop.step,
                 best=loop.best.step if loop.best.kept and loop.best.step else None,
                 mean=loop.mean,
-            )  # fmt: skip
+            )
     finally:
         world.leave()
 
 
-def _already_finished(recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool) -> Run | None:
+def _already_finished(
+    recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool
+) -> Run | None:
     """The run in a folder, if it is finished and its model is that of this recipe: nothing is computed or written.
 
     Its data is not opened, and may have changed since.
     """
-    newest = latest(out / "checkpoints", say=lambda _: None, verify=False) if world.rank == 0 else None
+    newest = (
+        latest(out / "checkpoints", say=lambda _: None, verify=False) if world.rank == 0 else None
+    )
     folder = None if newest is None else Folder(out, lock=world.rank == 0)
     try:
         kept = None if folder is None else folder.kept_model(recipe)
@@ -144,13 +165,21 @@ def _already_finished(recipe: Recipe, out: Path, root: Path | None, world: World
         step = int(kept["step"])
         talk = Talk(steps=recipe.steps, start=step, quiet=quiet or world.rank > 0)
         talk.say(f"{out}: already finished at step {step} of {recipe.steps}")
-        for change in changed_files(newest.facts.get("data", {}), root) if newest is not None else ():
-            talk.say(f"changed: {change}: the model is the one that was saved, trained on the earlier data")
+        for change in (
+            changed_files(newest.facts.get("data", {}), root) if newest is not None else ()
+        ):
+            talk.say(
+                f"changed: {change}: the model is the one that was saved, trained on the earlier data"
+            )
         talk.close()
         return Run(
-            folder=folder.path, metrics=folder.metrics(), model=load(out / "model", device=str(world.device)),
-            step=step, best=kept["best"], mean=dict(kept["mean"]),
-        )  # fmt: skip
+            folder=folder.path,
+            metrics=folder.metrics(),
+            model=load(out / "model", device=str(world.device)),
+            step=step,
+            best=kept["best"],
+            mean=dict(kept["mean"]),
+        )
     finally:
         if folder is not None:
             folder.close()
@@ -159,13 +188,22 @@ def _already_finished(recipe: Recipe, out: Path, root: Path | None, world: World
 @contextmanager
 def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Set torch's global settings and generators for a training, and restore them afterwards."""
-    precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
+    precision, deterministic = (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    warn_only, benchmark = (
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+    )
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.set_float32_matmul_precision("highest" if recipe.precision == "float32" else "high")
+            torch.set_float32_matmul_precision(
+                "highest" if recipe.precision == "float32" else "high"
+            )
             torch.use_deterministic_algorithms(recipe.deterministic)
-            torch.backends.cudnn.benchmark = not recipe.deterministic  # the fastest convolution for each shape
+            # the fastest convolution for each shape
+            torch.backends.cudnn.benchmark = not recipe.deterministic
             yield
     finally:
         torch.set_float32_matmul_precision(precision)

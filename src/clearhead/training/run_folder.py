@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .setup import Setup
 
+
 class FolderError(UserError, RuntimeError):
     """A run folder cannot be used; the message says why and what to do."""
 
@@ -56,7 +57,9 @@ class Folder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as cause:
-                raise FolderError(f"the run folder {self.path} cannot be created: {cause.strerror}") from cause
+                raise FolderError(
+                    f"the run folder {self.path} cannot be created: {cause.strerror}"
+                ) from cause
         elif not self.path.is_dir():
             raise FolderError(f"there is no run folder {self.path}")
         if lock:
@@ -79,7 +82,9 @@ class Folder:
                 f"the run folder {self.path} is in use by {_holder(holder)}; only one process may write"
             ) from cause
         except OSError as cause:
-            raise FolderError(f"the run folder {self.path} cannot be written to: {cause.strerror or cause}") from cause
+            raise FolderError(
+                f"the run folder {self.path} cannot be written to: {cause.strerror or cause}"
+            ) from cause
         self._lock = held
 
     def close(self) -> None:
@@ -129,22 +134,32 @@ class Folder:
             except ValueError as cause:
                 if number == len(lines):
                     break
-                raise FolderError(f"{path}:{number}: this is no line of JSON: {_start(line)}") from cause
+                raise FolderError(
+                    f"{path}:{number}: this is no line of JSON: {_start(line)}"
+                ) from cause
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise FolderError(f"{path}:{number}: expected an object with a step, found {_start(line)}")
+                raise FolderError(
+                    f"{path}:{number}: expected an object with a step, found {_start(line)}"
+                )
             records.append((line, record))
         return records
 
     def _rewrite(self, step: int | None) -> None:
         path = self.path / "metrics.jsonl"
         if path.exists():
-            kept = b"".join(line + b"\n" for line, record in self._lines() if step is None or record["step"] <= step)
+            kept = b"".join(
+                line + b"\n"
+                for line, record in self._lines()
+                if step is None or record["step"] <= step
+            )
             if kept != path.read_bytes():
                 atomic_write(path, kept)
 
     # Recipe, setup and facts
 
-    def keep_recipe(self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()) -> list[str]:
+    def keep_recipe(
+        self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()
+    ) -> list[str]:
         """Write recipe.toml, or compare with the existing one and raise if they differ.
 
         `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed. Returns each change
@@ -158,7 +173,11 @@ class Folder:
                 return [f"{key} was {_value(kept, key)}, now {_value(given, key)}" for key in keys]
 
             differ = [key for key in sorted(kept.keys() | given) if kept.get(key) != given.get(key)]
-            bad = [key for key in differ if not any(key == free or key.startswith(f"{free}.") for free in may_change)]
+            bad = [
+                key
+                for key in differ
+                if not any(key == free or key.startswith(f"{free}.") for free in may_change)
+            ]
             if bad:
                 raise FolderError(
                     f"{path} belongs to another recipe: {'; '.join(texts(bad))}. Resume with the same recipe, or train "
@@ -184,7 +203,9 @@ class Folder:
 
         if not (path / "setup.json").is_file():
             return None
-        return config.read(Setup, config.load(path / "setup.json").without("unit", "losses", "measurements"))
+        return config.read(
+            Setup, config.load(path / "setup.json").without("unit", "losses", "measurements")
+        )
 
     def about(self) -> dict[str, Any]:
         """The unit of throughput, the names of losses, and the measurements with units; {} without setup.json."""
@@ -206,9 +227,16 @@ class Folder:
             ) from cause
 
     def begin(
-        self, *, command: Sequence[str], seed: int, device: torch.device | str, step: int = 0,
-        left_out: Sequence[str] = (), data: str = "", files: Mapping[str, str] | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        *,
+        command: Sequence[str],
+        seed: int,
+        device: torch.device | str,
+        step: int = 0,
+        left_out: Sequence[str] = (),
+        data: str = "",
+        files: Mapping[str, str] | None = None,
+    ) -> str:
         """Record a new attempt that starts after `step`; returns its unique name.
 
         `left_out` are pretrained weights that the run does not use; `data` describes the version of the data, and
@@ -216,7 +244,9 @@ class Folder:
         """
         facts = self.facts() or {"seed": seed, "attempts": []}
         if facts.get("seed") != seed:
-            raise FolderError(f"{self.path} was trained with seed {facts.get('seed')}, not with {seed}")
+            raise FolderError(
+                f"{self.path} was trained with seed {facts.get('seed')}, not with {seed}"
+            )
         name = f"{len(facts['attempts']) + 1:03d}-{secrets.token_hex(4)}"
         facts["attempts"].append(
             {
@@ -255,7 +285,9 @@ class Folder:
             known["attempts"][-1] |= facts
             atomic_write(self.path / "facts.json", to_json(known))
 
-    def keep_model(self, recipe: Recipe, *, step: int, best: int | None, mean: Mapping[str, float]) -> None:
+    def keep_model(
+        self, recipe: Recipe, *, step: int, best: int | None, mean: Mapping[str, float]
+    ) -> None:
         """Record in facts.json that the model of a recipe has been saved in model/.
 
         Args:
@@ -265,13 +297,21 @@ class Folder:
             mean: The validation of the mean of several checkpoints, if it is the model.
         """
         facts = self.facts()
-        facts["model"] = {"recipe": _recipe_hash(recipe), "step": step, "best": best, "mean": _plain(mean)}
+        facts["model"] = {
+            "recipe": _recipe_hash(recipe),
+            "step": step,
+            "best": best,
+            "mean": _plain(mean),
+        }
         atomic_write(self.path / "facts.json", to_json(facts))
 
     def kept_model(self, recipe: Recipe) -> dict[str, Any] | None:
         """What `keep_model` recorded of this recipe; None if model/ is missing, or is that of another recipe."""
         model = self.facts().get("model") or {}
-        there = any((self.path / "model" / name).is_file() for name in ("config.json", "adapter_config.json"))
+        there = any(
+            (self.path / "model" / name).is_file()
+            for name in ("config.json", "adapter_config.json")
+        )
         return model if there and model.get("recipe") == _recipe_hash(recipe) else None
 
 
@@ -378,13 +418,16 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
     """
     if was.get("classes") is not None and was["classes"] != now["classes"]:
         problem = (
-            f"was trained on the classes {_listed(was['classes'])}, and the data now has {_listed(now['classes'])}"
+            f"was trained on the classes {_listed(was['classes'])}, "
+            f"and the data now has {_listed(now['classes'])}"
         )
     elif was.get("tokenizer") is not None and was["tokenizer"] != now["tokenizer"]:
         problem = "was trained with another tokenizer than the data now gives, so that its ids mean other tokens"
     else:
         return
-    changed = [name for name, mark in was.get("files", {}).items() if now["files"].get(name, mark) != mark]
+    changed = [
+        name for name, mark in was.get("files", {}).items() if now["files"].get(name, mark) != mark
+    ]
     files = f" ({', '.join(changed)} changed)" if changed else ""
     raise FolderError(
         f"{folder} {problem}{files}. Expected the data of its first attempt, or another folder for a new training"
@@ -394,10 +437,14 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
 def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return each change of the data as a text that begins with "data"."""
     found = [
-        f"data had {was[name]} {name}, now {now[name]}" for name in NUMBERS if was.get(name, now[name]) != now[name]
+        f"data had {was[name]} {name}, now {now[name]}"
+        for name in NUMBERS
+        if was.get(name, now[name]) != now[name]
     ]
     kept = was.get("files", {})
-    return found + [f"data file {name}" for name, mark in now["files"].items() if kept.get(name, mark) != mark]
+    return found + [
+        f"data file {name}" for name, mark in now["files"].items() if kept.get(name, mark) != mark
+    ]
 
 
 def changed_files(was: Mapping[str, Any], root: Path | None) -> list[str]:

@@ -41,9 +41,11 @@ class PlayerSetup:
 
     model: str  # name of the family
     options: dict[str, Any]  # all fields of its Config
-    special: Special | None = None  # special ids of the checkpoint that it starts from, where its tokenizer has others
+    # special ids of the checkpoint that it starts from, where its tokenizer has others
+    special: Special | None = None
     chat: str | None = None  # chat template of that checkpoint
-    labels: tuple[str, ...] | None = None  # of that checkpoint, if the data has the same: its outputs keep their order
+    # of that checkpoint, if the data has the same: its outputs keep their order
+    labels: tuple[str, ...] | None = None
 
     @property
     def config(self) -> Any:
@@ -80,7 +82,9 @@ class Setup:
         return objective_class(self.objective)
 
 
-def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup | None = None) -> Setup:
+def resolve(
+    recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup | None = None
+) -> Setup:
     """Choose the objective and complete each player's options; raises if the recipe and its data do not fit.
 
     `before` is the setup of a run that is resumed. It replaces the checkpoints that its players started from, which may
@@ -88,7 +92,9 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
     """
     name = recipe.objective.get("name")
     if recipe.augment and all(one.preprocessing is None for one in (data, *feeds.values())):
-        raise InputError(f"augment needs images, and this data gives {', '.join(data.keys)}: leave it out")
+        raise InputError(
+            f"augment needs images, and this data gives {', '.join(data.keys)}: leave it out"
+        )
     if name is None:
         player = _resolved(recipe, "model", data.sizes, data, before)
         name = choose(player.model, player.empty().can, data)
@@ -102,8 +108,14 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
         players = {}
         for player_name, role in kind.roles.items():
             if role.average_of is None:
-                players[player_name] = _resolved(recipe, player_name, sizes.get(player_name, {}), data, before)
-        players |= {n: players[role.average_of] for n, role in kind.roles.items() if role.average_of is not None}
+                players[player_name] = _resolved(
+                    recipe, player_name, sizes.get(player_name, {}), data, before
+                )
+        players |= {
+            n: players[role.average_of]
+            for n, role in kind.roles.items()
+            if role.average_of is not None
+        }
     check_players(str(name), {player: setup.empty().can for player, setup in players.items()})
     check_data(str(name), data, feeds)
     _check_inputs(str(name), players, data, feeds)
@@ -113,12 +125,18 @@ def resolve(recipe: Recipe, data: Data, feeds: Mapping[str, Data], before: Setup
 
 
 def _options(recipe: Recipe, name: str) -> dict[str, Any]:
-    table = recipe.objective if isinstance(recipe.objective, config.Table) else config.Table(recipe.objective)
+    table = (
+        recipe.objective
+        if isinstance(recipe.objective, config.Table)
+        else config.Table(recipe.objective)
+    )
     _, options = named_options(table.with_defaults({"name": name}), "objective")
     return config.dump(options)
 
 
-def _check_inputs(name: str, players: Mapping[str, PlayerSetup], data: Data, feeds: Mapping[str, Data]) -> None:
+def _check_inputs(
+    name: str, players: Mapping[str, PlayerSetup], data: Data, feeds: Mapping[str, Data]
+) -> None:
     """Raise unless the data has the kind of input that each model reads."""
     keys = [*data.keys, *(key for feed in feeds.values() for key in feed.keys)]
     for player, role in objective_class(name).roles.items():
@@ -142,7 +160,11 @@ def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], dat
         if start is None or theirs is None or data.preprocessing is None:
             continue
         ours, wanted = _written(data.preprocessing), _written(theirs)
-        missing = [key for key in wanted if key in known and key not in recipe.data and ours[key] != wanted[key]]
+        missing = [
+            key
+            for key in wanted
+            if key in known and key not in recipe.data and ours[key] != wanted[key]
+        ]
         if missing:
             lines = ", ".join(f"data.{key} = {wanted[key]}" for key in missing)
             raise config.ConfigError(
@@ -156,16 +178,24 @@ def _written(preprocessing: Preprocessing) -> dict[str, Any]:
     """The options of image data that give a preprocessing."""
     size = preprocessing.resize if preprocessing.crop is None else preprocessing.crop
     size = size[0] if isinstance(size, tuple) else size
-    return {"mean": list(preprocessing.mean), "deviation": list(preprocessing.deviation), "size": size}
+    return {
+        "mean": list(preprocessing.mean),
+        "deviation": list(preprocessing.deviation),
+        "size": size,
+    }
 
 
 def _resolved(
     recipe: Recipe, player: str, sizes: Mapping[str, int], data: Data, before: Setup | None
-) -> PlayerSetup:  # fmt: skip
+) -> PlayerSetup:
     """A player's model; each option comes from the recipe, else the checkpoint, else the data, else its default."""
     table, starts = model_section(recipe, player), pretrained_of(recipe, player)
     past = None if before is None else before.players.get(player)
-    name, start, saved = table.get("name"), next((one for one in starts if one.is_whole), None), None
+    name, start, saved = (
+        table.get("name"),
+        next((one for one in starts if one.is_whole), None),
+        None,
+    )
     if start is not None:
         saved = past or _checkpoint(recipe, player, start)
         if name is not None and name != saved.model:
@@ -178,19 +208,32 @@ def _resolved(
     given = table.without("name")
     if start is not None and saved is not None:
         check_whole(recipe, player, given, start, saved)
-    sources = _Sources(recipe=recipe, player=player, kind=kind, given=given, start=start, saved=saved, data=data)
+    sources = _Sources(
+        recipe=recipe, player=player, kind=kind, given=given, start=start, saved=saved, data=data
+    )
     options = sources.options(sizes, family(name)[0].may_differ)
     complete = config.read(kind, options, where=".".join(table.key))
     setup = PlayerSetup(model=name, options=config.dump(complete))
     if start is not None and saved is not None and "tokens" not in start.differ:
         setup = replace(setup, special=saved.special, chat=saved.chat)
-    if start is not None and saved is not None and sorted(saved.labels or ()) == sorted(data.classes or ()):
+    if (
+        start is not None
+        and saved is not None
+        and sorted(saved.labels or ()) == sorted(data.classes or ())
+    ):
         setup = replace(setup, labels=saved.labels)
     if past is None:
         for one in starts:
-            source = saved if saved is not None and one is start else _checkpoint(recipe, player, one)
+            source = (
+                saved if saved is not None and one is start else _checkpoint(recipe, player, one)
+            )
             check_start(recipe, player, setup, one, given, source)
-        if recipe.lora is not None and not recipe.lora.merge and start is not None and saved is not None:
+        if (
+            recipe.lora is not None
+            and not recipe.lora.merge
+            and start is not None
+            and saved is not None
+        ):
             check_apart(setup, saved, start, data)
     return setup
 
@@ -219,9 +262,13 @@ class _Sources:
                 self._check_answer(options.get("answer", known["answer"].default), value)
             if size in saved and size not in self.given and size in may_differ:
                 options[size] = value
-            elif options.setdefault(size, value) != value and not self._has_spare_rows(size, options[size], value):
+            elif options.setdefault(size, value) != value and not self._has_spare_rows(
+                size, options[size], value
+            ):
                 hint = self._tokens_hint() if size == "vocab" else ""
-                raise config.ConfigError(f"{self._value(size, options[size])} the data has {value}{hint}")
+                raise config.ConfigError(
+                    f"{self._value(size, options[size])} the data has {value}{hint}"
+                )
         for option, value in self.data.defaults.items():
             if option in known:
                 options.setdefault(option, value)
@@ -230,7 +277,11 @@ class _Sources:
 
     def _has_spare_rows(self, size: str, theirs: Any, value: int) -> bool:
         """True if a checkpoint has more embeddings than its tokenizer, which the data uses, has ids."""
-        padded = size.endswith("vocab") and self._from_checkpoint(size) and bool(self.recipe.data.get("tokens"))
+        padded = (
+            size.endswith("vocab")
+            and self._from_checkpoint(size)
+            and bool(self.recipe.data.get("tokens"))
+        )
         return padded and isinstance(theirs, int) and theirs > value
 
     def _value(self, option: str, value: Any) -> str:
@@ -259,11 +310,18 @@ class _Sources:
         """Advice to read the data with the tokenizer of the checkpoint, if it has one and the data can take it."""
         section = self.recipe.data
         known = {f.name for f in fields(data_config(section["name"]))}
-        if self.start is None or "tokens" not in known or section.get("tokens") or not self._from_checkpoint("vocab"):
+        if (
+            self.start is None
+            or "tokens" not in known
+            or section.get("tokens")
+            or not self._from_checkpoint("vocab")
+        ):
             return ""
         with suppress(UserError):  # the folder of a resumed run may have been deleted
             folder = find_folder(self.start.folder)[0]
-            if tokens.saved(folder) is not None and not isinstance(tokens.load(folder), tokens.Pair):
+            if tokens.saved(folder) is not None and not isinstance(
+                tokens.load(folder), tokens.Pair
+            ):
                 return f'; to read the text with the tokenizer of the checkpoint, write data.tokens = "{folder}"'
         return ""
 
@@ -272,7 +330,10 @@ class _Sources:
         longest = self.data.longest
         if "context" not in known or longest is None:
             return
-        learned = "positions" in known and options.get("positions", known["positions"].default) == "learned"
+        learned = (
+            "positions" in known
+            and options.get("positions", known["positions"].default) == "learned"
+        )
         if "context" not in options:
             if learned or self.data.sets_context:
                 options["context"] = longest
@@ -283,11 +344,15 @@ class _Sources:
         problem = f"{self._value('context', context)} the data has rows of up to {longest} tokens"
         if context < longest:
             if self.start is not None and self._from_checkpoint("context"):
-                name, line = ".".join(self.given.key), written(self.recipe, self.player, self.start, ["context"])
+                name, line = (
+                    ".".join(self.given.key),
+                    written(self.recipe, self.player, self.start, ["context"]),
+                )
                 problem += (
-                    ": its learned positions cannot be extended; expected data with shorter rows" if learned
+                    ": its learned positions cannot be extended; expected data with shorter rows"
+                    if learned
                     else f"; write {name}.context = {longest} and {line}"
-                )  # fmt: skip
+                )
             raise config.ConfigError(problem)
         if learned and context > longest and self.start is None:
             raise config.ConfigError(
@@ -305,5 +370,9 @@ def _checkpoint(recipe: Recipe, player: str, start: Pretrained) -> PlayerSetup:
         raise type(problem)(f"{place}{pretrained_key(recipe, player)}: {problem}") from problem
     options = config.dump(config.read(family(saved.model)[1], saved.options))
     return PlayerSetup(
-        model=saved.model, options=options, special=saved.special, chat=saved.chat, labels=saved.labels
-    )  # fmt: skip
+        model=saved.model,
+        options=options,
+        special=saved.special,
+        chat=saved.chat,
+        labels=saved.labels,
+    )

@@ -38,7 +38,8 @@ class Trial:
     folder: Path  # run folder
     finished: bool = False  # whether it was trained to its last step, or until patience ran out
     parameters: int | None = None  # number of parameters; None: there is no checkpoint
-    measures: dict[str, float] = dataclasses.field(default_factory=dict)  # last losses and measurements, by name
+    # last losses and measurements, by name
+    measures: dict[str, float] = dataclasses.field(default_factory=dict)
     minutes: float = 0.0  # training time, without validation and startup
     error: str = ""  # why it failed; empty if it did not
 
@@ -91,17 +92,28 @@ class Sweep:
             measures = {}
             for measure in measure_names(trials):
                 values = [trial.measures[measure] for trial in trials if measure in trial.measures]
-                measures[measure] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-            means.append(Mean(choices=choices, seeds=sum(trial.finished for trial in trials), measures=measures))
+                measures[measure] = (
+                    statistics.fmean(values),
+                    statistics.stdev(values) if len(values) > 1 else 0.0,
+                )
+            means.append(
+                Mean(
+                    choices=choices,
+                    seeds=sum(trial.finished for trial in trials),
+                    measures=measures,
+                )
+            )
         return means
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
         trials = [_flat(trial) | {"folder": str(trial.folder)} for trial in self.trials]
         return {
-            "folder": str(self.folder), "finished": self.finished, "trials": trials,
+            "folder": str(self.folder),
+            "finished": self.finished,
+            "trials": trials,
             "means": [_flat(mean) for mean in self.means],
-        }  # fmt: skip
+        }
 
     def __rich__(self) -> Group:
         right, shown = {"justify": "right"}, measure_names(self.trials)
@@ -114,17 +126,28 @@ class Sweep:
             table.add_row(*trial.choices.values(), size, *values, f"{trial.minutes:.2g}")
         parts: list[Any] = [table]
         if self.means:
-            table = Table(*self.means[0].choices, title="over seeds: mean ± standard deviation", title_justify="left")
+            table = Table(
+                *self.means[0].choices,
+                title="over seeds: mean ± standard deviation",
+                title_justify="left",
+            )
             table.add_column("seeds", **right)  # type: ignore[arg-type]
             for measure in shown:
                 table.add_column(measure.replace("_", " "), **right)  # type: ignore[arg-type]
             for mean in self.means:
                 pairs = [mean.measures.get(measure) for measure in shown]
-                values = ["" if pair is None else f"{_number(pair[0])} ± {_number(pair[1])}" for pair in pairs]
+                values = [
+                    "" if pair is None else f"{_number(pair[0])} ± {_number(pair[1])}"
+                    for pair in pairs
+                ]
                 table.add_row(*mean.choices.values(), str(mean.seeds), *values)
             parts.append(table)
         parts += [f"failed: {trial.name}: {trial.error}" for trial in self.trials if trial.error]
-        parts += [f"unfinished: {trial.name}" for trial in self.trials if not trial.finished and not trial.error]
+        parts += [
+            f"unfinished: {trial.name}"
+            for trial in self.trials
+            if not trial.finished and not trial.error
+        ]
         return Group(*parts)
 
 
@@ -154,7 +177,11 @@ def train_alternatives(
     if not isinstance(recipe, str | Path):
         config.write(config.dump(read_recipe(recipe)), out / "recipe.toml")
         recipe = out / "recipe.toml"
-    waiting = [plan for plan in plans if plan.recipe is not None and not is_finished(plan.folder, plan.recipe)]
+    waiting = [
+        plan
+        for plan in plans
+        if plan.recipe is not None and not is_finished(plan.folder, plan.recipe)
+    ]
     for plan in plans:
         if plan not in waiting:
             talk.print(f"{plan.name}: {plan.error or 'finished before'}", soft_wrap=True)
@@ -198,8 +225,12 @@ def alternatives(*overrides: str) -> tuple[list[str], list[dict[str, str]]]:
             raise config.ConfigError(f"on the command line: {word}: an alternative is given twice")
         several[name] = values
     if not several:
-        raise config.ConfigError("nothing to sweep: expected alternatives with commas between them, like seed=1,2,3")
-    return fixed, [dict(zip(several, chosen, strict=True)) for chosen in itertools.product(*several.values())]
+        raise config.ConfigError(
+            "nothing to sweep: expected alternatives with commas between them, like seed=1,2,3"
+        )
+    return fixed, [
+        dict(zip(several, chosen, strict=True)) for chosen in itertools.product(*several.values())
+    ]
 
 
 def folder_names(choices: Sequence[Mapping[str, str]]) -> list[str]:
@@ -237,7 +268,9 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
     return checkpoint.step == recipe.steps or bool(stopped)
 
 
-def _read(recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan], root: Path | None) -> None:
+def _read(
+    recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan], root: Path | None
+) -> None:
     """Read all recipes, or make them for a file of data, before any is trained; raises if there is none."""
     for plan in plans:
         try:
@@ -254,11 +287,13 @@ def _read(recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan], r
 
 def _one_by_one(
     recipe: str | Path, plans: list[_Plan], data: str | Path | None, device: str, talk: Console
-) -> None:  # fmt: skip
+) -> None:
     for n, plan in enumerate(plans, 1):
         talk.print(f"{n} of {len(plans)}: {plan.name}", soft_wrap=True)
         try:
-            run = train(recipe, *plan.words, out=plan.folder, data=data, device=device, quiet=talk.quiet)
+            run = train(
+                recipe, *plan.words, out=plan.folder, data=data, device=device, quiet=talk.quiet
+            )
         except (RuntimeError, ValueError, OSError, MemoryError) as problem:
             plan.error = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             talk.print(f"{plan.name}: {plan.error}", soft_wrap=True)
@@ -268,8 +303,13 @@ def _one_by_one(
 
 
 def _side_by_side(
-    recipe: str | Path, plans: list[_Plan], data: str | Path | None, device: str, jobs: int, talk: Console
-) -> None:  # fmt: skip
+    recipe: str | Path,
+    plans: list[_Plan],
+    data: str | Path | None,
+    device: str,
+    jobs: int,
+    talk: Console,
+) -> None:
     threads, left = max(1, torch.get_num_threads() // jobs), list(plans)
     running: list[tuple[_Plan, Child]] = []
     with ExitStack() as stack:
@@ -303,10 +343,13 @@ def _trial(plan: _Plan) -> Trial:
         weights = [name for name in checkpoint.names if name.split("/")[1] == "weight"]
         parameters = sum(math.prod(checkpoint.shape(name)) for name in weights)
     return Trial(
-        choices=plan.choices, folder=plan.folder, finished=is_finished(plan.folder, plan.recipe),
-        parameters=parameters, minutes=sum(line.get("seconds", 0.0) for line in metrics) / 60,
+        choices=plan.choices,
+        folder=plan.folder,
+        finished=is_finished(plan.folder, plan.recipe),
+        parameters=parameters,
+        minutes=sum(line.get("seconds", 0.0) for line in metrics) / 60,
         measures={name: last[name] for name in names if name in last},
-    )  # fmt: skip
+    )
 
 
 def _flat(one: Trial | Mean) -> dict[str, Any]:
@@ -351,4 +394,10 @@ def _words(choices: Mapping[str, str]) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.1e}"
+    return (
+        ""
+        if value is None
+        else f"{value:.4f}"
+        if abs(value) >= 1e-3 or value == 0
+        else f"{value:.1e}"
+    )

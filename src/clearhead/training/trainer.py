@@ -29,7 +29,14 @@ from .checkpoints.checkpoint import Checkpoint, CheckpointError
 from .checkpoints.mean import MeanCheckpoint
 from .distributed import World, reshard
 from .objectives import Moment, Objective, Update
-from .objectives.check import add_log_name, check_depends, check_losses, check_reported, check_sums, log_names
+from .objectives.check import (
+    add_log_name,
+    check_depends,
+    check_losses,
+    check_reported,
+    check_sums,
+    log_names,
+)
 from .objectives.objective import compute_dtype
 from .optim.schedule import scale
 from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
@@ -59,10 +66,14 @@ class Resident:
     """
 
     def __init__(self, datasets: Mapping[str, Data], device: torch.device) -> None:
-        fitting = {name: data for name, data in datasets.items() if data.tables and _fits(data, device)}
+        fitting = {
+            name: data for name, data in datasets.items() if data.tables and _fits(data, device)
+        }
         self.names = frozenset(fitting)
         self.tables = {
-            f"{name}.{key}" if name else key: torch.from_numpy(np.ascontiguousarray(table)).to(device)
+            f"{name}.{key}" if name else key: torch.from_numpy(np.ascontiguousarray(table)).to(
+                device
+            )
             for name, data in fitting.items()
             for key, table in data.tables.items()
         }
@@ -94,13 +105,19 @@ def decoded_rows(run: RunConfig, measurements: Mapping[str, Any], texts: int) ->
     """
     best = bool(run.best) and str(run.best).removeprefix("valid_") in measurements
     if run.decode == 0 and best:
-        raise InputError(f"run.best = {run.best!r} is measured on decoded rows: expected run.decode of 1 or more")
+        raise InputError(
+            f"run.best = {run.best!r} is measured on decoded rows: expected run.decode of 1 or more"
+        )
     wanted = run.decode if run.decode is not None else ROWS if best else 0
     if wanted and not measurements:
-        raise InputError(f"run.decode = {wanted}: this objective has no measurements of decoded text: leave it out")
+        raise InputError(
+            f"run.decode = {wanted}: this objective has no measurements of decoded text: leave it out"
+        )
     if wanted and not texts:
         word = f"best = {run.best!r}" if best else f"decode = {wanted}"
-        raise InputError(f"run.{word} needs the text of validation rows, and this dataset has none: leave it out")
+        raise InputError(
+            f"run.{word} needs the text of validation rows, and this dataset has none: leave it out"
+        )
     return min(wanted, texts)
 
 
@@ -109,7 +126,8 @@ def evenly(rows: Sequence[T], most: int) -> list[T]:
     return [rows[i * len(rows) // most] for i in range(most)]
 
 
-VALIDATION_SEED = -1  # of random numbers in validation, which is the same whatever the seed of the training
+# of random numbers in validation, which is the same whatever the seed of the training
+VALIDATION_SEED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +149,8 @@ class PlayerLosses(nn.Module):
     def __init__(self, objective: Objective, player: nn.Module) -> None:
         super().__init__()
         self.player = player
-        object.__setattr__(self, "objective", objective)  # not a submodule: it also holds the other players
+        # not a submodule: it also holds the other players
+        object.__setattr__(self, "objective", objective)
 
     def forward(self, loss: str, batch: dict[str, Tensor]) -> Any:
         """What the loss method returns for a batch: a loss, or its terms by name."""
@@ -142,14 +161,21 @@ class Trainer:
     """The networks of a recipe, with the methods that update, measure, save and export them."""
 
     def __init__(
-        self, recipe: Recipe, setup: Setup, data: Data, world: World, *, feeds: Mapping[str, Data] | None = None,
+        self,
+        recipe: Recipe,
+        setup: Setup,
+        data: Data,
+        world: World,
+        *,
+        feeds: Mapping[str, Data] | None = None,
         fresh: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Build the players; `fresh` is False for a resumed run, which does not load pretrained weights."""
         self.datasets = {"": data, **(feeds or {})}
         self.recipe, self.setup, self.data, self.world = recipe, setup, data, world
         self.left_out: list[str] = []  # pretrained weights that were not used
-        self.notes: list[str] = []  # sentences about the pretrained weights, and what they will become
+        # sentences about the pretrained weights, and what they will become
+        self.notes: list[str] = []
         labels = next((player.labels for player in setup.players.values() if player.labels), None)
         if labels is not None and labels != data.classes:
             data.number_classes(labels)
@@ -167,23 +193,33 @@ class Trainer:
                 self.players[name] = self._build_trained(name, index, fresh)
         for name, role in roles.items():
             if role.average_of is not None:
-                self.players[name] = AveragePlayer(name, self._trained_player(role.average_of), recipe, world)
+                self.players[name] = AveragePlayer(
+                    name, self._trained_player(role.average_of), recipe, world
+                )
         self.objective = kind(options, {name: self.players[name].model for name in roles}, data)
         self.objective.to(world.device)
         texts = data.valid_texts
-        self.objective.decoded = evenly(texts, decoded_rows(recipe.run, kind.text_measurements, len(texts)))
-        self.objective.averages = {n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)}
+        self.objective.decoded = evenly(
+            texts, decoded_rows(recipe.run, kind.text_measurements, len(texts))
+        )
+        self.objective.averages = {
+            n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)
+        }
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
             player.wrap(PlayerLosses(self.objective, player.model), compiled=recipe.compile)
         self.notes += [note] if (note := self._export_note()) else []
         self.resident = Resident(self.datasets, world.device)
-        self.augmentations = make_augmentations([named_options(one, "augment") for one in recipe.augment])
+        self.augmentations = make_augmentations(
+            [named_options(one, "augment") for one in recipe.augment]
+        )
 
     def _build_trained(self, name: str, index: int, fresh: bool) -> TrainedPlayer:
         recipe, setup = self.recipe, self.setup.players[name]
         # Checkpoints of a training with LoRA do not hold the pretrained weights.
-        model, left_out = self._build_model(name, index, pretrained=fresh or recipe.lora is not None)
+        model, left_out = self._build_model(
+            name, index, pretrained=fresh or recipe.lora is not None
+        )
         self.left_out += left_out
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
@@ -196,12 +232,18 @@ class Trainer:
         for part in recipe.freeze:
             submodule(model, part, "freeze", "this model").requires_grad_(False)
         optim, schedule = player_optim(recipe, name)
-        rebuild = None if recipe.lora is None else lambda: self._build_model(name, index, pretrained=True)[0]
+        rebuild = (
+            None
+            if recipe.lora is None
+            else lambda: self._build_model(name, index, pretrained=True)[0]
+        )
         return TrainedPlayer(
             name, setup, model, recipe, self.world, optim=optim, schedule=schedule, rebuild=rebuild
-        )  # fmt: skip
+        )
 
-    def _build_model(self, name: str, index: int, *, pretrained: bool) -> tuple[nn.Module, list[str]]:
+    def _build_model(
+        self, name: str, index: int, *, pretrained: bool
+    ) -> tuple[nn.Module, list[str]]:
         """A player's model before the first step, and the pretrained weights that it does not use."""
         recipe, filled, left_out = self.recipe, frozenset[str](), list[str]()
         torch.manual_seed(seed_of(recipe.seed, -1, index))
@@ -212,7 +254,13 @@ class Trainer:
             filled, left_out = filled | done.names, left_out + done.left_out
             self.notes += [done.note] if done.note and done.note not in self.notes else []
         if recipe.lora is not None:
-            adapt(model, recipe.lora, filled, seed=seed_of(recipe.seed, -1, index), freeze=recipe.freeze)
+            adapt(
+                model,
+                recipe.lora,
+                filled,
+                seed=seed_of(recipe.seed, -1, index),
+                freeze=recipe.freeze,
+            )
         return model, left_out
 
     def _trained_player(self, name: str) -> TrainedPlayer:
@@ -233,7 +281,9 @@ class Trainer:
 
     # A step
 
-    def step(self, parts: list[Part], step: int, counted: float) -> tuple[list[Updated], dict[str, Tensor]]:
+    def step(
+        self, parts: list[Part], step: int, counted: float
+    ) -> tuple[list[Updated], dict[str, Tensor]]:
         """Perform the updates of a step; returns their reports and the last micro-batch.
 
         Losses are divided by `counted`, the number of rows or tokens of the batch over all workers.
@@ -255,7 +305,9 @@ class Trainer:
                 last = i == len(parts) - 1
                 batch, moment = prepared[i] if several else self._prepared(part, step)
                 # Dropout of the first update depends on (seed, step, part) only, as in a training with one update.
-                torch.manual_seed(seed_of(self.recipe.seed, step, part.number, *([number] if number else [])))
+                torch.manual_seed(
+                    seed_of(self.recipe.seed, step, part.number, *([number] if number else []))
+                )
                 for name, x in self._backward(update, player, batch, counted, last=last).items():
                     losses[name] = losses.get(name, 0.0) + x
             assert moment is not None
@@ -269,8 +321,14 @@ class Trainer:
         return reports, batch
 
     def _backward(
-        self, update: Update, player: TrainedPlayer, batch: dict[str, Tensor], counted: float, *, last: bool
-    ) -> dict[str, Tensor]:  # fmt: skip
+        self,
+        update: Update,
+        player: TrainedPlayer,
+        batch: dict[str, Tensor],
+        counted: float,
+        *,
+        last: bool,
+    ) -> dict[str, Tensor]:
         """Add the gradients of a micro-batch to the player's; returns the losses by name, detached."""
         with player.accumulating(last):
             # DDP and FSDP average gradients over workers: the factor makes the average a sum.
@@ -298,9 +356,13 @@ class Trainer:
         return losses
 
     def _update(
-        self, update: Update, player: TrainedPlayer, losses: dict[str, Tensor], moment: Moment,
+        self,
+        update: Update,
+        player: TrainedPlayer,
+        losses: dict[str, Tensor],
+        moment: Moment,
         batch: Mapping[str, Tensor],
-    ) -> Updated:  # fmt: skip
+    ) -> Updated:
         if self._probing:
             self._probes[update.player] = self._probe(player, batch)
         factor = scale(player.schedule, moment.step, moment.steps)
@@ -321,7 +383,9 @@ class Trainer:
             reshard(player.model)
 
     @torch.no_grad()
-    def _prepared(self, part: Part, step: int, *, training: bool = True) -> tuple[dict[str, Tensor], Moment]:
+    def _prepared(
+        self, part: Part, step: int, *, training: bool = True
+    ) -> tuple[dict[str, Tensor], Moment]:
         """A part on the device, with images augmented (in training) and normalised, as the objective prepares it."""
         batch, rows = part.to(self.world.device)
         batch = self.resident.looked_up(batch)
@@ -391,7 +455,9 @@ class Trainer:
         bundle = next(iter(self.export().values()))
         bundle.model.to(self.world.device)
         mine = rows[self.world.rank :: self.world.size]
-        scores = self.objective.score(self.world.gather(self.objective.decode(bundle, mine) if mine else []))
+        scores = self.objective.score(
+            self.world.gather(self.objective.decode(bundle, mine) if mine else [])
+        )
         check_reported(self.objective, scores, text=True)
         return scores
 
@@ -399,7 +465,11 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of a checkpoint: those of each player, and the objective's own buffers."""
-        tensors = {f"{name}/{key}": x for name, player in self.players.items() for key, x in player.tensors().items()}
+        tensors = {
+            f"{name}/{key}": x
+            for name, player in self.players.items()
+            for key, x in player.tensors().items()
+        }
         own = {n: x for n, x in buffers(self.objective).items() if not n.startswith("players.")}
         return tensors | {f"objective/buffer/{n}": x for n, x in own.items()}
 
@@ -413,9 +483,10 @@ class Trainer:
                 f"{checkpoint.path} does not match the recipe's models and optimisers: "
                 + "; ".join(
                     f"{what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-                    for what, names in (("missing", missing), ("unexpected", extra)) if names
+                    for what, names in (("missing", missing), ("unexpected", extra))
+                    if names
                 )
-            )  # fmt: skip
+            )
         for name, tensor in tensors.items():
             checkpoint.fill(name, tensor.detach())
         checkpoint.close()
@@ -459,13 +530,17 @@ class Trainer:
         reads_text = model.reads in ("tokens", "pairs", "captions")
         special, chat = setup.special or self.data.special, setup.chat or self.data.chat
         return Bundle(
-            model, self.data.tokens if reads_text else None,
-            special=special if reads_text else None, chat=chat if reads_text else None,
+            model,
+            self.data.tokens if reads_text else None,
+            special=special if reads_text else None,
+            chat=chat if reads_text else None,
             labels=self.data.classes if "classify" in model.can else None,
             columns=self.data.columns if reads_text else {},
-            preprocessing=self.data.preprocessing if model.reads in ("images", "captions") else None,
+            preprocessing=self.data.preprocessing
+            if model.reads in ("images", "captions")
+            else None,
             base=base_folder(pretrained_of(self.recipe, name)[0]) if self._keeps_adapters else None,
-        )  # fmt: skip
+        )
 
     def begin_result(self, folder: Path, best: str | None) -> None:
         """Write what is needed to open the result from a checkpoint, while the training is not finished.
@@ -479,14 +554,20 @@ class Trainer:
         adapters = None
         if lora is not None:
             adapters = unfinished.Lora(
-                rank=lora.rank, alpha=lora.alpha, maps=lora.maps, skip=self.recipe.freeze,
+                rank=lora.rank,
+                alpha=lora.alpha,
+                maps=lora.maps,
+                skip=self.recipe.freeze,
                 starts=tuple(replace(start, folder=base_folder(start)) for start in starts),
                 base=base_folder(starts[0]) if self._keeps_adapters else None,
-            )  # fmt: skip
+            )
         training = unfinished.Training(
-            steps=self.recipe.steps, player=name, best=best, lora=adapters,
+            steps=self.recipe.steps,
+            player=name,
+            best=best,
+            lora=adapters,
             average_of=self.setup.objective_class.roles[name].average_of,
-        )  # fmt: skip
+        )
         unfinished.begin(self._bundle(name, self.setup.players[name].empty()), folder, training)
 
     def _export_note(self) -> str:

@@ -37,7 +37,8 @@ from .run_folder import Folder, FolderError
 
 
 FIRST = 50  # steps in which workers are compared: rounding errors grow too large in later ones
-PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}  # second part of names
+# second part of names
+PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,14 +50,17 @@ class Part:
     equal: int  # number of them that are equal
     largest: float  # largest difference; relative if `within` is given
     first: str = ""  # name of the first that differs
-    within: float | None = None  # relative difference up to which numbers are equal; None: equal to the bit
+    # relative difference up to which numbers are equal; None: equal to the bit
+    within: float | None = None
 
 
 def compare(one: Path, other: Path) -> list[Part]:
     """Compare the last checkpoints of two runs tensor by tensor, and their metrics line by line, to the bit."""
     a, b = _last(one), _last(other)
     if a.step != b.step:
-        raise TrainingError(f"{a.path} and {b.path} are of different steps: they cannot be compared")
+        raise TrainingError(
+            f"{a.path} and {b.path} are of different steps: they cannot be compared"
+        )
     parts = []
     for what, kind in PARTS.items():
         names = [name for name in dict.fromkeys((*a.names, *b.names)) if name.split("/")[1] == kind]
@@ -69,7 +73,13 @@ def compare(one: Path, other: Path) -> list[Part]:
                 largest = max(largest, _distance(x, y))
         if names:
             parts.append(
-                Part(name=what, count=len(names), equal=len(names) - len(bad), largest=largest, first=(bad or [""])[0])
+                Part(
+                    name=what,
+                    count=len(names),
+                    equal=len(names) - len(bad),
+                    largest=largest,
+                    first=(bad or [""])[0],
+                )
             )
     parts.append(_compare_lines(_lines(one), _lines(other)))
     facts = Part(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
@@ -81,18 +91,33 @@ def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: f
 
     A loss depends on all earlier updates, so that equal losses mean equal gradients and optimiser steps.
     """
-    mine, theirs = ({x["step"]: x for x in _lines(run) if is_log(x) and x["step"] <= steps} for run in (one, other))
-    keys = list(dict.fromkeys(key for x in mine.values() for key in x if key != "step" and not key.startswith("lr")))
+    mine, theirs = (
+        {x["step"]: x for x in _lines(run) if is_log(x) and x["step"] <= steps}
+        for run in (one, other)
+    )
+    keys = list(
+        dict.fromkeys(
+            key for x in mine.values() for key in x if key != "step" and not key.startswith("lr")
+        )
+    )
     parts = []
     for key in keys:
-        apart = {step: _relative(x[key], theirs.get(step, {}).get(key)) for step, x in mine.items() if key in x}
+        apart = {
+            step: _relative(x[key], theirs.get(step, {}).get(key))
+            for step, x in mine.items()
+            if key in x
+        }
         bad = [step for step, size in apart.items() if not size <= within]
         parts.append(
             Part(
-                name=f"{key}, first {len(apart)} steps", count=len(apart), equal=len(apart) - len(bad),
-                largest=max(apart.values(), default=0.0), first=f"step {bad[0]}" if bad else "", within=within,
+                name=f"{key}, first {len(apart)} steps",
+                count=len(apart),
+                equal=len(apart) - len(bad),
+                largest=max(apart.values(), default=0.0),
+                first=f"step {bad[0]}" if bad else "",
+                within=within,
             )
-        )  # fmt: skip
+        )
     return parts
 
 
@@ -124,8 +149,12 @@ def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> 
             numbers = [(x[key], y[key]) for key in x.keys() & y.keys() if isinstance(x[key], float)]
             largest = max([largest, *(abs(a - b) for a, b in numbers if isinstance(b, float))])
     return Part(
-        name="lines of metrics", count=count, equal=count - len(bad), largest=largest, first=(bad or [""])[0]
-    )  # fmt: skip
+        name="lines of metrics",
+        count=count,
+        equal=count - len(bad),
+        largest=largest,
+        first=(bad or [""])[0],
+    )
 
 
 def _same_bits(x: Tensor, y: Tensor) -> bool:
@@ -162,8 +191,19 @@ def command(
     world: int | None = None,  # workers, under torchrun
 ) -> list[str]:
     """The command line that trains a recipe in a folder."""
-    workers = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world else []
-    options = ["--out", str(out), "--device", device, "--quiet", *(["--data", str(data)] if data else [])]
+    workers = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+        if world
+        else []
+    )
+    options = [
+        "--out",
+        str(out),
+        "--device",
+        device,
+        "--quiet",
+        *(["--data", str(data)] if data else []),
+    ]
     return [sys.executable, *workers, "-m", "clearhead", "train", str(recipe), *overrides, *options]
 
 
@@ -175,9 +215,12 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            )  # fmt: skip
+            )
 
     def __enter__(self) -> Child:
         return self
@@ -208,11 +251,14 @@ class Child:
         """Why it failed: the last line of its log, and the signal that ended it."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         if code < 0:
-            return f"the training was ended by signal {-code}" + (f"; its last message: {lines[-1]}" if lines else "")
+            return f"the training was ended by signal {-code}" + (
+                f"; its last message: {lines[-1]}" if lines else ""
+            )
         return lines[-1] if lines else f"the training ended with exit code {code} and no message"
 
 
-ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}  # relative difference allowed over the first steps
+# relative difference allowed over the first steps
+ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}
 TRIES = 3  # attempts to kill a training before it ends, each with earlier kills
 POLL = 0.0005  # seconds between two looks at a child's folder
 
@@ -245,7 +291,8 @@ class Verdict:
     kills: list[Kill]  # the kills, in order
     parts: list[Part]  # the resumed training compared with the uninterrupted one
     workers: int | None = None  # number of workers of the third training; None: there was none
-    world: list[Part] = dataclasses.field(default_factory=list)  # its first steps compared with those of one worker
+    # its first steps compared with those of one worker
+    world: list[Part] = dataclasses.field(default_factory=list)
 
     @property
     def hits(self) -> int:
@@ -268,22 +315,32 @@ class Verdict:
         return plain | {"hits": self.hits, "equal": self.equal, "passed": self.passed}
 
     def __rich__(self) -> Group:
-        table = Table("compared", "what", "count", "equal", "largest difference", "first that differs")
-        rows = [("resumed", part) for part in self.parts] + [(f"{self.workers} workers", part) for part in self.world]
+        table = Table(
+            "compared", "what", "count", "equal", "largest difference", "first that differs"
+        )
+        rows = [("resumed", part) for part in self.parts] + [
+            (f"{self.workers} workers", part) for part in self.world
+        ]
         for run, part in rows:
-            size = f"{part.largest:.3g}" + ("" if part.within is None else f" relative, of {part.within:g} allowed")
+            size = f"{part.largest:.3g}" + (
+                "" if part.within is None else f" relative, of {part.within:g} allowed"
+            )
             table.add_row(run, part.name, str(part.count), str(part.equal), size, part.first)
         struck = ", ".join(
             f"{kill.step} ({'writing a checkpoint' if kill.during == 'checkpoint' else 'in a step'})"
             for kill in self.kills
             if kill.hit
         )
-        hits = f"{self.hits} of {len(self.kills)} kills hit" + (f", after step {struck}" if struck else "")
+        hits = f"{self.hits} of {len(self.kills)} kills hit" + (
+            f", after step {struck}" if struck else ""
+        )
         verdict = (
-            f"equal: resuming changed nothing in {self.steps} steps" if self.passed
-            else "NOT equal: resuming changed the run" if not self.equal
+            f"equal: resuming changed nothing in {self.steps} steps"
+            if self.passed
+            else "NOT equal: resuming changed the run"
+            if not self.equal
             else "not verified: the training ended before all kills; give it more steps"
-        )  # fmt: skip
+        )
         return Group(table, hits, verdict)
 
 
@@ -328,16 +385,22 @@ def verify_resume(
         _check_world(settings, world)
     for name in ("whole", "broken", "world"):
         if (out / name).exists():
-            raise FolderError(f"{out / name} is of an earlier verification: expected a new folder, or remove that one")
+            raise FolderError(
+                f"{out / name} is of an earlier verification: expected a new folder, or remove that one"
+            )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
         raise FolderError(f"the folder {out} cannot be created: {cause.strerror}") from cause
     talk = Console(stderr=True, highlight=False, quiet=quiet)
     if not settings.deterministic and device != "cpu" and torch.cuda.is_available():
-        talk.print("note: on a GPU only deterministic=true gives the same bits twice", soft_wrap=True)
+        talk.print(
+            "note: on a GPU only deterministic=true gives the same bits twice", soft_wrap=True
+        )
     config.write(config.dump(settings), out / "recipe.toml")
-    runs = _Runs(out, settings, data, device, threads=max(1, torch.get_num_threads() // (world or 1)))
+    runs = _Runs(
+        out, settings, data, device, threads=max(1, torch.get_num_threads() // (world or 1))
+    )
     world_parts: list[Part] = []
     with exit_on_sigterm(), talk.status("", spinner="dots") as status:
         status.update(f"training {settings.steps} steps without interruption")
@@ -350,17 +413,31 @@ def verify_resume(
             struck = runs.broken("broken", moments, uniforms, talk, status)
             if all(kill.hit for kill in struck):
                 break
-        talk.print(f"{out / 'broken'}: finished after {sum(kill.hit for kill in struck)} kills", soft_wrap=True)
+        talk.print(
+            f"{out / 'broken'}: finished after {sum(kill.hit for kill in struck)} kills",
+            soft_wrap=True,
+        )
         if world is not None:
             status.update(f"training with {world} workers")
             runs.first_steps("world", world)
             talk.print(f"{out / 'world'}: the first steps by {world} workers", soft_wrap=True)
-            world_parts = compare_to_rounding(out / "whole", out / "world", within=ROUNDING[settings.precision])
+            world_parts = compare_to_rounding(
+                out / "whole", out / "world", within=ROUNDING[settings.precision]
+            )
     parts = compare(out / "whole", out / "broken")
-    return Verdict(folder=out, steps=settings.steps, kills=struck, parts=parts, workers=world, world=world_parts)
+    return Verdict(
+        folder=out,
+        steps=settings.steps,
+        kills=struck,
+        parts=parts,
+        workers=world,
+        world=world_parts,
+    )
 
 
-def draw_kills(recipe: Recipe, kills: int, uniforms: random.Random, share: float) -> list[tuple[int, str]]:
+def draw_kills(
+    recipe: Recipe, kills: int, uniforms: random.Random, share: float
+) -> list[tuple[int, str]]:
     """Moments of kills (step, during), spread over the first `share` of a run; every second one is at a checkpoint."""
     drawn = []
     for i in range(kills):
@@ -373,14 +450,26 @@ def draw_kills(recipe: Recipe, kills: int, uniforms: random.Random, share: float
 class _Runs:
     """The trainings of one verification, all with the same recipe and the same number of threads."""
 
-    def __init__(self, out: Path, recipe: Recipe, data: str | Path | None, device: str, threads: int) -> None:
-        self.out, self.recipe, self.data, self.device, self.threads = out, recipe, data, device, threads
+    def __init__(
+        self, out: Path, recipe: Recipe, data: str | Path | None, device: str, threads: int
+    ) -> None:
+        self.out, self.recipe, self.data, self.device, self.threads = (
+            out,
+            recipe,
+            data,
+            device,
+            threads,
+        )
         self.pace = 0.01  # seconds per step
 
     def start(self, name: str, attempt: int = 0, world: int | None = None) -> Child:
         words = command(
-            self.out / "recipe.toml", out=self.out / name, data=self.data, device=self.device, world=world
-        )  # fmt: skip
+            self.out / "recipe.toml",
+            out=self.out / name,
+            data=self.data,
+            device=self.device,
+            world=world,
+        )
         return Child(words, threads=self.threads, log=self.out / "logs" / f"{name}-{attempt}.txt")
 
     def whole(self, name: str) -> None:
@@ -400,7 +489,12 @@ class _Runs:
                 child.finish()
 
     def broken(
-        self, name: str, moments: list[tuple[int, str]], uniforms: random.Random, talk: Console, status: Any
+        self,
+        name: str,
+        moments: list[tuple[int, str]],
+        uniforms: random.Random,
+        talk: Console,
+        status: Any,
     ) -> list[Kill]:
         """Train, kill the training at the given moments, and resume it each time."""
         struck: list[Kill] = []
@@ -416,10 +510,14 @@ class _Runs:
                     child.finish()
                 child.kill()
             hit = alive and watch.saved() < self.recipe.steps
-            struck.append(Kill(target=target, during=watch.interrupted(), step=watch.step(), hit=hit))
+            struck.append(
+                Kill(target=target, during=watch.interrupted(), step=watch.step(), hit=hit)
+            )
             if not hit:
                 break
-            talk.print(f"killed after step {struck[-1].step}, during a {struck[-1].during}", soft_wrap=True)
+            talk.print(
+                f"killed after step {struck[-1].step}, during a {struck[-1].during}", soft_wrap=True
+            )
         struck += [
             Kill(target=target, during=during, step=self.recipe.steps, hit=False)
             for target, during in moments[len(struck) :]
@@ -462,7 +560,9 @@ class _Watch:
 
     def saved(self) -> int:
         """The step of the last checkpoint; 0 if there is none."""
-        return max((int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*")), default=0)
+        return max(
+            (int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*")), default=0
+        )
 
     def _began(self) -> bool:
         """Whether this attempt has cut the metrics back to its checkpoint, so that all later steps are its own."""
@@ -477,7 +577,9 @@ class _Watch:
 
     def _writing(self) -> list[int]:
         """The steps whose checkpoints this attempt is writing."""
-        names = [path.name for path in (self.folder / "checkpoints").glob(f".step-*.{self.name}-*.tmp")]
+        names = [
+            path.name for path in (self.folder / "checkpoints").glob(f".step-*.{self.name}-*.tmp")
+        ]
         return [int(name.split(".")[1][5:]) for name in names]
 
 
@@ -486,7 +588,9 @@ def _watched(recipe: Recipe, kills: int) -> Recipe:
     every = recipe.run.save_every
     if not 0 < every < recipe.steps:
         every = max(1, recipe.steps // (kills + 2))
-    return dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, log_every=1, save_every=every))
+    return dataclasses.replace(
+        recipe, run=dataclasses.replace(recipe.run, log_every=1, save_every=every)
+    )
 
 
 def _check_world(recipe: Recipe, world: int) -> None:
@@ -495,7 +599,10 @@ def _check_world(recipe: Recipe, world: int) -> None:
     for table in (recipe.model, *(player.model for player in recipe.players.values())):
         if not table:
             continue
-        defaults = {f.name: f.default for f in dataclasses.fields(section_name(config.Table(table), "model")[1])}
+        defaults = {
+            f.name: f.default
+            for f in dataclasses.fields(section_name(config.Table(table), "model")[1])
+        }
         for name in (name for name in defaults if "dropout" in name):
             if share := table.get(name, defaults[name]):
                 raise InputError(

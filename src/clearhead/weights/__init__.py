@@ -9,25 +9,23 @@ quantise      a model with 8-bit weights
 certificate   which tensors of a checkpoint were used, and how far its outputs are from the reference's
 """
 
-from ..tokens.special import Special
-from .bundle import Bundle, quantise
-from .exported import export
-from .fill import WeightsError
-from .folder import Card, load, read_config, save, shipped
-from .parity import Certificate, certificate, write_probe
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bundle",
-    "Card",
-    "Certificate",
-    "Special",
-    "WeightsError",
-    "certificate",
-    "export",
-    "load",
-    "quantise",
-    "read_config",
-    "save",
-    "shipped",
-    "write_probe",
-]  # fmt: skip
+from .. import lazy
+
+if TYPE_CHECKING:
+    from ..tokens.special import Special as Special
+    from .bundle import Bundle as Bundle
+    from .bundle import quantise as quantise
+    from .exported import export as export
+    from .fill import WeightsError as WeightsError
+    from .folder import Card as Card
+    from .folder import load as load
+    from .folder import read_config as read_config
+    from .folder import save as save
+    from .folder import shipped as shipped
+    from .parity import Certificate as Certificate
+    from .parity import certificate as certificate
+    from .parity import write_probe as write_probe
+
+lazy.public_names(__name__)

@@ -135,16 +135,22 @@ class Bundle:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of a model that reads single texts; raises for other models."""
         if isinstance(self.tokens, Pair):
-            raise InputError(f"this {self.name} reads pairs of texts: expected a model with one tokenizer")
+            raise InputError(
+                f"this {self.name} reads pairs of texts: expected a model with one tokenizer"
+            )
         if self.tokens is None:
-            problem = f"reads {self.reads}" if self.reads in ("images", "vectors") else "has no tokenizer"
+            problem = (
+                f"reads {self.reads}" if self.reads in ("images", "vectors") else "has no tokenizer"
+            )
             raise InputError(f"this {self.name} {problem}: expected a model that reads text")
         return self.tokens
 
     def pair(self) -> Pair:
         """The tokenizers of a translator; raises for other models."""
         if not isinstance(self.tokens, Pair):
-            raise InputError(f"this {self.name} has no tokenizers of a source and a target: expected a Pair")
+            raise InputError(
+                f"this {self.name} has no tokenizers of a source and a target: expected a Pair"
+            )
         return self.tokens
 
     def decoder_prompt(self) -> list[int]:
@@ -180,7 +186,9 @@ class Bundle:
         special = self.special or Special()
         first = [i for i in (special.start, *special.ends) if i is not None]
         if not ids and not first:
-            raise InputError("the prompt is empty, and the model has no BOS or EOS token: expected some text")
+            raise InputError(
+                "the prompt is empty, and the model has no BOS or EOS token: expected some text"
+            )
         return ids or [int(first[0])]
 
     def pixels(self, image: ImageLike) -> Float[Tensor, "c height width"]:
@@ -190,8 +198,14 @@ class Bundle:
             image: A path, the name of an image that ships, a PIL image or an array.
         """
         if self.preprocessing is None:
-            problem = "has no image preprocessing" if self.reads in ("images", "captions") else "reads no images"
-            raise InputError(f"this {self.name} {problem}: expected a model with image preprocessing")
+            problem = (
+                "has no image preprocessing"
+                if self.reads in ("images", "captions")
+                else "reads no images"
+            )
+            raise InputError(
+                f"this {self.name} {problem}: expected a model with image preprocessing"
+            )
         if isinstance(image, str | Path) and not os.path.exists(image_path(image)):
             raise MissingFileError(
                 f"{str(image)[-200:]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
@@ -203,17 +217,23 @@ class Bundle:
     def __call__(self, given: str | ImageLike) -> Float[Tensor, "*o"]:
         """The model's output for one text or image; for a language model the logits after each token."""
         if self.reads == "captions":
-            raise InputError(f"this {self.name} writes texts: expected clearhead.caption(model, image)")
+            raise InputError(
+                f"this {self.name} writes texts: expected clearhead.caption(model, image)"
+            )
         if self.reads == "images":
             out: Tensor = self.model(self.pixels(given)[None].to(self.device, self.dtype))[0]
             return out
         if not isinstance(given, str):
-            raise InputError(f"this {self.name} reads text: expected a string, got {type(given).__name__}")
+            raise InputError(
+                f"this {self.name} reads text: expected a string, got {type(given).__name__}"
+            )
         ids = torch.from_numpy(self.tokenizer().wrapped(given)).to(self.device)
         if not len(ids):
             raise InputError("the text is empty: expected a token or more")
         if self.max_tokens is not None and len(ids) > self.max_tokens:
-            raise InputError(f"the text has {len(ids)} tokens: this model reads {self.max_tokens} at once")
+            raise InputError(
+                f"the text has {len(ids)} tokens: this model reads {self.max_tokens} at once"
+            )
         out = self.model(ids[None])[0]
         return out
 
@@ -223,7 +243,9 @@ def _language(tokens: Tokenizer, name: str) -> int:
     for token in (name, f"__{name}__"):
         if token in known:
             return int(known[token])
-    raise InputError(f"language {name!r}: expected a special token of this model{nearest(name, known)}")
+    raise InputError(
+        f"language {name!r}: expected a special token of this model{nearest(name, known)}"
+    )
 
 
 def check_tokens(tokens: Tokenizer | Pair | None, options: Any, where: str) -> None:

@@ -24,7 +24,8 @@ PIPELINES = {
     "generate": "text-generation", "translate": "translation", "caption": "image-to-text", "fill": "fill-mask",
     "classify": "text-classification", "embed": "feature-extraction",
 }  # fmt: skip
-OF_IMAGES = {"classify": "image-classification", "embed": "image-feature-extraction"}  # where it reads images
+# where it reads images
+OF_IMAGES = {"classify": "image-classification", "embed": "image-feature-extraction"}
 
 
 def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = False) -> Path:
@@ -111,9 +112,13 @@ def _facts(bundle: Bundle) -> Iterator[str]:
     """What a reader of a model card should know about its inputs and outputs."""
     if bundle.labels is not None:
         more = len(bundle.labels) - LISTED
-        yield f"classes: {', '.join(bundle.labels[:LISTED])}" + (f", and {more} more" if more > 0 else "")
+        yield f"classes: {', '.join(bundle.labels[:LISTED])}" + (
+            f", and {more} more" if more > 0 else ""
+        )
     if bundle.columns:
-        yield "columns that it was trained on: " + ", ".join(f"{name} ({use})" for use, name in bundle.columns.items())
+        yield "columns that it was trained on: " + ", ".join(
+            f"{name} ({use})" for use, name in bundle.columns.items()
+        )
     longest = bundle.longest or bundle.max_tokens
     if bundle.tokens is not None and longest is not None:
         yield f"tokens that it reads at once: {longest}"

@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from ..errors import InputError, nearest
 
 M = TypeVar("M", bound=nn.Module)
-Slot = tuple[Tensor, list[tuple[nn.Module, str]]]  # a tensor of a model, and every (module, attribute) that holds it
+# a tensor of a model, and every (module, attribute) that holds it
+Slot = tuple[Tensor, list[tuple[nn.Module, str]]]
 Shapes = Mapping[str, tuple[int, ...]]  # tensor name: shape
 
 # Options that count blocks or layers, each with a tensor of its own, and options that each need as many weights.
@@ -43,7 +44,12 @@ def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: 
     try:
         with on_meta_device():
             return kind(options)
-    except (RuntimeError, TypeError, OverflowError, MemoryError) as cause:  # torch, of sizes beyond 64 bits
+    except (
+        RuntimeError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+    ) as cause:  # torch, of sizes beyond 64 bits
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
 
@@ -75,26 +81,39 @@ def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
         return  # without blocks, sizes of their parts need no weights
     for name in SIZES:
         if max(_numbers(options, name), default=0) > weights:
-            raise WeightsError(f"{where}: {name}={getattr(options, name)}, but {file.name} has only {weights} weights")
+            raise WeightsError(
+                f"{where}: {name}={getattr(options, name)}, but {file.name} has only {weights} weights"
+            )
 
 
 def _numbers(options: Any, name: str) -> tuple[int, ...]:
     """The numbers of an option: one, or one per stage; none if its value is no number, or there is no such option."""
     value = getattr(options, name, None)
-    return tuple(value) if isinstance(value, tuple | list) else (value,) if isinstance(value, int) else ()
+    return (
+        tuple(value)
+        if isinstance(value, tuple | list)
+        else (value,)
+        if isinstance(value, int)
+        else ()
+    )
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors that a model is saved as: its parameters, each once, and its persistent buffers."""
     kept = model.state_dict(keep_vars=True).keys()
-    return dict(model.named_parameters()) | {name: x for name, x in model.named_buffers() if name in kept}
+    return dict(model.named_parameters()) | {
+        name: x for name, x in model.named_buffers() if name in kept
+    }
 
 
 def slots(model: nn.Module) -> dict[str, Slot]:
     """The tensors of `state`, each with every place that holds it: a tied one has several."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
-        for leaf, x in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+        for leaf, x in (
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        ):
             places.setdefault(id(x), []).append((module, leaf))
     return {name: (x, places[id(x)]) for name, x in state(model).items()}
 
@@ -113,7 +132,9 @@ def set_tensor(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dt
 def check_dtype(name: str, tensor: Tensor, slot: Tensor, path: Path) -> None:
     """Raise if a file has integers where the model has floating-point numbers, or the other way round."""
     if tensor.is_floating_point() != slot.is_floating_point():
-        raise WeightsError(f"{path}: the tensor {name} is {tensor.dtype}, expected one like {slot.dtype}")
+        raise WeightsError(
+            f"{path}: the tensor {name} is {tensor.dtype}, expected one like {slot.dtype}"
+        )
 
 
 def check_shapes(shapes: Shapes, expected: Shapes, path: Path) -> None:
@@ -121,9 +142,15 @@ def check_shapes(shapes: Shapes, expected: Shapes, path: Path) -> None:
     extra = [name for name in shapes if name not in expected]
     for name, shape in expected.items():
         if name not in shapes:
-            raise WeightsError(f"{path}: the tensor {name} {shape} is missing{nearest(name, extra)}")
+            raise WeightsError(
+                f"{path}: the tensor {name} {shape} is missing{nearest(name, extra)}"
+            )
         if shapes[name] != shape:
-            raise WeightsError(f"{path}: the tensor {name} has the shape {shapes[name]}, expected {shape}")
+            raise WeightsError(
+                f"{path}: the tensor {name} has the shape {shapes[name]}, expected {shape}"
+            )
     if extra:
         more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
-        raise WeightsError(f"{path}: the tensor {extra[0]} {shapes[extra[0]]}{more} has no place in this model")
+        raise WeightsError(
+            f"{path}: the tensor {extra[0]} {shapes[extra[0]]}{more} has no place in this model"
+        )

@@ -114,7 +114,9 @@ def fetch(name: str) -> Path:
         with suppress(Exception):
             return Path(hub.snapshot_download(name, local_files_only=True))
         reason = " ".join(str(cause).split())[:300]
-        raise WeightsError(f"{name}: there is no such folder, and the hub has no such model ({reason})") from cause
+        raise WeightsError(
+            f"{name}: there is no such folder, and the hub has no such model ({reason})"
+        ) from cause
 
 
 def needed_files(files: Iterable[str]) -> list[str]:
@@ -122,10 +124,14 @@ def needed_files(files: Iterable[str]) -> list[str]:
     top = [file for file in files if "/" not in file]
     small = [file for file in top if file.endswith(SMALL)]
     safe = [file for file in top if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", file)]
-    return small + (safe or [file for file in top if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file)])
+    return small + (
+        safe or [file for file in top if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file)]
+    )
 
 
-def _load_unfinished(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def _load_unfinished(
+    path: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, Used]:
     from .checkpoints.unfinished import load
 
     return load(path, device, dtype)
@@ -145,9 +151,12 @@ READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bund
 
 
 def load(
-    folder: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype | None = None, *,
+    folder: str | Path,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype | None = None,
+    *,
     merge: bool = True,
-) -> Bundle:  # fmt: skip
+) -> Bundle:
     """Load a model with its tokenizer or image preprocessing.
 
     Args:
@@ -176,7 +185,9 @@ def load(
         return quantise(load(folder, "cpu" if device == "auto" else device, "float32"))
     device, dtype = find_device(device), find_dtype(dtype)
     path, layout = find(folder)
-    bundle = read(path, layout, device, torch.float32 if dtype is None and path.parent == ZOO else dtype)[0]
+    bundle = read(
+        path, layout, device, torch.float32 if dtype is None and path.parent == ZOO else dtype
+    )[0]
     return bundle if not merge else merged(bundle)
 
 
@@ -188,7 +199,9 @@ def merged(bundle: Bundle) -> Bundle:
     return replace(bundle, base=None)
 
 
-def read(path: Path, layout: str, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def read(
+    path: Path, layout: str, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, Used]:
     """Load the path and layout that `find` returned; returns the bundle, and which tensors it was loaded from."""
     return READERS[layout.partition(" ")[0]](path, device, dtype)
 
@@ -244,7 +257,9 @@ def save(
         ['config.json', 'model.safetensors', 'tokens.json']
     """
     if layout not in WRITERS:
-        raise InputError(f"layout={layout!r}: expected one of {', '.join(WRITERS)}{nearest(layout, WRITERS)}")
+        raise InputError(
+            f"layout={layout!r}: expected one of {', '.join(WRITERS)}{nearest(layout, WRITERS)}"
+        )
     bare = model.model if isinstance(model, Bundle) else model
     bare = getattr(bare, "_orig_mod", bare)  # torch.compile wraps the model
     training = bare.training
@@ -253,9 +268,11 @@ def save(
     if isinstance(model, Bundle):
         same = tokens is None or tokens == model.tokens
         bundle = replace(
-            model, model=bare, tokens=model.tokens if tokens is None else tokens,
+            model,
+            model=bare,
+            tokens=model.tokens if tokens is None else tokens,
             special=model.special if same else None,
-        )  # fmt: skip
+        )
     else:
         bundle = Bundle(bare, tokens)
     try:
@@ -281,7 +298,11 @@ def find(folder: str | Path) -> tuple[Path, str]:
     if path.is_file():
         raise WeightsError(f"{path}: is a file, not a folder")
     if not path.is_dir() and path.suffix in WEIGHTS:
-        files = [file.name for file in path.parent.iterdir() if file.suffix in WEIGHTS] if path.parent.is_dir() else []
+        files = (
+            [file.name for file in path.parent.iterdir() if file.suffix in WEIGHTS]
+            if path.parent.is_dir()
+            else []
+        )
         raise WeightsError(f"{path}: there is no such file{nearest(path.name, files)}")
     if not path.is_dir():
         raise WeightsError(f"{path}: there is no such folder{_suggestion(path)}")
@@ -300,7 +321,9 @@ def find(folder: str | Path) -> tuple[Path, str]:
         return ggufs[0], "gguf"
     if ggufs:
         names = ", ".join(sorted(file.name for file in ggufs))
-        raise WeightsError(f"{path}: this folder has {len(ggufs)} GGUF files, expected the path of one: {names}")
+        raise WeightsError(
+            f"{path}: this folder has {len(ggufs)} GGUF files, expected the path of one: {names}"
+        )
     raise WeightsError(f"{path}: there is no config.json in this folder")
 
 
@@ -309,7 +332,9 @@ def _find_in_run(run: Path) -> tuple[Path, str]:
     if (run / "model" / "config.json").is_file() or peft.is_peft(run / "model"):
         return find(run / "model")
     if not any((run / "checkpoints").glob("step-*")):
-        raise WeightsError(f"{run}: this run has no model/ yet, and no checkpoint that could be used instead")
+        raise WeightsError(
+            f"{run}: this run has no model/ yet, and no checkpoint that could be used instead"
+        )
     if not (run / "unfinished" / "config.json").is_file():
         raise WeightsError(
             f"{run}: this run has no model/ yet, which is written when its training ends; it began with a version of "
@@ -322,7 +347,10 @@ def _suggestion(path: Path) -> str:
     """The folders beside it and shipped models with a similar name, or else all shipped models."""
     zoo = shipped()
     folders = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-    return nearest(path.name, [*folders, *zoo]) or f"; the models that ship with the package are {', '.join(zoo)}"
+    return (
+        nearest(path.name, [*folders, *zoo])
+        or f"; the models that ship with the package are {', '.join(zoo)}"
+    )
 
 
 def _layout(folder: Path) -> str:
@@ -360,9 +388,11 @@ def describe(folder: str | Path) -> dict[str, Any]:
     """
     bundle = load(folder, device="cpu")
     about: dict[str, Any] = {
-        "family": bundle.name, "parameters": sum(p.numel() for p in bundle.model.parameters()),
-        "can": sorted(bundle.can), "options": config.dump(bundle.config),
-    }  # fmt: skip
+        "family": bundle.name,
+        "parameters": sum(p.numel() for p in bundle.model.parameters()),
+        "can": sorted(bundle.can),
+        "options": config.dump(bundle.config),
+    }
     if bundle.note is not None:
         about["note"] = bundle.note
     if bundle.tokens is not None:

@@ -46,7 +46,8 @@ from .tensor_files import Tensors, open_file, replace_tensors
 SCALE = ".scale"  # follows the name of a rounded tensor
 MOST = 127  # largest number of a byte
 TINY = 1e-30  # the scale of a row of zeros
-UP = 1 + 2.0**-7  # scales are stored in bfloat16, which has the range of float32; rounded down they would clip a row
+# scales are stored in bfloat16, which has the range of float32; rounded down they would clip a row
+UP = 1 + 2.0**-7
 
 
 def compress(tensors: Mapping[str, Tensor], buffers: frozenset[str]) -> dict[str, Tensor]:
@@ -63,7 +64,8 @@ def compress(tensors: Mapping[str, Tensor], buffers: frozenset[str]) -> dict[str
             stored[name] = x
         elif x.ndim < 2 or x.shape[0] == 1:
             half = x.half()
-            stored[name] = half if torch.equal(half.isfinite(), x.isfinite()) else x  # too large for half precision
+            # too large for half precision
+            stored[name] = half if torch.equal(half.isfinite(), x.isfinite()) else x
         else:
             rows = x.float().flatten(1)
             scale = (rows.abs().amax(1) * UP / MOST).clamp(min=TINY).bfloat16()
@@ -72,7 +74,9 @@ def compress(tensors: Mapping[str, Tensor], buffers: frozenset[str]) -> dict[str
     return stored
 
 
-def without_shared(tensors: Mapping[str, Tensor], folder: Path, shared: Mapping[str, str]) -> dict[str, Tensor]:
+def without_shared(
+    tensors: Mapping[str, Tensor], folder: Path, shared: Mapping[str, str]
+) -> dict[str, Tensor]:
     """The tensors that a compact file itself holds; raises unless the shared ones are equal to those of their folder.
 
     Args:
@@ -85,7 +89,9 @@ def without_shared(tensors: Mapping[str, Tensor], folder: Path, shared: Mapping[
         with open_file(_file_beside(folder, part, other)) as there:
             for name in [name for name in tensors if name.startswith(f"{part}.")]:
                 if name not in there.shapes or not torch.equal(there[name], tensors[name]):
-                    raise WeightsError(f"{there.path}: the tensor {name} is not that of the model to be saved")
+                    raise WeightsError(
+                        f"{there.path}: the tensor {name} is not that of the model to be saved"
+                    )
                 del kept[name]
     return kept
 
@@ -104,10 +110,14 @@ def open_compact(path: Path, shared: Mapping[str, str]) -> Iterator[Tensors]:
 def _file_beside(folder: Path, part: str, other: str) -> Path:
     """The weight file of the folder that holds a shared part."""
     if Path(other).name != other or other in ("", ".", ".."):
-        raise WeightsError(f"{folder}: {part} is shared with {other!r}: expected the name of a folder beside this one")
+        raise WeightsError(
+            f"{folder}: {part} is shared with {other!r}: expected the name of a folder beside this one"
+        )
     path = folder.absolute().parent / other / "model.safetensors"
     if not path.is_file():
-        raise WeightsError(f"{folder}: {part} is that of the folder {other} beside it, and there is no {path}")
+        raise WeightsError(
+            f"{folder}: {part} is that of the folder {other} beside it, and there is no {path}"
+        )
     return path
 
 
@@ -115,7 +125,9 @@ def _joined(own: Tensors, there: Tensors, prefix: str) -> Tensors:
     """The tensors of a file, and those of another file whose names begin with a prefix."""
     names = {name for name in there.shapes if name.startswith(prefix)}
     for name in sorted(names & own.shapes.keys()):
-        raise WeightsError(f"{own.path}: the tensor {name} is also in {there.path}, which it is shared with")
+        raise WeightsError(
+            f"{own.path}: the tensor {name} is also in {there.path}, which it is shared with"
+        )
     return Tensors(
         own.path,
         {**own.shapes, **{name: there.shapes[name] for name in names}},
@@ -141,15 +153,20 @@ def _expanded(tensors: Tensors) -> Tensors:
         if name not in rounded:
             return x.float() if x.is_floating_point() else x
         if x.dtype != torch.int8:
-            raise WeightsError(f"{tensors.files[name]}: the tensor {name} is {x.dtype}, expected int8, for its scale")
+            raise WeightsError(
+                f"{tensors.files[name]}: the tensor {name} is {x.dtype}, expected int8, for its scale"
+            )
         return x.float() * tensors.read(name + SCALE).float().reshape(-1, *[1] * (x.ndim - 1))
 
     scales = {name + SCALE for name in rounded}
     kept = [name for name in tensors.shapes if name not in scales]
     return Tensors(
-        tensors.path, {name: tensors.shapes[name] for name in kept}, {name: tensors.files[name] for name in kept}, read,
+        tensors.path,
+        {name: tensors.shapes[name] for name in kept},
+        {name: tensors.files[name] for name in kept},
+        read,
         dict.fromkeys(rounded, "int8"),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,11 +178,15 @@ class Saved:
     options: dict[str, Any]  # fields of the family's Config
     special: Special | None = None  # special ids, where they differ from the tokenizer's
     labels: tuple[str, ...] | None = None  # names of the classes
-    columns: dict[str, str] = field(default_factory=dict)  # columns it was trained on, by what they are for
-    shared: dict[str, str] = field(default_factory=dict)  # part of the model: folder beside this one that holds it
+    # columns it was trained on, by what they are for
+    columns: dict[str, str] = field(default_factory=dict)
+    # part of the model: folder beside this one that holds it
+    shared: dict[str, str] = field(default_factory=dict)
     chat: str | None = None  # the chat template, which is in a file of its own
-    scores: Scores | None = None  # how the logits of a classifier become scores, where not by a softmax
-    longest: int | None = None  # tokens at which a text is cut, where these are fewer than the model can read
+    # how the logits of a classifier become scores, where not by a softmax
+    scores: Scores | None = None
+    # tokens at which a text is cut, where these are fewer than the model can read
+    longest: int | None = None
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
@@ -180,7 +201,9 @@ def save_compact(bundle: Bundle, folder: Path, shared: Mapping[str, str] | None 
     return _write(bundle, folder, tensors, shared or {})
 
 
-def _write(bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: Mapping[str, str]) -> Path:
+def _write(
+    bundle: Bundle, folder: Path, tensors: Mapping[str, Tensor], shared: Mapping[str, str]
+) -> Path:
     settings = _checked_settings(bundle, shared)
     folder.mkdir(parents=True, exist_ok=True)
     # The largest file first: if the disk is full, the other files are still those of the old model.
@@ -215,17 +238,24 @@ def _write_settings(bundle: Bundle, folder: Path, settings: Mapping[str, Any]) -
 
 def read_settings(folder: Path) -> Saved:
     """The contents of config.json, with the chat template beside it."""
-    return replace(config.read(Saved, config.load(folder / "config.json")), chat=read_template(folder))
+    return replace(
+        config.read(Saved, config.load(folder / "config.json")), chat=read_template(folder)
+    )
 
 
 def settings_of(bundle: Bundle) -> Saved:
     """The settings of a bundle, as its folder would have them."""
     return Saved(
-        clearhead=__version__, model=family_of(bundle.model), options=config.dump(bundle.config),
-        special=None if bundle.special == Special.of(bundle.tokens) else bundle.special, labels=bundle.labels,
-        chat=bundle.chat, columns=dict(bundle.columns), longest=bundle.longest,
+        clearhead=__version__,
+        model=family_of(bundle.model),
+        options=config.dump(bundle.config),
+        special=None if bundle.special == Special.of(bundle.tokens) else bundle.special,
+        labels=bundle.labels,
+        chat=bundle.chat,
+        columns=dict(bundle.columns),
+        longest=bundle.longest,
         scores=None if bundle.scores == "softmax" else bundle.scores,
-    )  # fmt: skip
+    )
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
@@ -250,20 +280,38 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 
 def make_bundle(
-    folder: Path, saved: Saved, model: nn.Module, tokens: Tokenizer | Pair | None, *, base: str | None = None
+    folder: Path,
+    saved: Saved,
+    model: nn.Module,
+    tokens: Tokenizer | Pair | None,
+    *,
+    base: str | None = None,
 ) -> Bundle:
     """The bundle of a model, with everything that its folder says beside the weights."""
     return Bundle(
-        model, tokens, None, folder, saved.special, read_template(folder), saved.labels,
-        preprocessing=read_preprocessing(folder), columns=saved.columns, longest=saved.longest,
-        scores=saved.scores or "softmax", base=base,
-    )  # fmt: skip
+        model,
+        tokens,
+        None,
+        folder,
+        saved.special,
+        read_template(folder),
+        saved.labels,
+        preprocessing=read_preprocessing(folder),
+        columns=saved.columns,
+        longest=saved.longest,
+        scores=saved.scores or "softmax",
+        base=base,
+    )
 
 
 @torch.no_grad()
-def fill_model(model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None) -> Used:
+def fill_model(
+    model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None
+) -> Used:
     """Give a model from `build_empty` the tensors of its folder."""
-    check_shapes(tensors.shapes, {name: tuple(x.shape) for name, x in state(model).items()}, tensors.path)
+    check_shapes(
+        tensors.shapes, {name: tuple(x.shape) for name, x in state(model).items()}, tensors.path
+    )
     types: Counter[str] = Counter()
     for name, slot in slots(model).items():
         tensor = tensors[name]
@@ -278,7 +326,8 @@ def fill_model(model: nn.Module, tensors: Tensors, device: torch.device, dtype: 
 # fingerprint: a short text by which a change of a model's weights is noticed.
 
 
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number: the type with its bits
+# bytes of a number: the type with its bits
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @torch.no_grad()
@@ -290,6 +339,8 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """
     digest = hashlib.blake2b(digest_size=12)
     for name, x in sorted(tensors.items()):
-        bits = x.detach().contiguous().reshape(-1).view(BITS[x.element_size()]).sum(dtype=torch.int64)
+        bits = (
+            x.detach().contiguous().reshape(-1).view(BITS[x.element_size()]).sum(dtype=torch.int64)
+        )
         digest.update(f"{name} {x.dtype} {tuple(x.shape)} {int(bits)}\n".encode())
     return digest.hexdigest()

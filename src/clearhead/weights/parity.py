@@ -62,7 +62,9 @@ class Certificate:
         if self.difference is None:
             parity = f"not compared: {self.note}"
         else:
-            parity = f"largest difference {self.difference:.2e}, of outputs up to {self.largest:.3g}"
+            parity = (
+                f"largest difference {self.difference:.2e}, of outputs up to {self.largest:.3g}"
+            )
             parity += f" ({self.reference})"
         return "\n".join(
             [
@@ -97,11 +99,19 @@ def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
         except _NoReferenceError as problem:
             note = str(problem)
     return Certificate(
-        folder=str(path), kind=kind, model=family_of(bundle.model),
+        folder=str(path),
+        kind=kind,
+        model=family_of(bundle.model),
         parameters=sum(p.numel() for p in bundle.model.parameters()),
-        files=used.files, types=used.types, used=used.used, ignored=used.ignored, reference=reference,
-        difference=difference, largest=largest, note=note,
-    )  # fmt: skip
+        files=used.files,
+        types=used.types,
+        used=used.used,
+        ignored=used.ignored,
+        reference=reference,
+        difference=difference,
+        largest=largest,
+        note=note,
+    )
 
 
 @torch.no_grad()
@@ -141,43 +151,62 @@ def _outputs(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor
         inputs = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     expected = inputs.pop("logits", None)
     if expected is None or not inputs:
-        raise WeightsError(f"{probe}: expected the inputs of the model by name, and its output as logits")
+        raise WeightsError(
+            f"{probe}: expected the inputs of the model by name, and its output as logits"
+        )
     ours = _ours(bundle, inputs)
     if ours.shape != expected.shape:
-        raise WeightsError(f"{probe}: logits has the shape {tuple(expected.shape)}, the model's {tuple(ours.shape)}")
+        raise WeightsError(
+            f"{probe}: logits has the shape {tuple(expected.shape)}, the model's {tuple(ours.shape)}"
+        )
     return PROBE, ours, expected.float()
 
 
 def _random_inputs(bundle: Bundle, seed: int) -> dict[str, Tensor]:
-    inputs: dict[str, Tensor] = bundle.model.example_inputs(ROWS, SIZE, torch.Generator().manual_seed(seed))  # type: ignore[operator]
+    inputs: dict[str, Tensor] = bundle.model.example_inputs(
+        ROWS, SIZE, torch.Generator().manual_seed(seed)
+    )  # type: ignore[operator]
     return inputs
 
 
 def _ours(bundle: Bundle, inputs: dict[str, Tensor]) -> Tensor:
     on_device = {name: x.to(bundle.device) for name, x in inputs.items()}
-    with torch.enable_grad():  # without gradients faster kernels would run, which round a little more
+    # without gradients faster kernels would run, which round a little more
+    with torch.enable_grad():
         out: Tensor = bundle.model(**on_device)
     return out.detach().float()
 
 
 @torch.no_grad()
-def _transformers(bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tensor]) -> tuple[str, Tensor]:
+def _transformers(
+    bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tensor]
+) -> tuple[str, Tensor]:
     """The version of transformers, and its output."""
     if kind == "clearhead":
         raise _NoReferenceError("it is in our own format, which is exact to the bit")
     if kind in ("timm", "file", "tfjs"):
-        raise _NoReferenceError("transformers does not read such weights, and the folder has no probe")
+        raise _NoReferenceError(
+            "transformers does not read such weights, and the folder has no probe"
+        )
     try:
         import transformers
     except ImportError as cause:
-        raise _NoReferenceError("transformers is not installed, and the folder has no probe") from cause
-    options: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": "eager"}
+        raise _NoReferenceError(
+            "transformers is not installed, and the folder has no probe"
+        ) from cause
+    options: dict[str, Any] = {
+        "local_files_only": True,
+        "dtype": torch.float32,
+        "attn_implementation": "eager",
+    }
     where = path
     if kind == "gguf":
         if not all(map(importlib.util.find_spec, ("accelerate", "gguf"))):
             raise _NoReferenceError("transformers needs accelerate and gguf to read GGUF files")
         options, where = {**options, "gguf_file": path.name}, path.parent
-    layout = huggingface.get_layout("llama" if kind == "gguf" else kind.removeprefix("huggingface "))
+    layout = huggingface.get_layout(
+        "llama" if kind == "gguf" else kind.removeprefix("huggingface ")
+    )
 
     def pretrained(class_name: str) -> Any:
         return getattr(transformers, class_name).from_pretrained(where, **options).eval()

@@ -30,7 +30,8 @@ class Conversion:
     """How one or more tensors of ours are stored as one of theirs."""
 
     to_theirs: Callable[..., Tensor]  # ours -> theirs
-    to_ours: Callable[[Tensor, Sequence[tuple[int, ...]]], Sequence[Tensor]]  # theirs, our shapes -> ours
+    # theirs, our shapes -> ours
+    to_ours: Callable[[Tensor, Sequence[tuple[int, ...]]], Sequence[Tensor]]
 
 
 SAME = Conversion(lambda x: x, lambda x, _: [x])
@@ -49,10 +50,13 @@ TABLE = Conversion(
     lambda *parts: torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])[None],
     lambda x, shapes: [
         part.reshape(shape)
-        for part, shape in zip(x[0].split([math.prod(shape[:-1]) for shape in shapes]), shapes, strict=True)
+        for part, shape in zip(
+            x[0].split([math.prod(shape[:-1]) for shape in shapes]), shapes, strict=True
+        )
     ],
 )
-BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # tensors of a batch norm
+# tensors of a batch norm
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +86,35 @@ class Layout:
 
     model: str  # our family
     theirs: type[Any]  # dataclass of the keys of config.json that we read
-    to_ours: Callable[[Any, Shapes], Any]  # an instance of `theirs`, shapes of the file's tensors -> our Config
-    to_theirs: Callable[[Any, Special], dict[str, Any]]  # our Config -> config.json; raises if theirs cannot express it
+    # an instance of `theirs`, shapes of the file's tensors -> our Config
+    to_ours: Callable[[Any, Shapes], Any]
+    # our Config -> config.json; raises if theirs cannot express it
+    to_theirs: Callable[[Any, Special], dict[str, Any]]
     rows: Callable[[Any], Iterable[Row]]  # our Config -> the table
     reference: Reference  # the output of transformers, for parity certificates
     # Folder, an instance of `theirs` -> tokenizer. None: the model has none, because it reads images or vectors.
     read_tokens: Callable[[Path, Any], Tokenizer | Pair | None] | None = None
-    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None  # None: as read_tokens
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # keys of config.json that must have this value, if present
+    # None: as read_tokens
+    write_tokens: Callable[[Tokenizer | Pair, Path, Special], None] | None = None
+    # keys of config.json that must have this value, if present
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     # Model type: values of keys that config.json lacks, where they differ from the defaults of `theirs`.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prefix: str = ""  # of tensor names in a file with a head; a file without a head lacks it
     # Keys of config.json with which embedding and output layer have a table each; None: there is no such model.
     untied: Mapping[str, Any] | None = None
-    ignored: Callable[[Any], Ignored] = lambda c: {}  # our Config -> tensors that our model does not need
+    # our Config -> tensors that our model does not need
+    ignored: Callable[[Any], Ignored] = lambda c: {}
     rename: Callable[[str], str] | None = None  # tensor names of old files -> today's
-    merge: Callable[[Tensors], Tensors] | None = None  # where several tensors of theirs become one row of the table
+    # where several tensors of theirs become one row of the table
+    merge: Callable[[Tensors], Tensors] | None = None
     split: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None  # the inverse, for saving
-    read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}  # keys from files beside config.json
+    # keys from files beside config.json
+    read_extra: Callable[[Path], dict[str, Any]] = lambda folder: {}
     # Our Config, folder, tokens at which texts are cut or None: writes or removes those files.
     write_extra: Callable[[Any, Path, int | None], None] = lambda c, folder, longest: None
-    extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}  # tensors that they expect and we do not have
+    # tensors that they expect and we do not have
+    extra_tensors: Callable[[Any], dict[str, Tensor]] = lambda model: {}
 
 
 def special_keys(special: Special) -> dict[str, Any]:
@@ -128,12 +140,16 @@ def check_options(c: Any, name: str, free: Iterable[str], fixed: Mapping[str, An
 
 
 def pairs(
-    names: Mapping[str, str], leaves: Sequence[str] = ("weight", "bias"), conversion: Conversion = SAME
+    names: Mapping[str, str],
+    leaves: Sequence[str] = ("weight", "bias"),
+    conversion: Conversion = SAME,
 ) -> Iterator[Row]:
     """Rows for layers that only differ in name: one for the weight and one for the bias of each."""
     for ours, theirs in names.items():
         for leaf in leaves:
-            yield Row((f"{ours}.{leaf}",), (f"{theirs}.{leaf}",), conversion if leaf == "weight" else SAME)
+            yield Row(
+                (f"{ours}.{leaf}",), (f"{theirs}.{leaf}",), conversion if leaf == "weight" else SAME
+            )
 
 
 def conv_norms(names: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
@@ -145,8 +161,16 @@ def conv_norms(names: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
 
 def with_counters(tensors: Tensors) -> Tensors:
     """The same tensors, with the counter of batches of each batch norm, which old files lack, as 0."""
-    norms = (name.removesuffix("running_mean") for name in tensors.shapes if name.endswith("running_mean"))
-    missing = [f"{norm}num_batches_tracked" for norm in norms if f"{norm}num_batches_tracked" not in tensors.shapes]
+    norms = (
+        name.removesuffix("running_mean")
+        for name in tensors.shapes
+        if name.endswith("running_mean")
+    )
+    missing = [
+        f"{norm}num_batches_tracked"
+        for norm in norms
+        if f"{norm}num_batches_tracked" not in tensors.shapes
+    ]
     return tensors.replaced((), {name: torch.tensor(0) for name in missing})
 
 
@@ -172,7 +196,9 @@ def fill(
     """Give a model from `build_empty` the tensors of another library's files; returns which were used."""
     places, rows = slots(model), list(rows)
     names = [name for row in rows for name in row.ours]
-    assert sorted(names) == sorted(places), f"in the table or the model, not in both: {set(names) ^ set(places)}"
+    assert sorted(names) == sorted(places), (
+        f"in the table or the model, not in both: {set(names) ^ set(places)}"
+    )
     left_out = _ignored(model, tensors, ignored)
     shapes = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
     sources = _sources(rows, shapes, tensors)
@@ -187,14 +213,18 @@ def fill(
             set_tensor(places[ours], part, device, dtype)
     model.to(device)  # constants, which are not in the state
     used = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
-    return Used(used, left_out, dict(types), tuple(sorted({path.name for path in tensors.files.values()})))
+    return Used(
+        used, left_out, dict(types), tuple(sorted({path.name for path in tensors.files.values()}))
+    )
 
 
 def export(model: nn.Module, rows: Iterable[Row]) -> dict[str, Tensor]:
     """The parameters of a model under the names and in the layout of another library, on the CPU."""
     places = slots(model)
     return {
-        row.theirs[0]: row.conversion.to_theirs(*(places[ours][0].detach().cpu() for ours in row.ours)).contiguous()
+        row.theirs[0]: row.conversion.to_theirs(
+            *(places[ours][0].detach().cpu() for ours in row.ours)
+        ).contiguous()
         for row in rows
         if all(ours in places for ours in row.ours)
     }
@@ -213,18 +243,24 @@ def _ignored(model: nn.Module, tensors: Tensors, ignored: Ignored) -> dict[str, 
         if pattern is not None:
             check = ignored[pattern]
             if check is not None and not check(tensors[name], model.config):
-                raise WeightsError(f"{tensors.files[name]}: {name} is not the constant that such a model has")
+                raise WeightsError(
+                    f"{tensors.files[name]}: {name} is not the constant that such a model has"
+                )
             matched[name] = shape
     return matched
 
 
-def _sources(rows: Iterable[Row], shapes: dict[str, tuple[int, ...]], tensors: Tensors) -> list[str]:
+def _sources(
+    rows: Iterable[Row], shapes: dict[str, tuple[int, ...]], tensors: Tensors
+) -> list[str]:
     """The tensor that each row is read from; a second, equal one is taken out of `shapes`."""
     sources = []
     for row in rows:
         present = [name for name in row.theirs if name in shapes]
         for other in present[1:]:
-            if shapes[other] != shapes[present[0]] or not torch.equal(tensors[present[0]], tensors[other]):
+            if shapes[other] != shapes[present[0]] or not torch.equal(
+                tensors[present[0]], tensors[other]
+            ):
                 raise WeightsError(
                     f"{tensors.files[other]}: {present[0]} and {other} differ, and the model has one table for both"
                 )
@@ -234,7 +270,11 @@ def _sources(rows: Iterable[Row], shapes: dict[str, tuple[int, ...]], tensors: T
 
 
 def _check_shapes(
-    shapes: Shapes, rows: Sequence[Row], sources: Sequence[str], places: Mapping[str, Slot], tensors: Tensors
+    shapes: Shapes,
+    rows: Sequence[Row],
+    sources: Sequence[str],
+    places: Mapping[str, Slot],
+    tensors: Tensors,
 ) -> None:
     """Raise unless there are exactly the tensors of the model; the message names the file of a wrong one."""
     expected = {

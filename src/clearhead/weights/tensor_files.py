@@ -38,13 +38,16 @@ class Tensors:
     shapes: Shapes
     files: Mapping[str, Path]  # tensor name: its file
     read: Reader
-    types: Mapping[str, str] = field(default_factory=dict)  # stored format, where it differs from the dtype read
+    # stored format, where it differs from the dtype read
+    types: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
         try:
             return self.read(name)
         except (SafetensorError, OSError, RuntimeError) as cause:
-            raise WeightsError(f"{self.files[name]}: the tensor {name} cannot be read ({cause})") from cause
+            raise WeightsError(
+                f"{self.files[name]}: the tensor {name} cannot be read ({cause})"
+            ) from cause
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
         """The same tensors under other names."""
@@ -52,7 +55,9 @@ class Tensors:
         if len(old) < len(self.shapes):
             twice = next(name for name in self.shapes if old[rename(name)] != name)
             other = old[rename(twice)]
-            raise WeightsError(f"{self.path}: the tensors {twice} and {other} both become {rename(twice)}")
+            raise WeightsError(
+                f"{self.path}: the tensors {twice} and {other} both become {rename(twice)}"
+            )
         return Tensors(
             self.path,
             {new: self.shapes[name] for new, name in old.items()},
@@ -66,7 +71,8 @@ class Tensors:
         kept = [name for name in self.shapes if name not in removed]
         return Tensors(
             self.path,
-            {name: self.shapes[name] for name in kept} | {name: tuple(x.shape) for name, x in added.items()},
+            {name: self.shapes[name] for name in kept}
+            | {name: tuple(x.shape) for name, x in added.items()},
             {name: self.files[name] for name in kept} | dict.fromkeys(added, self.path),
             lambda name: added[name] if name in added else self.read(name),
             {name: self.types[name] for name in kept if name in self.types},
@@ -93,7 +99,8 @@ def open_tensors(folder: Path) -> Iterator[Tensors]:
 @contextmanager
 def open_safetensors(path: Path) -> Iterator[Any]:
     """Open a safetensors file; a damaged one raises WeightsError with its name."""
-    path.open("rb").close()  # raises PermissionError here, which safe_open would report as a damaged file
+    # raises PermissionError here, which safe_open would report as a damaged file
+    path.open("rb").close()
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield file
@@ -109,15 +116,25 @@ def safetensors_shapes(file: Any) -> dict[str, tuple[int, ...]]:
 def _read_index(index: Path) -> dict[str, set[str]]:
     """The files that an index names, each with the tensors that it must have."""
     table = config.load(index).get("weight_map")
-    if not isinstance(table, dict) or not table or not all(isinstance(file, str) for file in table.values()):
-        raise WeightsError(f"{index}: there is no weight_map: expected the name of a file for each tensor")
+    if (
+        not isinstance(table, dict)
+        or not table
+        or not all(isinstance(file, str) for file in table.values())
+    ):
+        raise WeightsError(
+            f"{index}: there is no weight_map: expected the name of a file for each tensor"
+        )
     parts: dict[str, set[str]] = {}
     for tensor, file in table.items():
         if Path(file).name != file or file in ("", ".", ".."):
-            raise WeightsError(f"{index}: the tensor {tensor} has the file {file!r}: expected a file beside the index")
+            raise WeightsError(
+                f"{index}: the tensor {tensor} has the file {file!r}: expected a file beside the index"
+            )
         if not (index.parent / file).is_file():
             hint = nearest(file, [path.name for path in index.parent.iterdir()])
-            raise WeightsError(f"{index}: the tensor {tensor} has the file {file}, which is missing{hint}")
+            raise WeightsError(
+                f"{index}: the tensor {tensor} has the file {file}, which is missing{hint}"
+            )
         parts.setdefault(file, set()).add(tensor)
     return parts
 
@@ -139,7 +156,9 @@ def _combined(path: Path, parts: Mapping[str, set[str]], stack: ExitStack) -> Te
         safe = file.suffix == ".safetensors"
         part_shapes, readers[file] = _open_safetensors(file, stack) if safe else _open_pickle(file)
         for name in sorted(names - part_shapes.keys()):
-            raise WeightsError(f"{file}: the tensor {name} is missing, which {path.name} lists for this file")
+            raise WeightsError(
+                f"{file}: the tensor {name} is missing, which {path.name} lists for this file"
+            )
         for name, shape in part_shapes.items():
             if name in shapes:
                 raise WeightsError(f"{file}: the tensor {name} is also in {files[name].name}")
@@ -152,24 +171,37 @@ def _open_safetensors(path: Path, stack: ExitStack) -> tuple[Shapes, Reader]:
     return safetensors_shapes(file), file.get_tensor
 
 
-WRAPPERS = ("state_dict", "model_state_dict", "model")  # keys under which training scripts save the weights
+# keys under which training scripts save the weights
+WRAPPERS = ("state_dict", "model_state_dict", "model")
 PARALLEL = "module."  # the prefix that DataParallel gives to all names
 
 
 def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
     """The tensors of a file that torch.save wrote; no code in it is run."""
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        tensors = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+        )
     except Exception as cause:  # a damaged or malicious file can raise anything
         code = re.search(r"GLOBAL (\S+)", str(cause))
         if code:
-            raise WeightsError(f"{path}: asks to run {code[1]}, expected tensors only; nothing was run") from cause
-        raise WeightsError(f"{path}: is not a file of weights ({type(cause).__name__}: {cause})") from cause
-    inner = [key for key in WRAPPERS if isinstance(tensors, dict) and isinstance(tensors.get(key), dict)]
+            raise WeightsError(
+                f"{path}: asks to run {code[1]}, expected tensors only; nothing was run"
+            ) from cause
+        raise WeightsError(
+            f"{path}: is not a file of weights ({type(cause).__name__}: {cause})"
+        ) from cause
+    inner = [
+        key for key in WRAPPERS if isinstance(tensors, dict) and isinstance(tensors.get(key), dict)
+    ]
     if inner:  # the checkpoint of a training script, which also holds its optimiser and its step
         tensors = tensors[inner[0]]
     if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
-        keys = ", ".join(map(repr, list(tensors)[:5])) if isinstance(tensors, dict) else type(tensors).__name__
+        keys = (
+            ", ".join(map(repr, list(tensors)[:5]))
+            if isinstance(tensors, dict)
+            else type(tensors).__name__
+        )
         raise WeightsError(
             f"{path}: does not hold a dictionary of tensors, or one under {', '.join(map(repr, WRAPPERS))}; it has "
             f"{keys}"
@@ -196,12 +228,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
 
     Unlike the safetensors library's own writer it raises OSError if the disk is full.
     """
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps values aligned
+    # keeps values aligned
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in ordered:
         start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {
+            "dtype": TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     head = torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), dtype=torch.uint8)

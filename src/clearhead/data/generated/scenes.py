@@ -30,9 +30,12 @@ COLOURS = {
     "purple": (150, 50, 190), "white": (250, 250, 250),
 }  # fmt: skip
 SHAPES = ("circle", "square", "triangle", "cross")
-RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}  # (row, column) of the first
-LARGE, SMALL = (0.17, 0.21), (0.10, 0.135)  # radius of the larger and the smaller shape, as a share of the image
-APART, ASIDE = (0.44, 0.56), 0.14  # distance of the centres along the axis of the relation, and at most across it
+# (row, column) of the first
+RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
+# radius of the larger and the smaller shape, as a share of the image
+LARGE, SMALL = (0.17, 0.21), (0.10, 0.135)
+# distance of the centres along the axis of the relation, and at most across it
+APART, ASIDE = (0.44, 0.56), 0.14
 VALID = 1 << 16  # stream of validation, which has seed 0 whatever the seed of training
 DRAWS = 16  # random numbers per scene
 WIDTH = 9  # tokens of the longest caption, <end> included
@@ -65,7 +68,8 @@ class Scene:
 
     image: UInt8[np.ndarray, "c y x"]
     caption: str
-    boxes: tuple[tuple[int, int, int, int] | None, ...]  # per word (top, left, bottom, right) in pixels; None: no shape
+    # per word (top, left, bottom, right) in pixels; None: no shape
+    boxes: tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Scenes(Data):
@@ -102,7 +106,10 @@ class Scenes(Data):
         rows = np.arange(count)
         drawn = [draw_scene(u, self.config) for u in self._uniform(seed, 0, rows, VALID)]
         images = self._images(drawn, seed, 0, rows, VALID)
-        return [Scene(image=x, caption=one.caption, boxes=one.boxes) for x, one in zip(images, drawn, strict=True)]
+        return [
+            Scene(image=x, caption=one.caption, boxes=one.boxes)
+            for x, one in zip(images, drawn, strict=True)
+        ]
 
     def _rows(self, step: int) -> int:
         return self.config.rows
@@ -133,9 +140,13 @@ class Scenes(Data):
     ) -> UInt8[np.ndarray, "n c y x"]:
         """The pictures of scenes, on grey backgrounds with noise."""
         n, c = self.config.pixels, self.config
-        noise = counter_rng.bits(seed, step, rows, -(-n * n // 8), stream + 1).view(np.uint8)[:, : n * n]
-        steps = (c.noise * (np.arange(256) / 127.5 - 1)).round().astype(np.int16)  # the change for each random byte
-        grey = np.array([int(one.grey) for one in drawn], np.int16)[:, None] + steps[noise]  # stays within 0 to 255
+        noise = counter_rng.bits(seed, step, rows, -(-n * n // 8), stream + 1).view(np.uint8)[
+            :, : n * n
+        ]
+        # the change for each random byte
+        steps = (c.noise * (np.arange(256) / 127.5 - 1)).round().astype(np.int16)
+        # stays within 0 to 255
+        grey = np.array([int(one.grey) for one in drawn], np.int16)[:, None] + steps[noise]
         images = np.repeat(grey.astype(np.uint8).reshape(-1, 1, n, n), 3, axis=1)
         for image, one in zip(images, drawn, strict=True):
             for shape in one.shapes:
@@ -221,6 +232,8 @@ def draw_scene(u: Float[np.ndarray, "draws"], config: SceneConfig) -> Drawing:
     ends = centre + offset
     shapes = (
         Shape(colour=colours[first], shape=kinds[0], row=ends[0], column=ends[1], radius=large),
-        Shape(colour=colours[second], shape=kinds[1], row=centre[0], column=centre[1], radius=small),
+        Shape(
+            colour=colours[second], shape=kinds[1], row=centre[0], column=centre[1], radius=small
+        ),
     )
     return Drawing(shapes=shapes, relation=relation, grey=grey)

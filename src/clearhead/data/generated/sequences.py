@@ -30,7 +30,8 @@ class SequenceConfig:
     """Options of reverse, copy and most."""
 
     symbols: int = 10  # how many different symbols
-    length: Length = 10  # symbols per row: a number, or (shortest, longest) of a uniform distribution
+    # symbols per row: a number, or (shortest, longest) of a uniform distribution
+    length: Length = 10
     rows: int = 64  # sequences per step
     valid_length: Length | None = None  # symbols per row in validation; None: as in training
     valid_rows: int = 64  # sequences per validation batch
@@ -43,7 +44,9 @@ class SequenceConfig:
             if length is not None:
                 shortest, longest = _range(length)
                 if not 1 <= shortest <= longest:
-                    raise InputError(f"{name}={length}: expected a number of 1 or more, or (shortest, longest)")
+                    raise InputError(
+                        f"{name}={length}: expected a number of 1 or more, or (shortest, longest)"
+                    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +63,9 @@ class RecallConfig(SequenceConfig):
             ("valid_age", self.age_in_validation, self.valid_length or self.length),
         ):
             if age is not None and not 0 <= age < _range(length)[0]:
-                raise InputError(f"{name}={age}: expected 0 to {_range(length)[0] - 1}, less than the shortest length")
+                raise InputError(
+                    f"{name}={age}: expected 0 to {_range(length)[0] - 1}, less than the shortest length"
+                )
 
     @property
     def age_in_validation(self) -> int | None:
@@ -86,7 +91,11 @@ class Task(Data):
     """Rows that are a function of (seed, step, row): training in one stream, validation in another."""
 
     def __init__(
-        self, config: SequenceConfig | VectorConfig | GaussianConfig, *, seed: int, root: Path | None = None
+        self,
+        config: SequenceConfig | VectorConfig | GaussianConfig,
+        *,
+        seed: int,
+        root: Path | None = None,
     ) -> None:
         self.config, self.seed = config, seed
         self.valid_batches = config.valid_batches
@@ -124,13 +133,23 @@ class SequenceTask(Task):
 
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         c = self.config
-        shortest, longest = _range(c.length if stream < VALID or c.valid_length is None else c.valid_length)
+        shortest, longest = _range(
+            c.length if stream < VALID or c.valid_length is None else c.valid_length
+        )
         x = counter_rng.integers(seed, step, rows, longest, 0, c.symbols, stream)
         n = counter_rng.integers(seed, step, rows, 1, shortest, longest + 1, stream + 1)
         return self._ask(x, n, seed, step, rows, stream + 2)
 
     @abstractmethod
-    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+    def _ask(
+        self,
+        x: NDArray[np.int64],
+        n: NDArray[np.int64],
+        seed: int,
+        step: int,
+        rows: Rows,
+        stream: int,
+    ) -> Batch:
         """Return ids and targets for symbols x (b, longest), of which each row uses the first n (b, 1)."""
 
 
@@ -141,7 +160,15 @@ class Copy(SequenceTask):
         """Return the place of the symbol that belongs at this place of the answer."""
         return at
 
-    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+    def _ask(
+        self,
+        x: NDArray[np.int64],
+        n: NDArray[np.int64],
+        seed: int,
+        step: int,
+        rows: Rows,
+        stream: int,
+    ) -> Batch:
         longest = x.shape[1]
         at = np.arange(2 * longest + 1)
         answer = at - n - 1  # place in the answer, negative up to SEP
@@ -150,7 +177,10 @@ class Copy(SequenceTask):
         inside = (at < n) | answered
         whole = np.take_along_axis(x, np.where(inside, source, 0), axis=1)
         whole = np.where(inside, whole, self.config.symbols)
-        return {"ids": whole[:, :-1].copy(), "targets": np.where(answered, whole, IGNORE)[:, 1:].copy()}
+        return {
+            "ids": whole[:, :-1].copy(),
+            "targets": np.where(answered, whole, IGNORE)[:, 1:].copy(),
+        }
 
 
 class Reverse(Copy):
@@ -163,17 +193,32 @@ class Reverse(Copy):
 class Most(SequenceTask):
     """x1 ... xn SEP, and the most frequent symbol as the target; order does not matter, and there is never a tie."""
 
-    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+    def _ask(
+        self,
+        x: NDArray[np.int64],
+        n: NDArray[np.int64],
+        seed: int,
+        step: int,
+        rows: Rows,
+        stream: int,
+    ) -> Batch:
         b, longest = x.shape
         at, row = np.arange(longest), np.arange(b)[:, None]
         inside = at < n
         slots = np.where(inside, row * self.config.symbols + x, b * self.config.symbols)
-        counts = np.bincount(slots.ravel(), minlength=b * self.config.symbols + 1)[:-1].reshape(b, self.config.symbols)
+        counts = np.bincount(slots.ravel(), minlength=b * self.config.symbols + 1)[:-1].reshape(
+            b, self.config.symbols
+        )
         uniforms = counter_rng.uniform(seed, step, rows, self.config.symbols + longest, stream)
-        winner = np.argmax(counts + uniforms[:, : self.config.symbols], axis=1)[:, None]  # ties are broken at random
+        # ties are broken at random
+        winner = np.argmax(counts + uniforms[:, : self.config.symbols], axis=1)[:, None]
         # Where others are as frequent, one of their symbols becomes the winner's, which is then alone at the top.
-        rival = inside & (x != winner) & (np.take_along_axis(counts, x, axis=1) == counts[row, winner])
-        chosen = np.argmax(np.where(rival, uniforms[:, self.config.symbols :], -1.0), axis=1)[:, None]
+        rival = (
+            inside & (x != winner) & (np.take_along_axis(counts, x, axis=1) == counts[row, winner])
+        )
+        chosen = np.argmax(np.where(rival, uniforms[:, self.config.symbols :], -1.0), axis=1)[
+            :, None
+        ]
         x = np.where(rival & (at == chosen), winner, x)
         ids = np.full((b, longest + 1), self.config.symbols, np.int64)
         ids[:, :-1][inside] = x[inside]
@@ -186,16 +231,29 @@ class Recall(SequenceTask):
     config: RecallConfig
     marks = "*?"  # MARK, ASK
 
-    def _ask(self, x: NDArray[np.int64], n: NDArray[np.int64], seed: int, step: int, rows: Rows, stream: int) -> Batch:
+    def _ask(
+        self,
+        x: NDArray[np.int64],
+        n: NDArray[np.int64],
+        seed: int,
+        step: int,
+        rows: Rows,
+        stream: int,
+    ) -> Batch:
         c, longest = self.config, x.shape[1]
         fixed = c.age if stream < VALID else c.age_in_validation
-        drawn = (counter_rng.bits(seed, step, rows, 1, stream) % n.astype(np.uint64)).astype(np.int64)
+        drawn = (counter_rng.bits(seed, step, rows, 1, stream) % n.astype(np.uint64)).astype(
+            np.int64
+        )
         marked = n - 1 - (drawn if fixed is None else fixed)  # place of the marked guest
         at = np.arange(longest + 2)
         guest = np.clip(at - (at > marked), 0, longest - 1)
         ids = np.where(at <= n, np.take_along_axis(x, guest, axis=1), c.symbols + 1)
         ids = np.where(at == marked, c.symbols, ids)
-        return {"ids": ids, "targets": np.where(at == n + 1, np.take_along_axis(x, marked, axis=1), IGNORE)}
+        return {
+            "ids": ids,
+            "targets": np.where(at == n + 1, np.take_along_axis(x, marked, axis=1), IGNORE),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +271,9 @@ class GaussianConfig:
         at_least(self, 1, "modes", "rows", "valid_rows")
         at_least(self, 0, "valid_batches")
         if self.radius <= 0 or self.deviation <= 0:
-            raise InputError(f"radius={self.radius}, deviation={self.deviation}: expected numbers above 0")
+            raise InputError(
+                f"radius={self.radius}, deviation={self.deviation}: expected numbers above 0"
+            )
 
 
 class Gaussians(Task):
@@ -224,14 +284,17 @@ class Gaussians(Task):
     config: GaussianConfig
     qualities: ClassVar = {"near": ("share", "higher"), "modes": ("modes", "higher")}
     NEAR = 3.0  # largest distance of a point that is near a centre, in standard deviations
-    SHARE = 0.5  # a mode is covered if it has this share of the points that it should have, 1 / modes of all
+    # a mode is covered if it has this share of the points that it should have, 1 / modes of all
+    SHARE = 0.5
 
     def __init__(self, config: GaussianConfig, *, seed: int, root: Path | None = None) -> None:
         super().__init__(config, seed=seed)
         self.sizes = {"width": 2, "classes": config.modes}
         self.classes = tuple(f"mode {i}" for i in range(config.modes))
         angle = 2 * np.pi * np.arange(config.modes) / config.modes
-        self.centres = (config.radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)).astype(np.float32)
+        self.centres = (config.radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)).astype(
+            np.float32
+        )
 
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         labels = counter_rng.integers(seed, step, rows, 1, 0, self.config.modes, stream)[:, 0]
@@ -248,7 +311,10 @@ class Gaussians(Task):
     def judged(self, means: dict[str, float]) -> dict[str, float]:
         """Return `near`, the share of points near a centre, and `modes`, the number of centres with enough points."""
         enough = self.SHARE / self.config.modes
-        return {"near": sum(means.values()), "modes": float(sum(share >= enough for share in means.values()))}
+        return {
+            "near": sum(means.values()),
+            "modes": float(sum(share >= enough for share in means.values())),
+        }
 
 
 class Identity(Task):

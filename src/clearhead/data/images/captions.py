@@ -38,9 +38,12 @@ ORDER, CHOICE = 0, 1  # streams of random numbers
 class CaptionConfig(TokenizerConfig):
     """Options of images with captions."""
 
-    rows: int = 64  # captions per step, each with its image; those left over at the end of an epoch are skipped
-    each: Literal["all", "one"] = "all"  # captions of each image in an epoch: all of them, or a random one
-    longest: int | None = None  # largest number of tokens of a caption; longer ones are left out; None: no limit
+    # captions per step, each with its image; those left over at the end of an epoch are skipped
+    rows: int = 64
+    # captions of each image in an epoch: all of them, or a random one
+    each: Literal["all", "one"] = "all"
+    # largest number of tokens of a caption; longer ones are left out; None: no limit
+    longest: int | None = None
     valid_rows: int = 256  # captions per validation batch
     valid_most: int | None = None  # largest number of validation batches; None: all
 
@@ -90,22 +93,34 @@ class Captions(Data):
         seed: int = 0,
         description: str = "",
     ) -> None:
-        self.config, self.seed, self.preprocessing, self.description = config, seed, preprocessing, description
+        self.config, self.seed, self.preprocessing, self.description = (
+            config,
+            seed,
+            preprocessing,
+            description,
+        )
         self.tokens = config.tokenizer([text for texts in train for text in texts])
         self.training = EncodedCaptions(train, self.tokens, config.longest, first_image=0)
-        self.validation = EncodedCaptions(valid, self.tokens, config.longest, first_image=len(train))
+        self.validation = EncodedCaptions(
+            valid, self.tokens, config.longest, first_image=len(train)
+        )
         if not len(self.training.images):
             raise DataError(f"longest={config.longest} leaves no caption to train on")
-        self.left_out = self.training.left_out + self.validation.left_out  # captions longer than config.longest
+        # captions longer than config.longest
+        self.left_out = self.training.left_out + self.validation.left_out
         self.tables = {"images": images}
         self.sizes = {"vocab": len(self.tokens)}
         self.longest = max(self.training.width, self.validation.width)
-        self.epoch_rows = len(self.training.images) if config.each == "all" else len(self.training.starts)
+        self.epoch_rows = (
+            len(self.training.images) if config.each == "all" else len(self.training.starts)
+        )
         if config.rows > self.epoch_rows:
             raise InputError(f"rows={config.rows}: an epoch has {self.epoch_rows} captions")
         self.steps_per_epoch = self.epoch_rows // config.rows
         batches = -(-len(self.validation.images) // config.valid_rows)
-        self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
+        self.valid_batches = (
+            batches if config.valid_most is None else min(batches, config.valid_most)
+        )
         self._order = (-1, np.zeros(0, np.int64))  # the last epoch, and its captions in order
 
     def _rows(self, step: int) -> int:
@@ -115,7 +130,10 @@ class Captions(Data):
         epoch, index = divmod(step, self.epoch_rows // self.config.rows)
         if self._order[0] != epoch:
             order = counter_rng.permutation(self.seed, epoch, self.epoch_rows, ORDER)
-            self._order = (epoch, order if self.config.each == "all" else self._one_each(epoch, order))
+            self._order = (
+                epoch,
+                order if self.config.each == "all" else self._one_each(epoch, order),
+            )
         return self.training.batch(self._order[1][index * self.config.rows + rows])
 
     def _one_each(self, epoch: int, images: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -126,7 +144,9 @@ class Captions(Data):
         return starts[images] + (draws * counts[images]).astype(np.int64)
 
     def _valid_rows(self, index: int) -> int:
-        return min(self.config.valid_rows, len(self.validation.images) - index * self.config.valid_rows)
+        return min(
+            self.config.valid_rows, len(self.validation.images) - index * self.config.valid_rows
+        )
 
     def _valid(self, index: int, rows: Rows) -> Batch:
         return self.validation.batch(index * self.config.valid_rows + rows)
@@ -136,7 +156,12 @@ class EncodedCaptions:
     """Captions as ids, image after image; captions of more than `longest` tokens are left out."""
 
     def __init__(
-        self, texts: Sequence[Sequence[str]], tokens: Tokenizer, longest: int | None, *, first_image: int
+        self,
+        texts: Sequence[Sequence[str]],
+        tokens: Tokenizer,
+        longest: int | None,
+        *,
+        first_image: int,
     ) -> None:
         pad, start, end = tokens.pad, tokens.start, tokens.end
         if pad is None or start is None or end is None:
@@ -148,7 +173,8 @@ class EncodedCaptions:
         self.left_out = len(flat) - len(kept)
         self.ids = Ragged([np.append(flat[i], end) for i in kept])
         self.images = first_image + owner[kept]  # the image of each caption
-        self.starts = np.flatnonzero(np.diff(self.images, prepend=-1))  # the first caption of each image that has one
+        # the first caption of each image that has one
+        self.starts = np.flatnonzero(np.diff(self.images, prepend=-1))
         self.width = int(self.ids.lengths.max(initial=1))
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
@@ -171,8 +197,10 @@ def with_inputs(targets: NDArray[np.int64], pad: int, start: int) -> Batch:
 # file or a folder. The images are for research.
 
 
-LISTS = {"train": "trainImages", "valid": "devImages", "test": "testImages"}  # parts, and the names of their lists
-IMAGES = ("images-192.zip", "images.zip", "Flicker8k_Dataset", "images")  # names of the images, best first
+# parts, and the names of their lists
+LISTS = {"train": "trainImages", "valid": "devImages", "test": "testImages"}
+# names of the images, best first
+IMAGES = ("images-192.zip", "images.zip", "Flicker8k_Dataset", "images")
 CAPTIONS = ("Flickr8k.token.txt.gz", "Flickr8k.token.txt")
 WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 THREADS = 8  # that decode images
@@ -182,13 +210,19 @@ THREADS = 8  # that decode images
 class Flickr8kConfig(CaptionConfig):
     """Options of flickr8k."""
 
-    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "words"  # subwords are byte pair encoding
-    minimum: int = 5  # smallest number of occurrences of a word, or of a pair of pieces to be merged
-    longest: int | None = 24  # largest number of tokens of a caption; longer ones are left out; None: no limit
-    rows: int = 256  # captions per step, each with its image; those left over at the end of an epoch are skipped
+    # subwords are byte pair encoding
+    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "words"
+    # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    minimum: int = 5
+    # largest number of tokens of a caption; longer ones are left out; None: no limit
+    longest: int | None = 24
+    # captions per step, each with its image; those left over at the end of an epoch are skipped
+    rows: int = 256
     pixels: int = 192  # height and width of the images
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of the channels (0 to 1), for normalising
-    deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)  # standard deviations of them, for normalising
+    # of the channels (0 to 1), for normalising
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    # standard deviations of them, for normalising
+    deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)
     channels: Channels = "rgb"  # order of the channels
 
     def __post_init__(self) -> None:
@@ -219,11 +253,15 @@ def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None
     size = (config.pixels, config.pixels)
     preprocessing = Preprocessing(
         resize=size, mean=config.mean, deviation=config.deviation, channels=config.channels
-    )  # fmt: skip
-    texts = [[[plain_caption(text) for text in one] for one in part.captions] for part in (train, valid)]
+    )
+    texts = [
+        [[plain_caption(text) for text in one] for one in part.captions] for part in (train, valid)
+    ]
     images = decode_all(str(train.root), [*train.names, *valid.names], preprocessing)
     description = f"Flickr8k, {len(train.names)} images to train on: {train.root.name}"
-    return Captions(config, images, texts[0], texts[1], preprocessing, seed=seed, description=description)
+    return Captions(
+        config, images, texts[0], texts[1], preprocessing, seed=seed, description=description
+    )
 
 
 def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
@@ -242,7 +280,9 @@ def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
     for number, line in enumerate(as_lines(read_text(where)), 1):
         name, tab, text = line.partition("\t")
         if not tab:
-            raise DataError(f"{where}:{number}: expected image#number TAB caption, got {line[:60]!r}")
+            raise DataError(
+                f"{where}:{number}: expected image#number TAB caption, got {line[:60]!r}"
+            )
         captions.setdefault(name.partition("#")[0], []).append(text)
     files = {Path(name).stem: name for name in _names(images)}
     listed = [name for name in as_lines(read_text(folder / f"Flickr_8k.{LISTS[part]}.txt")) if name]
@@ -259,10 +299,14 @@ def plain_caption(text: str) -> str:
     return " ".join(WORD.findall(text.lower()))
 
 
-def decode_all(root: str, names: Sequence[str], preprocessing: Preprocessing) -> UInt8[np.ndarray, "n c y x"]:
+def decode_all(
+    root: str, names: Sequence[str], preprocessing: Preprocessing
+) -> UInt8[np.ndarray, "n c y x"]:
     """Return the pixels of many images of one size, decoded by several threads."""
     with ThreadPoolExecutor(THREADS) as pool:
-        rows = pool.map(lambda name: preprocessing.pixels(image_files.read_image(root, name)), names)
+        rows = pool.map(
+            lambda name: preprocessing.pixels(image_files.read_image(root, name)), names
+        )
         return np.stack(list(rows))
 
 

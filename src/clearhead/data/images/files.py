@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # The example images that ship, by name: small photographs, free of copyright restrictions.
 
 
-SCENES = ("photographer", "parachute", "church")  # with people or buildings, as in the photographs of caption data
+# with people or buildings, as in the photographs of caption data
+SCENES = ("photographer", "parachute", "church")
 FOLDER = Path(__file__).parents[2] / "explore" / "example_images"  # with their sources: LICENCE.txt
 
 
@@ -63,10 +64,12 @@ def shipped_names(given: str | Path) -> str:
 # A path or the name of an image that ships, an open file or its bytes, a PIL image, or a uint8 array
 # (height, width[, channels]).
 ImageLike = Any
-_CHECKED: dict[str, dict[str, str]] = {}  # by a hash of files: what `unreadable` found in this process
+# by a hash of files: what `unreadable` found in this process
+_CHECKED: dict[str, dict[str, str]] = {}
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-VALID_FOLDERS = ("val", "valid", "validation", "test")  # names of a validation folder beside "train", best first
+# names of a validation folder beside "train", best first
+VALID_FOLDERS = ("val", "valid", "validation", "test")
 LONGEST_EDGE = 1_000_000  # pixels; filters over a longer edge need more memory than its pixels
 UNPACKED = 1 << 28  # largest number of bytes of a file in a zip file
 ENCRYPTED = 1  # the flag of an encrypted file in a zip file
@@ -95,14 +98,19 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
         return _read_csv(root)
     images = _visible_images(root)
     if not images:
-        raise DataError(f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class")
+        raise DataError(
+            f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class"
+        )
     nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
     depth = 1 if nested and images[0][0] != "train" else 0
     tops = {file[depth] for file in images}
     if "train" not in tops:
         return _labelled(root, images, depth), []
     valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
-    train, valid = ([file for file in images if file[depth] in folders] for folders in (["train"], valid_folders[:1]))
+    train, valid = (
+        [file for file in images if file[depth] in folders]
+        for folders in (["train"], valid_folders[:1])
+    )
     return _labelled(root, train, depth + 1), _labelled(root, valid, depth + 1)
 
 
@@ -111,8 +119,12 @@ def _visible_images(root: Path) -> list[tuple[str, ...]]:
     if root.is_dir():
         files = [path.relative_to(root).parts for path in root.rglob("*") if path.is_file()]
     else:
-        files = [tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")]
-    visible = [file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)]
+        files = [
+            tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")
+        ]
+    visible = [
+        file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)
+    ]
     return sorted(file for file in visible if file[-1].lower().endswith(SUFFIXES))
 
 
@@ -156,21 +168,29 @@ def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
             continue
         cells = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
         if not cells.get("path") or not cells.get("label"):
-            raise DataError(f"{path}:{number}: expected path,label[,split], got {','.join(row)[:60]!r}")
+            raise DataError(
+                f"{path}:{number}: expected path,label[,split], got {','.join(row)[:60]!r}"
+            )
         if not (path.parent / cells["path"]).is_file():
             raise DataError(f"{path}:{number}: there is no file {path.parent / cells['path']}")
         part = cells.get("split") or "train"
         if part not in ("train", *VALID_FOLDERS):
             expected = ", ".join(("train", *VALID_FOLDERS))
             raise DataError(f"{path}:{number}: the split is {part!r}: expected one of {expected}")
-        (train if part == "train" else valid).append(ImageFile(name=cells["path"], label=cells["label"]))
+        (train if part == "train" else valid).append(
+            ImageFile(name=cells["path"], label=cells["label"])
+        )
     if not train:
         raise DataError(f"{path} has no training image: expected lines path,label[,split]")
     return train, valid
 
 
 def decode(
-    root: str, names: Sequence[str], size: int, least: float | None, draws: NDArray[np.float64] | None
+    root: str,
+    names: Sequence[str],
+    size: int,
+    least: float | None,
+    draws: NDArray[np.float64] | None,
 ) -> NDArray[np.uint8]:
     """Return images (b, 3, size, size), cropped and resized.
 
@@ -190,14 +210,18 @@ def decode(
     return images
 
 
-def _decode_one(root: str, name: str, size: int, least: float | None, row: list[float] | None) -> NDArray[np.uint8]:
+def _decode_one(
+    root: str, name: str, size: int, least: float | None, row: list[float] | None
+) -> NDArray[np.uint8]:
     from PIL import Image
 
     image = read_image(root, name)
     if row is None or least is None:
         pixels = Preprocessing(resize=size, crop=(size, size)).pixels(image)
     else:
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row))
+        image = image.resize(
+            (size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row)
+        )
         pixels = np.asarray(image).transpose(2, 0, 1)
     return pixels[:, :, ::-1] if row is not None and 0 <= row[4] < 0.5 else pixels
 
@@ -229,7 +253,9 @@ def unreadable(root: str, names: Sequence[str]) -> dict[str, str]:
     elif key not in _CHECKED:
 
         def keep(folder: Path) -> None:
-            (folder / "unreadable.json").write_text(json.dumps(_decoded_once(root, names)), encoding="utf-8")
+            (folder / "unreadable.json").write_text(
+                json.dumps(_decoded_once(root, names)), encoding="utf-8"
+            )
 
         place = cached({"images": key}, keep, kind="images")
         _CHECKED[key] = json.loads((place / "unreadable.json").read_text(encoding="utf-8"))
@@ -267,7 +293,9 @@ def _check(root: str, name: str) -> None:
         file.load()
 
 
-def random_crop(width: int, height: int, least: float, row: list[float]) -> tuple[float, float, float, float]:
+def random_crop(
+    width: int, height: int, least: float, row: list[float]
+) -> tuple[float, float, float, float]:
     """Return a box (left, top, right, bottom) of at least a share of the area.
 
     Its aspect ratio is between 3:4 and 4:3, or that of a wider or taller image if it would not fit into it otherwise.
@@ -303,7 +331,10 @@ def open_image(image: ImageLike) -> Image.Image:
     if isinstance(image, io.IOBase):
         image = image.read()
     if isinstance(image, bytes):
-        with _naming_bad_images(f"an image of {len(image)} bytes"), Image.open(io.BytesIO(image)) as file:
+        with (
+            _naming_bad_images(f"an image of {len(image)} bytes"),
+            Image.open(io.BytesIO(image)) as file,
+        ):
             return _upright(file)
     if isinstance(image, np.ndarray):
         return _from_array(image)
@@ -340,7 +371,9 @@ def _upright(image: Image.Image) -> Image.Image:
 def _check_edges(width: int, height: int) -> None:
     """Raise for an image with an edge so long that nothing can be seen in it."""
     if max(width, height) > LONGEST_EDGE:
-        raise InputError(f"its size is {width} x {height} pixels: expected edges of at most {LONGEST_EDGE:,} pixels")
+        raise InputError(
+            f"its size is {width} x {height} pixels: expected edges of at most {LONGEST_EDGE:,} pixels"
+        )
 
 
 @contextmanager
@@ -350,15 +383,26 @@ def _naming_bad_images(name: str) -> Iterator[None]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)  # from half the size on that PIL refuses
+            # from half the size on that PIL refuses
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield
-    except UnidentifiedImageError as error:  # its message repeats the name, or shows an address in memory
+    except (
+        UnidentifiedImageError
+    ) as error:  # its message repeats the name, or shows an address in memory
         raise DataError(f"{name} cannot be read as an image: its format is unknown") from error
     except (
-        OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, zipfile.BadZipFile, KeyError,
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        struct.error,
+        zlib.error,
+        zipfile.BadZipFile,
+        KeyError,
         NotImplementedError,  # an unusual compression in a zip file
-        Image.DecompressionBombError, Image.DecompressionBombWarning,
-    ) as error:  # fmt: skip
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
         raise DataError(f"{name} cannot be read as an image: {error}") from error
 
 
@@ -380,7 +424,9 @@ def _unpacked(path: Path, name: str) -> io.BytesIO:
     if entry.flag_bits & ENCRYPTED:
         raise DataError("it is encrypted: expected a zip file without a password")
     if entry.file_size > UNPACKED:
-        raise DataError(f"it has {entry.file_size:,} bytes when unpacked: expected at most {UNPACKED:,}")
+        raise DataError(
+            f"it has {entry.file_size:,} bytes when unpacked: expected at most {UNPACKED:,}"
+        )
     with opened.open(entry) as file:
         return io.BytesIO(file.read(entry.file_size))
 
@@ -390,7 +436,8 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
     return _opened(path, stat.st_mtime_ns, stat.st_size)
 
 
-@lru_cache(maxsize=4)  # the directory of a zip file is read once per process, until the file changes
+# the directory of a zip file is read once per process, until the file changes
+@lru_cache(maxsize=4)
 def _opened(path: Path, changed: int, size: int) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
@@ -425,7 +472,9 @@ class LabelledImages:
             yield [self.opened(i) for i in range(first, min(first + rows, len(self.labels)))]
 
 
-def labelled_files(root: Path, files: Sequence[ImageFile], labels: Sequence[str] | None = None) -> LabelledImages:
+def labelled_files(
+    root: Path, files: Sequence[ImageFile], labels: Sequence[str] | None = None
+) -> LabelledImages:
     """Return image files of a folder or zip file as labelled images.
 
     Args:
@@ -435,4 +484,6 @@ def labelled_files(root: Path, files: Sequence[ImageFile], labels: Sequence[str]
     """
     named = [file.label for file in files] if labels is None else labels
     names = [file.name for file in files]
-    return LabelledImages(labels=named, opened=lambda i: read_image(str(root), names[i]), names=names)
+    return LabelledImages(
+        labels=named, opened=lambda i: read_image(str(root), names[i]), names=names
+    )

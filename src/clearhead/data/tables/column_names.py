@@ -35,7 +35,9 @@ def is_language(name: str) -> bool:
     parts = re.split(r"[_-]", name.lower())
     known = [part in LANGUAGES for part in parts]
     others = [part for part, yes in zip(parts, known, strict=True) if not yes]
-    return len(parts) <= 2 and any(known) and all(part in USUAL or len(part) == 2 for part in others)
+    return (
+        len(parts) <= 2 and any(known) and all(part in USUAL or len(part) == 2 for part in others)
+    )
 
 
 def language_of(name: str) -> str | None:

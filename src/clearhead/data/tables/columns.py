@@ -46,13 +46,18 @@ class TwoColumns:
             else:
                 self.empty += 1
         if self.empty and not rows:
-            raise DataError(f"{self.table.path}: no row has a value in {self.first!r} and in {self.second!r}")
+            raise DataError(
+                f"{self.table.path}: no row has a value in {self.first!r} and in {self.second!r}"
+            )
 
 
 def open_columns(
-    path: Path, roles: tuple[Role, Role], wanted: tuple[str | None, str | None] = (None, None), *,
+    path: Path,
+    roles: tuple[Role, Role],
+    wanted: tuple[str | None, str | None] = (None, None),
+    *,
     header: bool | None = None,
-) -> TwoColumns:  # fmt: skip
+) -> TwoColumns:
     """Open a table, and choose two of its columns.
 
     Args:
@@ -97,7 +102,9 @@ def two_columns(
     if len(table.columns) == 2 and found.count(None) == 1:
         i = found.index(None)
         found[i] = next(name for name in table.columns if name != found[1 - i])
-    first, second = (name or table.column(None, *role.usual) for name, role in zip(found, roles, strict=True))
+    first, second = (
+        name or table.column(None, *role.usual) for name, role in zip(found, roles, strict=True)
+    )
     if first == second:
         raise DataError(
             f"{table.path}: {roles[0].option} and {roles[1].option} are both the column {first!r}: expected two of "

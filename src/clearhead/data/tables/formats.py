@@ -50,7 +50,9 @@ def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(f"{source.path}:{begins}: {_explained(str(error), delimiter)}") from error
+            raise DataError(
+                f"{source.path}:{begins}: {_explained(str(error), delimiter)}"
+            ) from error
         if fields:
             yield begins, [field.replace("\r\n", "\n") for field in fields]
 
@@ -125,8 +127,15 @@ def looks_like_labels(values: Sequence[str]) -> bool:
 
 def _shorter(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     """Return whether names are shorter than the texts below them, in the columns that have no labels."""
-    others = [(name, column) for name, column in zip(first, columns, strict=True) if not looks_like_labels(column)]
-    return all(len(name.split()) < sum(len(text.split()) for text in column) / len(column) for name, column in others)
+    others = [
+        (name, column)
+        for name, column in zip(first, columns, strict=True)
+        if not looks_like_labels(column)
+    ]
+    return all(
+        len(name.split()) < sum(len(text.split()) for text in column) / len(column)
+        for name, column in others
+    )
 
 
 def named_columns(source: Source, line: int, header: Sequence[str]) -> tuple[str, ...]:
@@ -143,7 +152,11 @@ def named_columns(source: Source, line: int, header: Sequence[str]) -> tuple[str
 
 
 def read_fields(
-    source: Source, read: Callable[[Source, str], Iterator[Fields]], delimiter: str, columns: tuple[str, ...], skip: int
+    source: Source,
+    read: Callable[[Source, str], Iterator[Fields]],
+    delimiter: str,
+    columns: tuple[str, ...],
+    skip: int,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows after the header by column, each with its line; raises for one of another number of columns."""
     for line, fields in islice(read(source, delimiter), skip, None):
@@ -243,7 +256,8 @@ class _Reading:
     def __init__(self, source: Source) -> None:
         self.source, self.parts, self.decoder = source, source.text(), json.JSONDecoder()
         self.buffer, self.at, self.ended = "", 0, False
-        self.line, self.column = 1, 0  # the line of the place `counted`, and the characters of it before the buffer
+        # the line of the place `counted`, and the characters of it before the buffer
+        self.line, self.column = 1, 0
         self.counted = 0
 
     def next_character(self) -> str:
@@ -271,7 +285,9 @@ class _Reading:
                 self._count(error.pos)
                 column = error.pos - self.buffer.rfind("\n", 0, error.pos)
                 column += self.column if "\n" not in self.buffer[: error.pos] else 0
-                raise DataError(f"{self.source.path}:{self.line}: column {column}: not JSON: {error.msg}") from error
+                raise DataError(
+                    f"{self.source.path}:{self.line}: column {column}: not JSON: {error.msg}"
+                ) from error
             except (RecursionError, ValueError) as error:
                 raise DataError(f"{self.source.path}:{line}: {_too_large(error)}") from error
 
@@ -286,7 +302,12 @@ class _Reading:
             feed = self.buffer.rfind("\n", 0, self.at)
             self.column = self.at - feed - 1 if feed >= 0 else self.column + self.at
             text, _ = next(self.parts, ("", 0))
-            self.buffer, self.at, self.counted, self.ended = self.buffer[self.at :] + text, 0, 0, not text
+            self.buffer, self.at, self.counted, self.ended = (
+                self.buffer[self.at :] + text,
+                0,
+                0,
+                not text,
+            )
 
     def _count(self, place: int) -> None:
         """Let `line` be that of a place in the buffer."""
@@ -303,7 +324,9 @@ def _too_large(error: Exception) -> str:
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        kind = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+        kind = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}.get(
+            type(value), "a number"
+        )
         raise DataError(f'{where}: expected an object like {{"text": "..."}}, got {kind}')
     return value
 

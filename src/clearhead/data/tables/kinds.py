@@ -32,7 +32,8 @@ class Guess:
     kind: Kind
     options: dict[str, Any]  # for the [data] section: the columns by the options that name them
     why: str
-    more: tuple[str, ...] = ()  # columns whose texts continue those of the first, as input does instruction
+    # columns whose texts continue those of the first, as input does instruction
+    more: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -50,12 +51,22 @@ def named_kind(given: Mapping[str, Any]) -> Kind | None:
         >>> named_kind({"text": "utterance", "label": "intent"}), named_kind({"header": True})
         ('labelled', None)
     """
-    named = {kind: [option for option in options if option in given] for kind, options in COLUMNS.items()}
-    kinds: list[Kind] = [kind for kind, options in named.items() if options or given.get("name") == kind]
+    named = {
+        kind: [option for option in options if option in given] for kind, options in COLUMNS.items()
+    }
+    kinds: list[Kind] = [
+        kind for kind, options in named.items() if options or given.get("name") == kind
+    ]
     if len(kinds) > 1:
-        words = [f"data.{option} = {given[option]}" for kind in kinds for option in named[kind] or ["name"]]
+        words = [
+            f"data.{option} = {given[option]}"
+            for kind in kinds
+            for option in named[kind] or ["name"]
+        ]
         listed = [f"{kind} ({' and '.join(COLUMNS[kind])})" for kind in kinds]
-        raise DataError(f"{', '.join(words)}: expected columns of one kind of data, {' or '.join(listed)}")
+        raise DataError(
+            f"{', '.join(words)}: expected columns of one kind of data, {' or '.join(listed)}"
+        )
     return kinds[0] if kinds else None
 
 
@@ -71,7 +82,11 @@ def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = N
     kind = named_kind(words)
     if kind is not None:
         columns = {option: str(words[option]) for option in COLUMNS[kind] if option in words}
-        return Guess(kind, _NAMED[kind](table, columns), "its columns are named so" if columns else "data.name says it")
+        return Guess(
+            kind,
+            _NAMED[kind](table, columns),
+            "its columns are named so" if columns else "data.name says it",
+        )
     for rule in _RULES:
         found = rule(table, rows)
         if found is not None:
@@ -84,7 +99,9 @@ def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = N
     )
 
 
-def candidates(table: Table, rows: Sequence[Row], found: Guess, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def candidates(
+    table: Table, rows: Sequence[Row], found: Guess, given: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
     """Return other columns that could be meant, by the option that would name them; none where the user named one.
 
     Args:
@@ -94,7 +111,11 @@ def candidates(table: Table, rows: Sequence[Row], found: Guess, given: Mapping[s
         given: Options of the [data] section that name columns.
     """
     read = {*found.columns, *found.more}
-    others = [name for name in table.columns if name not in read and name.lower() not in (*OTHERS, "system")]
+    others = [
+        name
+        for name in table.columns
+        if name not in read and name.lower() not in (*OTHERS, "system")
+    ]
     labels = tuple(name for name in others if _is_label(name, rows))
     texts = tuple(name for name in others if name not in labels and _has_texts(name, rows))
     by_option = {option: labels if option == "label" else texts for option in COLUMNS[found.kind]}
@@ -118,7 +139,10 @@ def _named_pairs(table: Table, columns: dict[str, str]) -> dict[str, Any]:
 def _named_chats(table: Table, columns: dict[str, str]) -> dict[str, Any]:
     if "prompt" in columns or "answer" in columns:
         prompt, answer = columns.get("prompt"), columns.get("answer")
-        return {"prompt": table.column(prompt, *QUESTIONS), "answer": table.column(answer, *ANSWERS)}
+        return {
+            "prompt": table.column(prompt, *QUESTIONS),
+            "answer": table.column(answer, *ANSWERS),
+        }
     return {"messages": table.column(columns.get("messages"), *LISTS)}
 
 
@@ -129,8 +153,11 @@ def _named_text(table: Table, columns: dict[str, str]) -> dict[str, Any]:
 
 # By kind: all its columns, given those that the user names.
 _NAMED: dict[Kind, Callable[[Table, dict[str, str]], dict[str, Any]]] = {
-    "labelled": _named_labelled, "pairs": _named_pairs, "chats": _named_chats, "text": _named_text,
-}  # fmt: skip
+    "labelled": _named_labelled,
+    "pairs": _named_pairs,
+    "chats": _named_chats,
+    "text": _named_text,
+}
 
 
 def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
@@ -141,7 +168,12 @@ def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
     if prompt and answer:
         options, more = {"prompt": prompt, "answer": answer}, question_parts(table, prompt)
         asked = ", ".join((prompt, *more))
-        return Guess("chats", options, f"the columns {asked} and {answer} are a question and its answer", more)
+        return Guess(
+            "chats",
+            options,
+            f"the columns {asked} and {answer} are a question and its answer",
+            more,
+        )
     return None
 
 
@@ -151,7 +183,9 @@ def _pairs(table: Table, rows: Sequence[Row]) -> Guess | None:
     if not (source and target) and len(languages) == 2:
         source, target = languages
     if source and target:
-        return _pair(source, target, f"the columns {source} and {target} are texts and their translations")
+        return _pair(
+            source, target, f"the columns {source} and {target} are texts and their translations"
+        )
     return None
 
 
@@ -161,7 +195,11 @@ def _labelled(table: Table, rows: Sequence[Row]) -> Guess | None:
     if text and not label and len(others) == 1 and _is_label(others[0], rows):
         label = others[0]
     if text and label:
-        return Guess("labelled", {"text": text, "label": label}, f"the columns {text} and {label} are texts and labels")
+        return Guess(
+            "labelled",
+            {"text": text, "label": label},
+            f"the columns {text} and {label} are texts and labels",
+        )
     return None
 
 
@@ -169,7 +207,11 @@ def _texts(table: Table, rows: Sequence[Row]) -> Guess | None:
     text = table.columns[0] if len(table.columns) == 1 else _named(table, TEXTS)
     if text is None:
         return None
-    return Guess("text", {"column": text}, f"the column {text} has texts, and no other has labels or translations")
+    return Guess(
+        "text",
+        {"column": text},
+        f"the column {text} has texts, and no other has labels or translations",
+    )
 
 
 def _two(table: Table, rows: Sequence[Row]) -> Guess | None:
@@ -189,7 +231,11 @@ def _two(table: Table, rows: Sequence[Row]) -> Guess | None:
         why = f"the column {second} has few different values, which are short"
         return Guess("labelled", {"text": first, "label": second}, why)
     if _all_are(str, second, rows):
-        return _pair(first, second, f"the columns {first} and {second} are two texts, of which none is a label")
+        return _pair(
+            first,
+            second,
+            f"the columns {first} and {second} are two texts, of which none is a label",
+        )
     return None
 
 
@@ -198,7 +244,13 @@ def _pair(source: str, target: str, why: str) -> Guess:
 
 
 # The first rule that finds something decides.
-_RULES: tuple[Callable[[Table, Sequence[Row]], Guess | None], ...] = (_chats, _pairs, _labelled, _texts, _two)
+_RULES: tuple[Callable[[Table, Sequence[Row]], Guess | None], ...] = (
+    _chats,
+    _pairs,
+    _labelled,
+    _texts,
+    _two,
+)
 
 
 def _named(table: Table, usual: Sequence[str]) -> str | None:
@@ -218,7 +270,9 @@ def _all_are(kind: type | UnionType, column: str, rows: Sequence[Row]) -> bool:
 
 def _has_texts(column: str, rows: Sequence[Row]) -> bool:
     """Whether a column has texts, of more than a word on average."""
-    return _all_are(str, column, rows) and sum(len(text.split()) for text in _given(column, rows)) > len(rows)
+    return _all_are(str, column, rows) and sum(
+        len(text.split()) for text in _given(column, rows)
+    ) > len(rows)
 
 
 def _names_class(value: Any) -> bool:
@@ -234,5 +288,9 @@ def _is_label(column: str, rows: Sequence[Row]) -> bool:
     values = [str(value) for value in given]
     different, words = len(set(values)), sum(len(value.split()) for value in values)
     if different == len(values):  # none is there twice
-        return different <= 2 and words == len(values) and all(value[-1:].isalnum() for value in values)
+        return (
+            different <= 2
+            and words == len(values)
+            and all(value[-1:].isalnum() for value in values)
+        )
     return words < WORDS * len(values) and different <= min(CLASSES, max(2, len(values) // 2))

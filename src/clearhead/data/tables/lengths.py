@@ -53,7 +53,9 @@ class Measured:
         if not all(text.strip() for text in values.values()) or label == "":
             self.empty += 1
             return
-        key = blake2b("\0".join(values.values()).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        key = blake2b(
+            "\0".join(values.values()).encode("utf-8", "surrogatepass"), digest_size=8
+        ).digest()
         self.duplicates += key in self._seen
         self._seen.add(key)
         if label is not None and (label in self.labels or len(self.labels) < CLASSES):
@@ -70,7 +72,10 @@ class Measured:
     def lengths(self) -> dict[str, dict[str, Lengths]]:
         """Return the lengths by column and unit."""
         self._finish()
-        found = {name: {u: _lengths(x) for u, x in units.items() if len(x)} for name, units in self._sizes.items()}
+        found = {
+            name: {u: _lengths(x) for u, x in units.items() if len(x)}
+            for name, units in self._sizes.items()
+        }
         return {name: units for name, units in found.items() if units}
 
     def longer(self, limit: int, unit: str, more: Mapping[str, int]) -> int:
@@ -101,7 +106,10 @@ class Measured:
 
 def _lengths(sizes: Sequence[int]) -> Lengths:
     ordered = np.sort(np.asarray(sizes))
-    at: Callable[[float], Any] = lambda share: int(ordered[min(int(share * len(ordered)), len(ordered) - 1)])  # noqa: E731
+
+    def at(share: float) -> int:
+        return int(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
+
     return Lengths(median=at(0.5), most=at(0.95), largest=int(ordered[-1]))
 
 
@@ -137,12 +145,17 @@ class Longer(Cut):
     """Texts whose lengths are measured: in words, or in tokens with the special ones around them."""
 
     def __init__(self, context: int, kind: str, special: Mapping[str, int] | None) -> None:
-        self.context, self.kind, self.special = context, kind, special  # special: tokens around a text, by column
+        # special: tokens around a text, by column
+        self.context, self.kind, self.special = context, kind, special
 
     def told(self, measured: Measured) -> str:
         unit = "words" if self.special is None else "tokens"
         number = measured.longer(self.context, unit, self.special or {})
-        note = "; a word is a token or more, which --tokens FOLDER counts" if self.special is None else ""
+        note = (
+            "; a word is a token or more, which --tokens FOLDER counts"
+            if self.special is None
+            else ""
+        )
         return f"{_share(number, measured)} have more than {self.context} {unit}: {LONG[self.kind]}{note}"
 
 
@@ -165,7 +178,9 @@ class LongChats(Cut):
         )
 
 
-def what_is_cut(guessed: Guess, table: Table | None, context: int | None, tokens: str | None, root: Path | None) -> Cut:
+def what_is_cut(
+    guessed: Guess, table: Table | None, context: int | None, tokens: str | None, root: Path | None
+) -> Cut:
     """Return the counter of rows that a context would cut.
 
     Args:
@@ -183,15 +198,20 @@ def what_is_cut(guessed: Guess, table: Table | None, context: int | None, tokens
         return Longer(context, guessed.kind, None)
     if guessed.kind == "pairs":
         pair, special = open_pair(tokens, root)
-        read = len(decoder_prompt(pair, special)) + len(pair.written("")) - 1  # the last token is written, not read
+        # the last token is written, not read
+        read = len(decoder_prompt(pair, special)) + len(pair.written("")) - 1
         sizes = {"source": len(pair.read("")), "target": read}
-        return Longer(context, "pairs", {guessed.options[side]: size for side, size in sizes.items()})
+        return Longer(
+            context, "pairs", {guessed.options[side]: size for side, size in sizes.items()}
+        )
     folder = find_tokenizer(tokens, root)
     tokenizer: Tokenizer = open_tokenizer(tokens, folder)
     template = read_template(folder)
     if guessed.kind == "chats" and template is not None:
         names = token_names(read_special(folder, tokenizer), tokenizer)
-        columns = Columns(**{option: guessed.options.get(option) for option in ("messages", "prompt", "answer")})
+        columns = Columns(
+            **{option: guessed.options.get(option) for option in ("messages", "prompt", "answer")}
+        )
         rendering = Rendering(template, names, tokenizer, context)
         return LongChats(context, rendering, message_reader(table, columns))
     around = len(with_special(tokenizer, tokenizer.encode(""))) if guessed.kind == "labelled" else 0

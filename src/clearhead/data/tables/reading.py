@@ -46,7 +46,11 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for folder in sorted(path.iterdir()):
         if folder.is_dir() and not folder.name.startswith("."):
-            files = sorted(file for file in folder.iterdir() if file.is_file() and bare_suffix(file) in SUFFIXES)
+            files = sorted(
+                file
+                for file in folder.iterdir()
+                if file.is_file() and bare_suffix(file) in SUFFIXES
+            )
             files = [file for file in files if file.stat().st_size]
             found |= {folder.name: files} if files else {}
     return found if len(found) > 1 else {}
@@ -56,7 +60,9 @@ def labelled_texts(path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield the text of each file and the name of its folder as its label; raises if there are no such folders."""
     found = class_folders(path)
     if not found:
-        raise DataError(f"{path} is a folder: expected a file, or folders inside with the texts of one class each")
+        raise DataError(
+            f"{path} is a folder: expected a file, or folders inside with the texts of one class each"
+        )
     for label, files in found.items():
         for file in files:
             yield file, {"text": "".join(text for text, _ in Source(file).text()), "label": label}
@@ -87,7 +93,9 @@ class Row:
         """Return a value that must be text."""
         value = self.values[column]
         if not isinstance(value, str):
-            raise DataError(f"{self.where}: the column {column!r} is {_described(value)}: expected text")
+            raise DataError(
+                f"{self.where}: the column {column!r} is {_described(value)}: expected text"
+            )
         return whole_characters(value, f"{self.where}: the column {column!r}")
 
     def has(self, column: str) -> bool:
@@ -148,7 +156,9 @@ class Table:
                         f"{nearest(column, map(str, row.values))}"
                     )
                 if not row.has(column):
-                    raise DataError(f"{row.where}: the column {column!r} is empty: expected a value")
+                    raise DataError(
+                        f"{row.where}: the column {column!r} is empty: expected a value"
+                    )
             yield row
 
     def usual(self, *names: str, taken: str | None = None) -> str | None:
@@ -175,7 +185,11 @@ class Table:
         if wanted is not None:
             if wanted in self.columns:
                 return wanted
-            hint = "" if self.header else "; the first row was not taken for a header: header = true says that it is"
+            hint = (
+                ""
+                if self.header
+                else "; the first row was not taken for a header: header = true says that it is"
+            )
             raise DataError(
                 f"{self.path}: there is no column {wanted!r}: expected one of {listed}{nearest(wanted, self.columns)}"
                 f"{hint}"
@@ -216,25 +230,42 @@ def _tsv(path: Path, header: bool | None, named: Collection[str]) -> Table:
 
 
 def _delimited(
-    name: str, source: Source, read: Callable[..., Any], delimiter: str, header: bool | None, named: Collection[str]
+    name: str,
+    source: Source,
+    read: Callable[..., Any],
+    delimiter: str,
+    header: bool | None,
+    named: Collection[str],
 ) -> Table:
     sample = list(islice(read(source, delimiter), SAMPLE + 1))
     if not sample:
         raise DataError(f"{source.path} is empty: expected rows")
     line, first = sample[0]
     headed = has_header([fields for _, fields in sample], named) if header is None else header
-    columns = named_columns(source, line, first) if headed else tuple(str(i) for i in range(1, len(first) + 1))
+    columns = (
+        named_columns(source, line, first)
+        if headed
+        else tuple(str(i) for i in range(1, len(first) + 1))
+    )
     if headed and len(sample) == 1:
-        raise DataError(f"{source.path} has only a header, {DELIMITERS[delimiter]}-separated: expected rows below it")
+        raise DataError(
+            f"{source.path} has only a header, {DELIMITERS[delimiter]}-separated: expected rows below it"
+        )
 
     def rows() -> Iterator[Row]:
         for number, values in read_fields(source, read, delimiter, columns, int(headed)):
             yield Row(values, f"{source.path}:{number}")
 
     return Table(
-        source.path, name, columns, rows, source.encoding, delimiter, headed,
+        source.path,
+        name,
+        columns,
+        rows,
+        source.encoding,
+        delimiter,
+        headed,
         share_read=lambda: source.position / source.size,
-    )  # fmt: skip
+    )
 
 
 def _json_lines(path: Path, header: bool | None, named: Collection[str]) -> Table:
@@ -245,15 +276,23 @@ def _json_list(path: Path, header: bool | None, named: Collection[str]) -> Table
     return _json("json", path, read_json_list)
 
 
-def _json(name: str, path: Path, read: Callable[[Source], Iterator[tuple[int, dict[str, Any]]]]) -> Table:
+def _json(
+    name: str, path: Path, read: Callable[[Source], Iterator[tuple[int, dict[str, Any]]]]
+) -> Table:
     source = Source(path)
-    columns = dict.fromkeys(key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values))
+    columns = dict.fromkeys(
+        key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values)
+    )
     if not columns:
         raise DataError(f"{path} has no rows: expected objects with values")
     return Table(
-        path, name, tuple(columns), lambda: (Row(_unfolded(values), f"{path}:{line}") for line, values in read(source)),
-        source.encoding, share_read=lambda: source.position / source.size,
-    )  # fmt: skip
+        path,
+        name,
+        tuple(columns),
+        lambda: (Row(_unfolded(values), f"{path}:{line}") for line, values in read(source)),
+        source.encoding,
+        share_read=lambda: source.position / source.size,
+    )
 
 
 def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
@@ -276,8 +315,11 @@ def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
 def _class_folders(path: Path) -> Table:
     next(labelled_texts(path))  # raises if there are none
     return Table(
-        path, "text", ("text", "label"), lambda: (Row(values, str(file)) for file, values in labelled_texts(path))
-    )  # fmt: skip
+        path,
+        "text",
+        ("text", "label"),
+        lambda: (Row(values, str(file)) for file, values in labelled_texts(path)),
+    )
 
 
 def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +330,8 @@ def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
     inside = values.get(FOLDED)
     if isinstance(inside, dict):
         values = {key: value for key, value in values.items() if key != FOLDED} | inside
-    return {key: None if value != value else value for key, value in values.items()}  # NaN alone is not equal to itself
+    # NaN alone is not equal to itself
+    return {key: None if value != value else value for key, value in values.items()}
 
 
 def whole_characters(text: str, where: str) -> str:
@@ -303,7 +346,13 @@ def whole_characters(text: str, where: str) -> str:
 
 def _described(value: Any) -> str:
     """Return what kind of value this is, with it if it is short."""
-    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+    }
     kind = kinds.get(type(value), f"a value of the type {type(value).__name__}")
     return f"{kind}, {value!r}" if len(repr(value)) < 30 else kind
 

@@ -17,7 +17,11 @@ from ..files import DataError
 
 CHUNK = 1 << 20  # bytes that are read at once
 LONGEST = 1 << 26  # largest number of characters in a line, so that memory is bounded
-DECOMPRESSORS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+DECOMPRESSORS: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 # The longer marks first: that of UTF-32 begins with that of UTF-16.
 MARKS = (
@@ -34,7 +38,9 @@ def open_bytes(path: Path) -> BufferedIOBase:
     if path.is_dir():
         raise DataError(f"{path} is a folder: expected a file")
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} is a pipe or a device, which can be read only once: expected a file")
+        raise DataError(
+            f"{path} is a pipe or a device, which can be read only once: expected a file"
+        )
     return cast(BufferedIOBase, DECOMPRESSORS.get(path.suffix.lower(), open)(path, "rb"))
 
 
@@ -51,7 +57,8 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.position = 0.0  # bytes of the file, as it is on disk, that have been read; of lines, those yielded so far
+        # bytes of the file, as it is on disk, that have been read; of lines, those yielded so far
+        self.position = 0.0
         with open_bytes(path):  # raises for a folder and a missing file
             self.size = path.stat().st_size
         begin = next(self.chunks(), b"")
@@ -63,15 +70,22 @@ class Source:
         """Yield the decompressed bytes of the file, some at a time."""
         suffix = self.path.suffix.lower()
         try:
-            with self.path.open("rb") as raw, DECOMPRESSORS.get(suffix, lambda file, mode: file)(raw, "rb") as file:
+            with (
+                self.path.open("rb") as raw,
+                DECOMPRESSORS.get(suffix, lambda file, mode: file)(raw, "rb") as file,
+            ):
                 while data := file.read(CHUNK):
                     self.position = raw.tell()
                     yield data
         except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-            raise DataError(f"{self.path} is not a complete {NAMES[suffix]} file: {error}") from error
+            raise DataError(
+                f"{self.path} is not a complete {NAMES[suffix]} file: {error}"
+            ) from error
         except OSError as error:
             if error.errno is None and suffix in NAMES:  # bz2 raises it for what is no bzip2 file
-                raise DataError(f"{self.path} is not a complete {NAMES[suffix]} file: {error}") from error
+                raise DataError(
+                    f"{self.path} is not a complete {NAMES[suffix]} file: {error}"
+                ) from error
             raise
 
     def text(self) -> Iterator[tuple[str, int]]:

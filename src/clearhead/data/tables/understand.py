@@ -67,13 +67,15 @@ class Understood:
     read: int  # of which this many were read
     sampled: bool  # whether only a part was read, so that `rows` is an estimate
     first: tuple[dict[str, Any], ...]  # the first rows
-    lengths: dict[str, dict[str, Lengths]]  # by column, and by unit: characters, words, and tokens if they are given
+    # by column, and by unit: characters, words, and tokens if they are given
+    lengths: dict[str, dict[str, Lengths]]
     labels: dict[str, int]  # the number of rows of each label, most frequent first
     empty: int  # rows of which a needed value is empty
     duplicates: int  # rows whose texts are those of an earlier row
     split: str  # how training and validation are divided
     cut: str  # what a context would cut, if one is given
-    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other columns, by the option to name them
+    # other columns, by the option to name them
+    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -82,7 +84,9 @@ class Understood:
     @property
     def chosen(self) -> str:
         """The columns that are read, in words, by what they are for: text = review, label = stars."""
-        return columns_told({name: value for name, value in self.options.items() if name in COLUMNS[self.kind]})
+        return columns_told(
+            {name: value for name, value in self.options.items() if name in COLUMNS[self.kind]}
+        )
 
     @property
     def other_columns(self) -> str:
@@ -93,9 +97,13 @@ class Understood:
 
 
 def understand(
-    path: str | Path, root: Path | None = None, *, tokens: str | None = None, context: int | None = None,
+    path: str | Path,
+    root: Path | None = None,
+    *,
+    tokens: str | None = None,
+    context: int | None = None,
     given: Mapping[str, Any] | None = None,
-) -> Understood:  # fmt: skip
+) -> Understood:
     """Read a file or folder of data, as far as needed, and say what it is.
 
     Args:
@@ -125,7 +133,9 @@ def understand(
     paths |= {} if valid is None else {"valid_path": str(valid)}
     words = dict(given or {})
     by_class = place.is_dir() and named_kind(words) == "labelled"
-    found = _text(place) if place.is_dir() and not by_class else _table(place, words) or _text(place)
+    found = (
+        _text(place) if place.is_dir() and not by_class else _table(place, words) or _text(place)
+    )
     guessed = found.guessed
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
@@ -138,16 +148,28 @@ def understand(
     header = {"header": words["header"]} if "header" in words else {}
     table = found.table
     return Understood(
-        path=str(path), files=(str(place), *([str(valid)] if valid else [])), format=table.format if table else "text",
-        encoding=found.encoding, delimiter=table.delimiter if table else None,
-        header=table.header if table and table.delimiter else None, columns=table.columns if table else (),
-        kind=guessed.kind, why=guessed.why,
+        path=str(path),
+        files=(str(place), *([str(valid)] if valid else [])),
+        format=table.format if table else "text",
+        encoding=found.encoding,
+        delimiter=table.delimiter if table else None,
+        header=table.header if table and table.delimiter else None,
+        columns=table.columns if table else (),
+        kind=guessed.kind,
+        why=guessed.why,
         options={"name": guessed.kind, **paths, **guessed.options, **header, **more},
-        rows=rows, read=measured.rows, sampled=not found.ended, first=tuple(first), lengths=measured.lengths(),
-        labels=dict(measured.labels.most_common()), empty=measured.empty, duplicates=measured.duplicates,
-        split=_split(guessed.kind, rows, measured, valid), cut=cut.told(measured),
+        rows=rows,
+        read=measured.rows,
+        sampled=not found.ended,
+        first=tuple(first),
+        lengths=measured.lengths(),
+        labels=dict(measured.labels.most_common()),
+        empty=measured.empty,
+        duplicates=measured.duplicates,
+        split=_split(guessed.kind, rows, measured, valid),
+        cut=cut.told(measured),
         candidates=found.candidates,
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -160,7 +182,8 @@ class Found:
     share_read: Any  # () -> float
     table: Table | None = None
     ended: bool = False  # whether all of it has been read
-    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)  # other columns, by the option to name them
+    # other columns, by the option to name them
+    candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
@@ -176,9 +199,13 @@ def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
         raise DataError(f"{path} has no rows")
     guessed = guess(table, sample, given)
     return Found(
-        guessed, chain(sample, reading), table.encoding, table.share_read, table,
+        guessed,
+        chain(sample, reading),
+        table.encoding,
+        table.share_read,
+        table,
         candidates=candidates(table, sample, guessed, given),
-    )  # fmt: skip
+    )
 
 
 def _text(path: Path) -> Found:
@@ -189,7 +216,11 @@ def _text(path: Path) -> Found:
     why = "it is a text file without columns"
     if path.is_dir():
         why = f"the folder has {counted(len(files), 'text file')}"
-        why += "; data.name=labelled takes the folders inside for labels" if class_folders(path) else ""
+        why += (
+            "; data.name=labelled takes the folders inside for labels"
+            if class_folders(path)
+            else ""
+        )
     lines = (
         Row({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
         for source in sources
@@ -249,10 +280,16 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
         pair, _ = open_pair(tokens, root)
         return {guessed.options["source"]: pair.source, guessed.options["target"]: pair.target}
     tokenizer = open_tokenizer(tokens, find_tokenizer(tokens, root))
-    return {name: tokenizer for name in guessed.columns or ("line",) if name != guessed.options.get("label")}
+    return {
+        name: tokenizer
+        for name in guessed.columns or ("line",)
+        if name != guessed.options.get("label")
+    }
 
 
-def _measure(found: Found, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage) -> None:
+def _measure(
+    found: Found, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage
+) -> None:
     """Read the rows, up to the limits."""
     label = found.guessed.options.get("label")
     columns = [name for name in found.guessed.columns if name != label] or ["line"]
@@ -263,10 +300,15 @@ def _measure(found: Found, measured: Measured, cut: Cut, first: list[dict[str, A
         told = None if label is None else "" if values.get(label) is None else row.label(label)
         texts = {name: _as_text(row, name) for name in columns}
         more = [text for name in found.guessed.more if (text := _as_text(row, name))]
-        measured.add(texts | {columns[0]: "\n".join([texts[columns[0]], *more])} if more else texts, told)
+        measured.add(
+            texts | {columns[0]: "\n".join([texts[columns[0]], *more])} if more else texts, told
+        )
         cut.add(row)
         if measured.rows % EVERY == 0:
-            stage("reading", max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS))
+            stage(
+                "reading",
+                max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS),
+            )
         if measured.rows >= ROWS or measured.characters >= CHARACTERS:
             found.ended = next(found.rows, None) is None
             return
@@ -285,7 +327,9 @@ def _as_text(row: Row, column: str) -> str:
     """Return a value as text; of a conversation, what its messages say."""
     value = row.values.get(column)
     if isinstance(value, list):
-        said: Iterable[Any] = (one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value)
+        said: Iterable[Any] = (
+            one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value
+        )
         return "\n".join(str(one) for one in said if one)
     return "" if value is None else row.text(column) if isinstance(value, str) else str(value)
 
@@ -332,7 +376,8 @@ class UnderstoodImages:
 
     path: str  # what was given
     images: int  # the number of images
-    labels: dict[str, int]  # the number of images of each class, most frequent first; none if some have no class
+    # the number of images of each class, most frequent first; none if some have no class
+    labels: dict[str, int]
     sizes: dict[str, int]  # width x height of the first images, most frequent first
     split: str  # how training and validation are divided
     options: dict[str, Any]  # a [data] section
@@ -374,9 +419,14 @@ def understand_images(
     opened = (read_image(str(image_root(place)), name) for name in good[:IMAGE_SAMPLE])
     sizes = Counter(f"{image.width} x {image.height}" for image in opened)
     return UnderstoodImages(
-        path=str(path), images=len(names), labels=dict(labels.most_common()), sizes=dict(sizes.most_common()),
-        split=_split_images(len(train), len(valid)), options={"name": "images", "path": str(path), **(given or {})}, bad=bad,
-    )  # fmt: skip
+        path=str(path),
+        images=len(names),
+        labels=dict(labels.most_common()),
+        sizes=dict(sizes.most_common()),
+        split=_split_images(len(train), len(valid)),
+        options={"name": "images", "path": str(path), **(given or {})},
+        bad=bad,
+    )
 
 
 def _split_images(train: int, valid: int) -> str:

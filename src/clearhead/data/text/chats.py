@@ -58,12 +58,15 @@ class Rendered:
 class Rendering:
     """Renders conversations with a chat template, up to `longest` tokens; counts those that do not fit."""
 
-    def __init__(self, template: str, names: Mapping[str, str], tokens: Tokenizer, longest: int) -> None:
+    def __init__(
+        self, template: str, names: Mapping[str, str], tokens: Tokenizer, longest: int
+    ) -> None:
         self.template, self.names, self.tokens, self.longest = template, names, tokens, longest
         self.shortened = self.left_out = self.unanswered = 0
         self._special = set(tokens.special_names.values())
         found = sorted(tokens.special_names, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")  # without names nothing matches
+        # without names nothing matches
+        self._pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")
 
     def answered(self, chat: Chat) -> Answered | None:
         """Return a conversation without the oldest turns that do not fit; None if its last turn does not fit."""
@@ -76,7 +79,9 @@ class Rendering:
 
         whole, first = rendered(begins[0]), 0
         if len(whole.ids) > self.longest:
-            first = bisect_left(begins, True, lo=1, key=lambda begin: len(rendered(begin).ids) <= self.longest)
+            first = bisect_left(
+                begins, True, lo=1, key=lambda begin: len(rendered(begin).ids) <= self.longest
+            )
         for begin in begins[first:]:
             ids, counted = self._ids(whole if begin == 0 else rendered(begin))
             if not counted.any():
@@ -111,11 +116,13 @@ class Rendering:
         rows: list[NDArray[np.int64]] = []
         while True:
             text, continues = "".join(parts), bool(rows)
-            places, at, done = self._special_places(text, ids), 0, 0  # at, done: ids and parts that are in rows
+            # at, done: ids and parts that are in rows
+            places, at, done = self._special_places(text, ids), 0, 0
             for end in accumulate(map(len, parts[:-1])):
                 prompt = self._prompt(text[:end], ids, places, continues=continues)
                 crossed = not np.array_equal(ids[: len(prompt)], prompt)
-                if crossed and not np.array_equal(ids[:at], prompt[:at]):  # it would change the part before, too
+                # it would change the part before, too
+                if crossed and not np.array_equal(ids[:at], prompt[:at]):
                     break
                 rows.append(prompt[at:])
                 at, done = len(prompt), done + 1
@@ -127,7 +134,12 @@ class Rendering:
             ids = self.tokens.continued("".join(parts), marked=True)
 
     def _prompt(
-        self, text: str, ids: NDArray[np.int64], places: list[tuple[int, int, str]], *, continues: bool
+        self,
+        text: str,
+        ids: NDArray[np.int64],
+        places: list[tuple[int, int, str]],
+        *,
+        continues: bool,
     ) -> NDArray[np.int64]:
         """Return the ids of the beginning of a text as a prompt; only what follows its last special token is encoded.
 
@@ -203,13 +215,18 @@ class ChatsConfig:
     valid_path: str | None = None  # such a table for validation; None: a share of the first
     share: float = 0.1  # share of the questions kept for validation, if there is no valid_path
     messages: str | None = None  # column of lists of messages; None: messages or conversations
-    prompt: str | None = None  # column of questions; None: prompt, question or instruction (with input)
+    # column of questions; None: prompt, question or instruction (with input)
+    prompt: str | None = None
     answer: str | None = None  # column of answers; None: answer, completion, response or output
-    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
-    longest: int = 1024  # largest number of tokens; longer conversations lose their oldest turns, or are left out
-    pack: bool = False  # put several conversations in a row, up to `longest` tokens, so that there is little padding
+    # whether the first row of a CSV or TSV file names the columns; None: recognised
+    header: bool | None = None
+    # largest number of tokens; longer conversations lose their oldest turns, or are left out
+    longest: int = 1024
+    # put several conversations in a row, up to `longest` tokens, so that there is little padding
+    pack: bool = False
     batch_tokens: int = 4096  # largest number of tokens per step, padding included
-    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
+    # rows are padded to multiples of this, so that there are few different widths
+    rounding: int = 8
     valid_most: int | None = None  # largest number of validation batches; None: all
 
     def __post_init__(self) -> None:
@@ -221,7 +238,9 @@ class ChatsConfig:
                 f"longest={self.longest}: expected 2 or more, and at most batch_tokens={self.batch_tokens}"
             )
         if self.messages is not None and (self.prompt or self.answer):
-            raise InputError("messages and prompt or answer: expected a column of messages, or two columns")
+            raise InputError(
+                "messages and prompt or answer: expected a column of messages, or two columns"
+            )
 
 
 class ChatRows(Bucketed):
@@ -239,9 +258,14 @@ class ChatRows(Bucketed):
                 "chat_template in tokenizer_config.json, as chat models have"
             )
         self.files = given_files(config.path, config.valid_path)
-        self.config, self.keys = config, ("ids", "targets", *(("documents", "at") if config.pack else ()))
+        self.config, self.keys = (
+            config,
+            ("ids", "targets", *(("documents", "at") if config.pack else ())),
+        )
         self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
-        rendering = Rendering(self.chat, token_names(special, self.tokens), self.tokens, config.longest)
+        rendering = Rendering(
+            self.chat, token_names(special, self.tokens), self.tokens, config.longest
+        )
         columns = columns_of(config)
         train = read_chats(locate(config.path, root), columns)
         if config.valid_path is None:
@@ -250,11 +274,18 @@ class ChatRows(Bucketed):
         else:
             valid = read_chats(locate(config.valid_path, root), columns)
         both = [
-            [row for some in in_parts(part.chats, "tokenizing") for chat in some if (row := rendering.answered(chat))]
+            [
+                row
+                for some in in_parts(part.chats, "tokenizing")
+                for chat in some
+                if (row := rendering.answered(chat))
+            ]
             for part in (train, valid)
         ]
         if not both[0]:
-            raise DataError(f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long")
+            raise DataError(
+                f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long"
+            )
         pad = 0 if special.pad is None else special.pad
         training, validation = (EncodedChats(rows, config, pad) for rows in both)
         self.special = _with_turn_end(special, both[0], self.tokens)
@@ -276,7 +307,9 @@ class EncodedChats:
         sizes_of = [[len(one.ids) for one in row] for row in parts]
         self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes_of])
         self.at = Ragged([np.concatenate([np.arange(size) for size in row]) for row in sizes_of])
-        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
+        self.buckets = Buckets(
+            self.ids.lengths, config.batch_tokens, config.rounding, config.longest
+        )
 
     def __len__(self) -> int:
         return len(self.ids.lengths)
@@ -286,9 +319,13 @@ class EncodedChats:
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen = whole[rows]
         width = min(
-            -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding, self.buckets.batch_widths[bucket]
+            -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding,
+            self.buckets.batch_widths[bucket],
         )
-        batch = {"ids": self.ids.padded(chosen, width, self.pad), "targets": self.targets.padded(chosen, width, IGNORE)}
+        batch = {
+            "ids": self.ids.padded(chosen, width, self.pad),
+            "targets": self.targets.padded(chosen, width, IGNORE),
+        }
         if self.packed:
             documents = self.documents.padded(chosen, width, -1)
             padding = documents.max(axis=1, keepdims=True) + 1
@@ -300,7 +337,8 @@ class EncodedChats:
 def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
     """Divide items among rows of at most `most`: the largest first, each into the fullest row that it fits into."""
     rows: list[list[int]] = []
-    room: list[list[int]] = [[] for _ in range(most + 1)]  # by free places: the rows that have so many
+    # by free places: the rows that have so many
+    room: list[list[int]] = [[] for _ in range(most + 1)]
     for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         free = next((n for n in range(sizes[i], most + 1) if room[n]), None)
         if free is None:
@@ -315,7 +353,9 @@ def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 def columns_of(config: ChatsConfig) -> Columns:
     """The columns that a config names."""
-    return Columns(messages=config.messages, prompt=config.prompt, answer=config.answer, header=config.header)
+    return Columns(
+        messages=config.messages, prompt=config.prompt, answer=config.answer, header=config.header
+    )
 
 
 def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
@@ -323,7 +363,9 @@ def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]
     questions = list(dict.fromkeys(chat.question for chat in chats))
     chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]
     kept = {question for question, u in zip(questions, chance, strict=True) if u < share}
-    return [one for one in chats if one.question not in kept], [one for one in chats if one.question in kept]
+    return [one for one in chats if one.question not in kept], [
+        one for one in chats if one.question in kept
+    ]
 
 
 def _content(chat: Chat) -> tuple[tuple[str, str], ...]:
@@ -334,22 +376,33 @@ def _with_turn_end(special: Special, rows: Sequence[Answered], tokens: Tokenizer
     """Add the special token that ends the answers to those that end a generated text."""
     names = set(tokens.special_names.values())
     turns = dict.fromkeys(int(row.last) for row in rows if int(row.last) in names)
-    return Special(pad=special.pad, start=special.start, ends=tuple(dict.fromkeys((*special.ends, *turns))))
+    return Special(
+        pad=special.pad, start=special.start, ends=tuple(dict.fromkeys((*special.ends, *turns)))
+    )
 
 
 def _described(
     config: ChatsConfig, train: Chats, valid: Chats, rendering: Rendering, counts: Sequence[int]
-) -> str:  # fmt: skip
+) -> str:
     """A sentence about the split, and about conversations that were left out or shortened."""
     source = config.valid_path or f"share = {config.share} of the different first questions"
     known = {_content(chat) for chat in train.chats}
     twice = sum(_content(chat) in known for chat in valid.chats)
     parts = [told(range(counts[0]), range(counts[1]), "conversation", source, twice)]
     for count, what in (
-        (train.unanswered + valid.unanswered + rendering.unanswered, "left out, which have no answer"),
+        (
+            train.unanswered + valid.unanswered + rendering.unanswered,
+            "left out, which have no answer",
+        ),
         (train.empty + valid.empty, "left out, which have an empty message"),
-        (rendering.shortened, f"without their oldest turns, to fit into longest={config.longest} tokens"),
-        (rendering.left_out, f"left out, whose last question and answer have more than {config.longest} tokens"),
+        (
+            rendering.shortened,
+            f"without their oldest turns, to fit into longest={config.longest} tokens",
+        ),
+        (
+            rendering.left_out,
+            f"left out, whose last question and answer have more than {config.longest} tokens",
+        ),
     ):
         if count:
             parts.append(f"{count:,} {what}")

@@ -19,8 +19,12 @@ from ..tables.reading import Row, Table, open_table, whole_characters
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 
 ROLES = {  # names of roles in files: ours
-    "system": "system", "user": "user", "assistant": "assistant", "human": "user", "gpt": "assistant"
-}  # fmt: skip
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "human": "user",
+    "gpt": "assistant",
+}
 LISTS = ("messages", "conversations")  # columns of lists of messages
 QUESTIONS = ("prompt", "question", "instruction")  # columns of questions
 ANSWERS = ("answer", "completion", "response", "output")  # and of answers
@@ -34,7 +38,8 @@ class Columns:
     messages: str | None = None
     prompt: str | None = None
     answer: str | None = None
-    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
+    # whether the first row of a CSV or TSV file names the columns; None: recognised
+    header: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,9 @@ class Chats:
 
     def take(self, messages: list[Message], where: str) -> Chat | None:
         """Add a conversation up to its last answer, and return it; without an answer it is counted, and left out."""
-        last = max((i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None)
+        last = max(
+            (i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None
+        )
         if last is None:
             self.unanswered += 1
             return None
@@ -78,7 +85,10 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     and counted; an unknown role, a second or a late system message, and anything that is no message raise.
     """
     given = [name for name in (columns.messages, columns.prompt, columns.answer) if name]
-    table, found = open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS]), Chats()
+    table, found = (
+        open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS]),
+        Chats(),
+    )
     messages = message_reader(table, columns)
     for row in table.rows():
         found.take(messages(row), row.where)
@@ -96,12 +106,18 @@ def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Messa
     if columns.messages is not None or (given is None and table.usual(*LISTS)):
         column = table.column(columns.messages, *LISTS)
         return lambda row: _messages(row, column)
-    prompt, answer = table.column(columns.prompt, *QUESTIONS), table.column(columns.answer, *ANSWERS)
+    prompt, answer = (
+        table.column(columns.prompt, *QUESTIONS),
+        table.column(columns.answer, *ANSWERS),
+    )
     parts, system_column = (prompt, *question_parts(table, prompt)), table.usual("system")
 
     def read(row: Row) -> list[Message]:
         question = "\n".join(text for name in parts if (text := _text(row, name)))
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": _text(row, answer)}]
+        messages = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": _text(row, answer)},
+        ]
         system = _text(row, system_column)
         return [*([{"role": "system", "content": system}] if system else []), *messages]
 
@@ -128,25 +144,35 @@ def _messages(row: Row, column: str) -> list[Message]:
             f"{row.where}: the column {column!r} has {type(given).__name__}: expected a list of messages, "
             'like [{"role": "user", "content": "Hello!"}]'
         )
-    messages = [_message(one, f"{row.where}: message {number}") for number, one in enumerate(given, 1)]
+    messages = [
+        _message(one, f"{row.where}: message {number}") for number, one in enumerate(given, 1)
+    ]
     if any(one["role"] == "system" for one in messages[1:]):
-        raise DataError(f"{row.where}: a system message that is not the first: expected one at most, at the beginning")
+        raise DataError(
+            f"{row.where}: a system message that is not the first: expected one at most, at the beginning"
+        )
     return messages
 
 
 def message_keys(given: Any) -> tuple[str, str] | None:
     """Return the keys of the role and of the text of a message; None if it is none."""
-    return next((keys for keys in KEYS if isinstance(given, Mapping) and set(keys) <= set(given)), None)
+    return next(
+        (keys for keys in KEYS if isinstance(given, Mapping) and set(keys) <= set(given)), None
+    )
 
 
 def _message(given: Any, where: str) -> Message:
     keys = message_keys(given)
     if keys is None:
-        raise DataError(f"{where} is {given!r:.100}: expected an object with role and content, or from and value")
+        raise DataError(
+            f"{where} is {given!r:.100}: expected an object with role and content, or from and value"
+        )
     role, content = (given[key] for key in keys)
     if not isinstance(role, str) or role not in ROLES:
         near = nearest(role, ROLES) if isinstance(role, str) else ""
-        raise DataError(f"{where}: {keys[0]} = {role!r:.100}: expected one of {', '.join(ROLES)}{near}")
+        raise DataError(
+            f"{where}: {keys[0]} = {role!r:.100}: expected one of {', '.join(ROLES)}{near}"
+        )
     if not isinstance(content, str):
         raise DataError(f"{where}: {keys[1]} is {content!r:.100}: expected text")
     return {"role": ROLES[role], "content": whole_characters(content, where)}

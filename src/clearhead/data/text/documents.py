@@ -20,7 +20,8 @@ from ..tables.streams import DECOMPRESSORS, Source, bare_suffix
 PIECE = 1 << 16  # characters of a piece
 REACH = 1 << 12  # characters in which a place between two words is searched
 SUFFIXES = (".txt", ".text", ".md")  # of the text files in a folder, compressed or not
-ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")  # about other files
+# about other files
+ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
 COMPRESSED = 8  # a compressed file is taken to be this many times as large
 
 
@@ -36,9 +37,14 @@ class Documents:
     """The documents of files, in order; each call of `pieces` reads them from the beginning."""
 
     def __init__(
-        self, paths: Sequence[Path], *, separator: str | None = None, column: str | None = None, joined: bool = True,
+        self,
+        paths: Sequence[Path],
+        *,
+        separator: str | None = None,
+        column: str | None = None,
+        joined: bool = True,
         header: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.files = tuple(file for path in paths for file in _files(path))
         self.separator, self.column, self.header = separator, column, header
         self.joined = joined  # keep the separator, and end each row of a table with a line feed
@@ -49,8 +55,13 @@ class Documents:
     @property
     def bytes(self) -> int:
         """The size of all files; of compressed ones an estimate."""
-        packed = [file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet" for file in self.files]
-        return sum(size * (COMPRESSED if one else 1) for size, one in zip(self._sizes, packed, strict=True))
+        packed = [
+            file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet"
+            for file in self.files
+        ]
+        return sum(
+            size * (COMPRESSED if one else 1) for size, one in zip(self._sizes, packed, strict=True)
+        )
 
     def whole(self) -> Iterator[str]:
         """Yield the documents, each as a whole."""
@@ -72,7 +83,9 @@ class Documents:
 
     def _text(self, file: Path) -> Iterator[tuple[Piece, float]]:
         source = Source(file)
-        for piece in divided((text for text, _ in source.text()), self.separator, joined=self.joined):
+        for piece in divided(
+            (text for text, _ in source.text()), self.separator, joined=self.joined
+        ):
             yield piece, source.position / (source.size or 1)
 
     def _rows(self, file: Path) -> Iterator[tuple[Piece, float]]:
@@ -132,9 +145,10 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     inside = sorted(
-        file for file in path.rglob("*")
+        file
+        for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    )  # fmt: skip
+    )
     texts = [file for file in inside if bare_suffix(file) in SUFFIXES]
     own = [file for file in texts if file.name.split(".")[0].lower() not in ABOUT]
     found = own or [file for file in inside if is_table(file)] or texts

@@ -36,13 +36,18 @@ MASKS = ("[MASK]", "<mask>")  # names of the mask token
 class TextRowConfig:
     """Options of data with one row per text."""
 
-    tokens: str | None = None  # folder with a tokenizer, such as a pretrained model's; None: train one on the text
-    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"  # subwords are byte pair encoding
-    size: int = 8000  # largest number of tokens in the vocabulary, special tokens included; characters are all kept
-    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    # folder with a tokenizer, such as a pretrained model's; None: train one on the text
+    tokens: str | None = None
+    # subwords are byte pair encoding
+    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"
+    # largest number of tokens in the vocabulary, special tokens included; characters are all kept
+    size: int = 8000
+    # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    minimum: int = 2
     lower: bool = False  # ignore capitals
     batch_tokens: int = 2048  # largest number of tokens per step, padding included
-    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
+    # rows are padded to multiples of this, so that there are few different widths
+    rounding: int = 8
     longest: int = 128  # largest number of tokens per text; longer texts are cut
     valid_most: int | None = None  # largest number of validation batches; None: all
 
@@ -62,7 +67,9 @@ class TextRowConfig:
         return open_tokenizer(self.tokens, find_tokenizer(self.tokens, root))
 
     def _vocabulary(self) -> VocabularyConfig:
-        return VocabularyConfig(vocabulary=self.vocabulary, size=self.size, minimum=self.minimum, lower=self.lower)
+        return VocabularyConfig(
+            vocabulary=self.vocabulary, size=self.size, minimum=self.minimum, lower=self.lower
+        )
 
 
 class EncodedTexts:
@@ -73,9 +80,12 @@ class EncodedTexts:
         rows = encode_rows(tokens, texts)
         self.ids = Ragged([with_special(tokens, row, config.longest) for row in rows])
         room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
-        self.cut = sum(len(row) > room for row in rows)  # the number of texts that were longer than config.longest
+        # the number of texts that were longer than config.longest
+        self.cut = sum(len(row) > room for row in rows)
         self.rounding = config.rounding
-        self.buckets = Buckets(self.ids.lengths, config.batch_tokens, config.rounding, config.longest)
+        self.buckets = Buckets(
+            self.ids.lengths, config.batch_tokens, config.rounding, config.longest
+        )
 
     def __len__(self) -> int:
         return len(self.ids.lengths)
@@ -119,7 +129,9 @@ def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
         return with_special(tokens, tokens.encode(text)), []
     # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
     parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
-    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(np.int64)
+    inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(
+        np.int64
+    )
     ids = with_special(tokens, inside)
     return ids, np.flatnonzero(ids == mask).tolist()
 
@@ -143,18 +155,23 @@ class Label:
 class Sst2Config(TextRowConfig):
     """Options of sst2."""
 
-    phrases: bool = False  # also train on the 67,349 phrases of the training sentences' parse trees, as GLUE does
+    # also train on the 67,349 phrases of the training sentences' parse trees, as GLUE does
+    phrases: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledConfig(TextRowConfig):
     """Options of labelled."""
 
-    path: str  # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have text TAB label per line
+    # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have text TAB label per line
+    path: str
     valid_path: str | None = None  # such a file for validation; None: a share of the first
-    text: str | None = None  # the column of the texts; None: text, sentence, review, ... or the first of two
-    label: str | None = None  # the column of the labels; None: label, class, sentiment, ... or the second of two
-    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
+    # the column of the texts; None: text, sentence, review, ... or the first of two
+    text: str | None = None
+    # the column of the labels; None: label, class, sentiment, ... or the second of two
+    label: str | None = None
+    # whether the first row of a CSV or TSV file names the columns; None: recognised
+    header: bool | None = None
     share: float = 0.1  # share of the texts kept for validation, if there is no valid_path
 
     def __post_init__(self) -> None:
@@ -197,10 +214,13 @@ class Labelled(Bucketed):
             np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
         )
         training, validation = (
-            EncodedTexts([line.text for line in lines], self.tokens, config) for lines in (train, valid)
+            EncodedTexts([line.text for line in lines], self.tokens, config)
+            for lines in (train, valid)
         )
         cut = training.cut + validation.cut
-        self.description = "; ".join(part for part in (description, cut_told(cut, config.longest)) if part)
+        self.description = "; ".join(
+            part for part in (description, cut_told(cut, config.longest)) if part
+        )
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
         self.longest = config.longest
 
@@ -231,7 +251,9 @@ def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> 
     return data
 
 
-def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], list[Label], TwoColumns, str]:
+def divided(
+    config: LabelledConfig, root: Path | None
+) -> tuple[list[Label], list[Label], TwoColumns, str]:
     """Return the training and validation texts, the columns they are in, and how they were divided, in a sentence.
 
     A label that would be in validation alone stays in training with all its texts. A row without a text or a label is
@@ -251,7 +273,9 @@ def divided(config: LabelledConfig, root: Path | None) -> tuple[list[Label], lis
     kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
     known = {line.label for line in lines if line.text not in kept}
     kept -= {line.text for line in lines if line.label not in known}
-    train, valid = ([line for line in lines if (line.text in kept) == validates] for validates in (False, True))
+    train, valid = (
+        [line for line in lines if (line.text in kept) == validates] for validates in (False, True)
+    )
     description = told(train, valid, "text", f"share = {config.share} of the different texts")
     return train, valid, opened, description + empty_told(empty, "labelled")
 
@@ -267,9 +291,16 @@ def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> 
     if phrases:
         others = {_bare(line.text) for name in ("valid", "test") for line in read_sst2(name, root)}
         known = {_bare(line.text) for line in lines} | others
-        lines += [line for line in read_labels(find("sst2/glue-train", root)) if _bare(line.text) not in known]
+        lines += [
+            line
+            for line in read_labels(find("sst2/glue-train", root))
+            if _bare(line.text) not in known
+        ]
     names = {str(i): name for i, name in enumerate(SENTIMENTS)}
-    return [Label(text=line.text, label=names.get(line.label, line.label), where=line.where) for line in lines]
+    return [
+        Label(text=line.text, label=names.get(line.label, line.label), where=line.where)
+        for line in lines
+    ]
 
 
 def read_labels(
@@ -287,7 +318,9 @@ def read_labels(
 
 
 def _opened(config: LabelledConfig, path: str, root: Path | None) -> TwoColumns:
-    return open_columns(locate(path, root), LABELLED, (config.text, config.label), header=config.header)
+    return open_columns(
+        locate(path, root), LABELLED, (config.text, config.label), header=config.header
+    )
 
 
 def labels_of(columns: TwoColumns, *, skip_empty: bool = False) -> list[Label]:

@@ -38,9 +38,12 @@ class MaskedConfig(TextRowConfig):
     of: (
         str | tuple[str, ...]
     )  # sst2 (its training text without labels), everyday, tables, files with a text per line, or folders of them
-    valid_path: str | tuple[str, ...] | None = None  # such files for validation; None: a share of the texts
-    column: str | None = None  # the column of the texts in tables; None: text, sentence, review, ... or the only one
-    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
+    # such files for validation; None: a share of the texts
+    valid_path: str | tuple[str, ...] | None = None
+    # the column of the texts in tables; None: text, sentence, review, ... or the only one
+    column: str | None = None
+    # whether the first row of a CSV or TSV file names the columns; None: recognised
+    header: bool | None = None
     phrases: bool = False  # sst2: its 67,349 phrases too
     share: float = 0.15  # share of the tokens that become targets
     valid_share: float = 0.02  # share of the texts kept for validation, if there is no valid_path
@@ -62,7 +65,9 @@ class Masked(Bucketed):
 
     def __init__(self, config: MaskedConfig, *, seed: int, root: Path | None = None) -> None:
         self.config = config
-        self.files = tuple(name for name in given_files(config.of, config.valid_path) if name not in SETS)
+        self.files = tuple(
+            name for name in given_files(config.of, config.valid_path) if name not in SETS
+        )
         train, valid, description = _divided(config, root)
         self.tokens = config.tokenizer(train, root)
         self.mask, vocab = mask_of(self.tokens)
@@ -87,7 +92,8 @@ class Masked(Bucketed):
         width = ids.shape[1]
         allowed = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.never_masked)
         u = np.where(allowed, counter_rng.uniform(seed, step, chosen, width, CHOICE), 2.0)
-        masked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & allowed)  # at least one in a short text
+        # at least one in a short text
+        masked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & allowed)
         how = counter_rng.uniform(seed, step, chosen, width, KINDS)
         other = counter_rng.integers(seed, step, chosen, width, 0, len(self.tokens), OTHERS)
         replaced = np.where(how < 0.8, self.mask, np.where(how < 0.9, other, ids))
@@ -104,17 +110,32 @@ def _divided(config: MaskedConfig, root: Path | None) -> tuple[list[str], list[s
     if config.valid_path is not None:
         valid, more = _texts(config, config.valid_path, root)
         known = set(texts)
-        how, both = f"from {', '.join(given_files(config.valid_path))}", sum(text in known for text in valid)
-        return texts, valid, told(texts, valid, "text", how, both) + empty_told(empty + more, "text")
-    trains = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0] >= config.valid_share
-    train, valid = ([text for text, yes in zip(texts, trains, strict=True) if yes == part] for part in (True, False))
+        how, both = (
+            f"from {', '.join(given_files(config.valid_path))}",
+            sum(text in known for text in valid),
+        )
+        return (
+            texts,
+            valid,
+            told(texts, valid, "text", how, both) + empty_told(empty + more, "text"),
+        )
+    trains = (
+        counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
+        >= config.valid_share
+    )
+    train, valid = (
+        [text for text, yes in zip(texts, trains, strict=True) if yes == part]
+        for part in (True, False)
+    )
     if not train:
         raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
     how = f"valid_share = {config.valid_share} of the different texts"
     return train, valid, told(train, valid, "text", how) + empty_told(empty, "text")
 
 
-def _texts(config: MaskedConfig, of: str | Sequence[str], root: Path | None) -> tuple[list[str], int]:
+def _texts(
+    config: MaskedConfig, of: str | Sequence[str], root: Path | None
+) -> tuple[list[str], int]:
     """Return the different texts of named sets and files, and the number of rows of tables that have none."""
     texts: dict[str, None] = {}
     empty = 0
@@ -131,7 +152,9 @@ def _texts(config: MaskedConfig, of: str | Sequence[str], root: Path | None) -> 
     return list(texts), empty
 
 
-def read_texts(path: Path, column: str | None = None, *, header: bool | None = None) -> tuple[list[str], int]:
+def read_texts(
+    path: Path, column: str | None = None, *, header: bool | None = None
+) -> tuple[list[str], int]:
     """Return the texts of a column of a table, and the number of rows without one; or the lines of another file.
 
     Args:
@@ -142,13 +165,19 @@ def read_texts(path: Path, column: str | None = None, *, header: bool | None = N
     if not is_table(path):
         return [line for _, line in read_lines(path) if line.strip()], 0
     table = open_table(path, header=header, named=[column] if column else [])
-    name = table.columns[0] if column is None and len(table.columns) == 1 else table.column(column, *TEXTS)
+    name = (
+        table.columns[0]
+        if column is None and len(table.columns) == 1
+        else table.column(column, *TEXTS)
+    )
     rows = [row.text(name) if row.has(name) else None for row in table.rows()]
     return [text for text in rows if text is not None], sum(text is None for text in rows)
 
 
 # Texts that have a name.
 SETS: dict[str, Callable[[MaskedConfig, Path | None], Sequence[str]]] = {
-    "sst2": lambda config, root: [line.text for line in read_sst2("train", root, phrases=config.phrases)],
+    "sst2": lambda config, root: [
+        line.text for line in read_sst2("train", root, phrases=config.phrases)
+    ],
     "everyday": lambda config, root: read_everyday(root),
 }

@@ -67,13 +67,17 @@ def load_split(
         raise DataError(f"no set of translations is named {name!r}: expected {' or '.join(SPLITS)}")
     if split not in SPLITS[name]:
         hint = nearest(split, SPLITS[name])
-        raise DataError(f"{name} has no part {split!r}: expected one of {', '.join(SPLITS[name])}{hint}")
+        raise DataError(
+            f"{name} has no part {split!r}: expected one of {', '.join(SPLITS[name])}{hint}"
+        )
     if join < 1:
         raise InputError(f"join={join}: expected 1 or more")
     if name == "multi30k":
         lines = read_multi30k(split, source, target, root)
     else:
-        lines = read_tatoeba(source, target, root, valid_share=valid_share, test_share=test_share)[split]
+        lines = read_tatoeba(source, target, root, valid_share=valid_share, test_share=test_share)[
+            split
+        ]
     blocks = [lines[i : i + join] for i in range(0, len(lines), join)]
     sources = [" ".join(line.source for line in block) for block in blocks]
     return sources, [" ".join(line.target for line in block) for block in blocks]
@@ -82,7 +86,9 @@ def load_split(
 def read_multi30k(split: str, source: str, target: str, root: Path | None = None) -> list[Line]:
     """Read Multi30k (Elliott et al. 2016), task 1: line i of one file is the translation of line i of the other."""
     _languages("multi30k", source, target, ("en", "de", "fr"))
-    first, second = (find(f"multi30k/{MULTI30K[split]}.{language}", root) for language in (source, target))
+    first, second = (
+        find(f"multi30k/{MULTI30K[split]}.{language}", root) for language in (source, target)
+    )
     return read_two(first, second)
 
 
@@ -97,9 +103,12 @@ def read_tatoeba(
     _languages("tatoeba", source, target, ("en", *TATOEBA))
     other = target if source == "en" else source
     if "en" not in (source, target):
-        raise DataError(f"tatoeba has translations between English and another language, not {source} and {target}")
+        raise DataError(
+            f"tatoeba has translations between English and another language, not {source} and {target}"
+        )
     parts: dict[str, list[Line]] = {"train": [], "valid": [], "test": []}
-    for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), "1", "2", header=False):  # others name the authors
+    # others name the authors
+    for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), "1", "2", header=False):
         at = place(line.source)
         part = "test" if at < test_share else "valid" if at < test_share + valid_share else "train"
         if source != "en":
@@ -127,7 +136,9 @@ def read_two(first: Path, second: Path) -> list[Line]:
             if not line.strip():
                 raise DataError(f"{path}:{number}: this line is empty: expected a sentence")
     pairs = enumerate(zip(*texts, strict=True), start=1)
-    return [Line(source=one, target=other, where=f"{first}:{number}") for number, (one, other) in pairs]
+    return [
+        Line(source=one, target=other, where=f"{first}:{number}") for number, (one, other) in pairs
+    ]
 
 
 def read_pairs(

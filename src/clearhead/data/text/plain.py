@@ -34,7 +34,8 @@ from .tokenizers import TokenizerConfig, find_tokenizer, open_tokenizer, vocabul
 
 
 LARGE = 1 << 26  # bytes of text above which a token file is written
-SAMPLE = 1 << 25  # most characters that a tokenizer is trained on, evenly spread over the training part
+# most characters that a tokenizer is trained on, evenly spread over the training part
+SAMPLE = 1 << 25
 BATCH = 1 << 20  # characters that are encoded at once
 VERSION = 2  # of the folders in the cache
 
@@ -44,7 +45,8 @@ class Facts:
     """What is known about tokenized documents beside their ids."""
 
     characters: int | None = None  # number of characters; None: not counted
-    sampled: int | None = None  # number of characters that the tokenizer was trained on; None: it was given
+    # number of characters that the tokenizer was trained on; None: it was given
+    sampled: int | None = None
     cut: int | None = None  # number of ids of the training part; None: a share of the ids
     empty: int = 0  # rows without text, which were left out
 
@@ -119,8 +121,13 @@ Source = Tokenizer | Learn
 
 
 def tokenize(
-    documents: Documents, source: Source, *, share: float, key: dict[str, Any], special: Special | None = None
-) -> Tokenized:  # fmt: skip
+    documents: Documents,
+    source: Source,
+    *,
+    share: float,
+    key: dict[str, Any],
+    special: Special | None = None,
+) -> Tokenized:
     """Return documents as ids, in memory or in a token file.
 
     Args:
@@ -133,15 +140,28 @@ def tokenize(
     if documents.bytes <= LARGE:
         return _in_memory(documents, source, share, special)
     ids_of = None if special is None else config.dump(special)
-    whole = {"version": VERSION, "files": file_facts(documents.files), "share": share, "special": ids_of, **key}
+    whole = {
+        "version": VERSION,
+        "files": file_facts(documents.files),
+        "share": share,
+        "special": ids_of,
+        **key,
+    }
     folder = cached(whole, lambda folder: _write(documents, source, share, special, folder))
     tokens = text.load(folder)
     assert isinstance(tokens, Tokenizer)
     ids, ends, _ = map_tokens(folder / "ids.bin")
-    return Tokenized(tokens=tokens, ids=ids, ends=ends, facts=config.read(Facts, config.load(folder / "facts.json")))
+    return Tokenized(
+        tokens=tokens,
+        ids=ids,
+        ends=ends,
+        facts=config.read(Facts, config.load(folder / "facts.json")),
+    )
 
 
-def _in_memory(documents: Documents, source: Source, share: float, special: Special | None) -> Tokenized:
+def _in_memory(
+    documents: Documents, source: Source, share: float, special: Special | None
+) -> Tokenized:
     with progress_bar() as stage:
         encoder = Encoder(documents, source, share, special, stage)
         dtype = np.min_scalar_type(len(encoder.tokens))
@@ -152,11 +172,16 @@ def _in_memory(documents: Documents, source: Source, share: float, special: Spec
             if is_last and size > ends[-1]:
                 ends.append(size)
     return Tokenized(
-        tokens=encoder.tokens, ids=np.concatenate(rows), ends=np.array(ends[1:], np.int64), facts=encoder.facts
+        tokens=encoder.tokens,
+        ids=np.concatenate(rows),
+        ends=np.array(ends[1:], np.int64),
+        facts=encoder.facts,
     )
 
 
-def _write(documents: Documents, source: Source, share: float, special: Special | None, folder: Path) -> None:
+def _write(
+    documents: Documents, source: Source, share: float, special: Special | None, folder: Path
+) -> None:
     """Fill a folder with a token file, its tokenizer and its facts."""
     with progress_bar() as stage:
         encoder = Encoder(documents, source, share, special, stage)
@@ -169,8 +194,13 @@ class Encoder:
     """Encodes documents, each with the special ids around it that language models expect."""
 
     def __init__(
-        self, documents: Documents, source: Source, share: float, special: Special | None, stage: Stage
-    ) -> None:  # fmt: skip
+        self,
+        documents: Documents,
+        source: Source,
+        share: float,
+        special: Special | None,
+        stage: Stage,
+    ) -> None:
         self.documents, self.special, self.stage = documents, special, stage
         self.facts, self.limit = Facts(), None
         if isinstance(source, Tokenizer):
@@ -190,27 +220,41 @@ class Encoder:
             encoded = self._encode(pieces, continues)
             continues = not pieces[-1][0].ends
             for (piece, trains), ids in zip(pieces, encoded, strict=True):
-                row = np.concatenate([first, ids]) if len(first) and len(ids) and not filled else ids
+                row = (
+                    np.concatenate([first, ids]) if len(first) and len(ids) and not filled else ids
+                )
                 filled = filled or len(ids) > 0
                 if piece.ends:
                     row, filled = np.concatenate([row, last]) if filled else row, False
                 cut += len(row) * trains
                 yield row, piece.ends
         self.facts = Facts(
-            characters=self.facts.characters, sampled=self.facts.sampled, empty=self.documents.empty,
+            characters=self.facts.characters,
+            sampled=self.facts.sampled,
+            empty=self.documents.empty,
             cut=None if self.limit is None else cut,
-        )  # fmt: skip
+        )
 
     def _encode(self, pieces: list[tuple[Piece, bool]], continues: bool) -> list[np.ndarray]:
         """Encode pieces, of which the first continues a document or not; pieces of a document join without a space."""
         later = [continues, *(not piece.ends for piece, _ in pieces[:-1])]
         texts = [piece.text for piece, _ in pieces]
-        firsts = iter(self.tokens.encode_all([text for text, more in zip(texts, later, strict=True) if not more]))
-        others = iter(self.tokens.continued_all([text for text, more in zip(texts, later, strict=True) if more]))
+        firsts = iter(
+            self.tokens.encode_all(
+                [text for text, more in zip(texts, later, strict=True) if not more]
+            )
+        )
+        others = iter(
+            self.tokens.continued_all(
+                [text for text, more in zip(texts, later, strict=True) if more]
+            )
+        )
         return [next(others if more else firsts) for more in later]
 
 
-def around(tokens: Tokenizer, special: Special | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def around(
+    tokens: Tokenizer, special: Special | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The ids before and after a document: BOS where the tokenizer begins texts with it, and EOS if there is one."""
     given = special or Special.of(tokens)
     ends = given.ends[:1] if tokens.end is None else (tokens.end,)
@@ -245,21 +289,29 @@ def _batches(pieces: Iterator[tuple[Piece, bool]]) -> Iterator[list[tuple[Piece,
         yield batch
 
 
-SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))  # sets whose English side is everyday English
+# sets whose English side is everyday English
+SENTENCES = (("tatoeba", "fr"), ("tatoeba", "de"), ("multi30k", "de"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextConfig(WindowConfig):
     """Options of text."""
 
-    path: str | tuple[str, ...]  # one or many files, folders of text files, or tables; compressed or not
-    valid_path: str | tuple[str, ...] | None = None  # such files for validation; None: a share of the first, at the end
-    separator: str | None = None  # ends a document, as does the end of a file; None: each file is a document
-    column: str | None = None  # column of a table whose rows are documents; None: one that is called text, or the only
-    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
-    tokens: str = "characters"  # characters, words, bpe, or the folder of a tokenizer, such as a checkpoint's
+    # one or many files, folders of text files, or tables; compressed or not
+    path: str | tuple[str, ...]
+    # such files for validation; None: a share of the first, at the end
+    valid_path: str | tuple[str, ...] | None = None
+    # ends a document, as does the end of a file; None: each file is a document
+    separator: str | None = None
+    # column of a table whose rows are documents; None: one that is called text, or the only
+    column: str | None = None
+    # whether the first row of a CSV or TSV file names the columns; None: recognised
+    header: bool | None = None
+    # characters, words, bpe, or the folder of a tokenizer, such as a checkpoint's
+    tokens: str = "characters"
     size: int = 8000  # largest number of tokens of words and bpe, special tokens included
-    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged (bpe)
+    # smallest number of occurrences of a word, or of a pair of pieces to be merged (bpe)
+    minimum: int = 2
     lower: bool = False  # ignore capitals (words and bpe)
 
     def __post_init__(self) -> None:
@@ -274,7 +326,9 @@ class TextConfig(WindowConfig):
     def vocabulary(self) -> TokenizerConfig:
         """The options of a tokenizer that is trained; raises if they do not fit together."""
         kind: Any = {"bpe": "subwords"}.get(self.tokens, self.tokens)
-        return TokenizerConfig(vocabulary=kind, size=self.size, minimum=self.minimum, lower=self.lower)
+        return TokenizerConfig(
+            vocabulary=kind, size=self.size, minimum=self.minimum, lower=self.lower
+        )
 
 
 def _alphabet(config: TextConfig, reading: Reading) -> Tokenizer:
@@ -287,8 +341,10 @@ def _trained(config: TextConfig, reading: Reading) -> Tokenizer:
 
 # Tokenizers that are made of the text itself.
 LEARNED: Mapping[str, Callable[[TextConfig, Reading], Tokenizer]] = {
-    "characters": _alphabet, "words": _trained, "bpe": _trained
-}  # fmt: skip
+    "characters": _alphabet,
+    "words": _trained,
+    "bpe": _trained,
+}
 
 
 class Text(Windows):
@@ -303,23 +359,40 @@ class Text(Windows):
         learned = config.tokens in LEARNED
         if learned:
             source: Source = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
-            joined, how = config.tokens == "characters", [config.tokens, config.size, config.minimum, config.lower]
+            joined, how = (
+                config.tokens == "characters",
+                [config.tokens, config.size, config.minimum, config.lower],
+            )
         else:
             expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
             folder = find_tokenizer(config.tokens, root, expected)
             source = open_tokenizer(config.tokens, folder)
             self.chat, self.special = read_template(folder), read_special(folder, source)
-            joined, how = not len(around(source, self.special)[1]), [hashlib.sha256(source.content()).hexdigest()]
+            joined, how = (
+                not len(around(source, self.special)[1]),
+                [hashlib.sha256(source.content()).hexdigest()],
+            )
             vocab = vocabulary_size(folder, source)
-        how_read: dict[str, Any] = {"separator": config.separator, "column": config.column, "header": config.header}
+        how_read: dict[str, Any] = {
+            "separator": config.separator,
+            "column": config.column,
+            "header": config.header,
+        }
 
         def documents(path: str | Sequence[str]) -> Documents:
             return Documents(find_files(path, root), joined=joined, **how_read)
 
-        valid, key = None if config.valid_path is None else documents(config.valid_path), {"tokens": how, **how_read}
-        if valid is not None and config.tokens == "characters":  # those of validation must not be unknown
+        valid, key = (
+            None if config.valid_path is None else documents(config.valid_path),
+            {"tokens": how, **how_read},
+        )
+        # those of validation must not be unknown
+        if valid is not None and config.tokens == "characters":
             others = sorted(alphabet(valid))
-            source, key["others"] = lambda reading: Characters(sorted({*reading.alphabet, *others})), others
+            source, key["others"] = (
+                lambda reading: Characters(sorted({*reading.alphabet, *others})),
+                others,
+            )
         share = config.share if valid is None else 0.0
         made = tokenize(documents(paths), source, share=share, key=key, special=self.special)
         own = None
@@ -327,18 +400,43 @@ class Text(Windows):
             key = {"tokens": [hashlib.sha256(made.tokens.content()).hexdigest()], **how_read}
             own = tokenize(valid, made.tokens, share=0.0, key=key, special=self.special)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
-            self.special = Special(pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,))
-        self.description, self.files = _described(made, config, own), given_files(paths, config.valid_path)
-        self._open(config, seed, made, ", ".join(paths), vocab=len(made.tokens) if learned else vocab, own=own)
+            self.special = Special(
+                pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,)
+            )
+        self.description, self.files = (
+            _described(made, config, own),
+            given_files(paths, config.valid_path),
+        )
+        self._open(
+            config,
+            seed,
+            made,
+            ", ".join(paths),
+            vocab=len(made.tokens) if learned else vocab,
+            own=own,
+        )
 
     def _open(
-        self, config: WindowConfig, seed: int, made: Tokenized, name: str, *, vocab: int, own: Tokenized | None = None
+        self,
+        config: WindowConfig,
+        seed: int,
+        made: Tokenized,
+        name: str,
+        *,
+        vocab: int,
+        own: Tokenized | None = None,
     ) -> None:
         self.tokens = made.tokens
         super().__init__(
-            config, seed=seed, ids=made.ids, ends=made.ends, vocab=vocab, name=name, cut=made.facts.cut,
+            config,
+            seed=seed,
+            ids=made.ids,
+            ends=made.ends,
+            vocab=vocab,
+            name=name,
+            cut=made.facts.cut,
             valid=None if own is None else (own.ids, own.ends),
-        )  # fmt: skip
+        )
 
 
 def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> str:
@@ -347,11 +445,14 @@ def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> st
     size = f"{counted(len(made.ends), 'document')} of {len(made.ids):,} tokens"
     parts = [size if facts.characters is None else f"{size} ({facts.characters:,} characters)"]
     parts.append(
-        f"the last {config.share:.0%} are for validation" if own is None
+        f"the last {config.share:.0%} are for validation"
+        if own is None
         else f"{len(own.ids):,} tokens for validation (from {', '.join(given_files(config.valid_path))})"
-    )  # fmt: skip
+    )
     if facts.sampled is not None:
-        parts.append(f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters")
+        parts.append(
+            f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters"
+        )
     if empty := facts.empty + (0 if own is None else own.facts.empty):
         parts.append(left_out_told(empty, "text"))
     return "; ".join(parts)
@@ -362,7 +463,12 @@ class Shakespeare(Text):
 
     def __init__(self, config: WindowConfig, *, seed: int, root: Path | None = None) -> None:
         documents = Documents([find("shakespeare", root)], separator="\n\n")
-        made = tokenize(documents, lambda reading: Characters(sorted(reading.alphabet)), share=config.share, key={})
+        made = tokenize(
+            documents,
+            lambda reading: Characters(sorted(reading.alphabet)),
+            share=config.share,
+            key={},
+        )
         self._open(config, seed, made, "shakespeare", vocab=len(made.tokens))
 
 
@@ -386,10 +492,16 @@ class Everyday(Windows):
         rows = self.tokens.encode_all([f"{line}\n" for line in sentences])
         ids = np.concatenate(rows).astype(np.min_scalar_type(len(self.tokens)))
         ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
-        super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name="everyday")
+        super().__init__(
+            config, seed=seed, ids=ids, ends=ends, vocab=len(self.tokens), name="everyday"
+        )
 
 
 def read_everyday(root: Path | None = None) -> list[str]:
     """Return the sentences of everyday, each once, in the order of their hashes."""
-    lines = {line for name, other in SENTENCES for line in load_split(name, "train", target=other, root=root)[0]}
+    lines = {
+        line
+        for name, other in SENTENCES
+        for line in load_split(name, "train", target=other, root=root)[0]
+    }
     return sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())

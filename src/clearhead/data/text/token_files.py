@@ -47,7 +47,9 @@ class Tokens(Windows):
         path = locate(config.path, root)
         ids, ends, vocab = map_tokens(path)
         if config.documents and not len(ends):
-            raise DataError(f"{path} has no ends of documents, as its header says: documents=true needs them")
+            raise DataError(
+                f"{path} has no ends of documents, as its header says: documents=true needs them"
+            )
         super().__init__(config, seed=seed, ids=ids, ends=ends, vocab=vocab, name=str(path))
         self.files = (config.path,)
 
@@ -60,7 +62,9 @@ def map_tokens(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
     if header.documents:
         ends = _map(_beside(path, "ends"), np.dtype("<i8"), header.documents)
         if ends[-1] != header.tokens:
-            raise DataError(f"{_beside(path, 'ends')} ends at {ends[-1]}: expected {header.tokens}, as in the header")
+            raise DataError(
+                f"{_beside(path, 'ends')} ends at {ends[-1]}: expected {header.tokens}, as in the header"
+            )
     return ids, ends, header.vocab
 
 
@@ -109,7 +113,12 @@ def write_parts(path: str | Path, parts: Iterable[tuple[np.ndarray, bool]], *, v
         if not tokens:
             raise InputError(f"no ids to write to {path}")
         header.unlink(missing_ok=True)  # an old header must never describe new ids
-    content = json.dumps(asdict(Header(dtype=dtype, tokens=tokens, documents=count, vocab=vocab)), indent=2) + "\n"
+    content = (
+        json.dumps(
+            asdict(Header(dtype=dtype, tokens=tokens, documents=count, vocab=vocab)), indent=2
+        )
+        + "\n"
+    )
     atomic_write(header, content.encode())
     return path
 
@@ -117,16 +126,22 @@ def write_parts(path: str | Path, parts: Iterable[tuple[np.ndarray, bool]], *, v
 def _checked(number: int, row: np.ndarray, vocab: int) -> np.ndarray:
     """Return a document, or raise if it is not a row of ids below `vocab`."""
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise InputError(f"document {number} has shape {row.shape} and dtype {row.dtype}: expected a row of integers")
+        raise InputError(
+            f"document {number} has shape {row.shape} and dtype {row.dtype}: expected a row of integers"
+        )
     if row.size and not 0 <= row.min() <= row.max() < vocab:
-        raise InputError(f"document {number} has ids from {row.min()} to {row.max()}: expected 0 to {vocab - 1}")
+        raise InputError(
+            f"document {number} has ids from {row.min()} to {row.max()}: expected 0 to {vocab - 1}"
+        )
     return row
 
 
 def _read_header(path: Path) -> Header:
     beside = _beside(path, "json")
     if not beside.is_file():
-        raise DataError(f"{path} has no header {beside.name} beside it: expected a file that write_tokens wrote")
+        raise DataError(
+            f"{path} has no header {beside.name} beside it: expected a file that write_tokens wrote"
+        )
     return config.read(Header, config.load(beside))
 
 

@@ -20,25 +20,34 @@ from ..files import DataError
 class TokenizerConfig:
     """Options of a tokenizer that is trained on the training text."""
 
-    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"  # subwords are byte pair encoding
-    size: int = 8000  # largest number of tokens per side, special tokens included; characters are all kept
-    minimum: int = 2  # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    # subwords are byte pair encoding
+    vocabulary: Literal["subwords", "unigram", "words", "characters"] = "subwords"
+    # largest number of tokens per side, special tokens included; characters are all kept
+    size: int = 8000
+    # smallest number of occurrences of a word, or of a pair of pieces to be merged
+    minimum: int = 2
     lower: bool = False  # ignore capitals
 
     def __post_init__(self) -> None:
-        least = 256 + len(SPECIAL) if self.vocabulary in ("subwords", "unigram") else len(SPECIAL) + 1
+        least = (
+            256 + len(SPECIAL) if self.vocabulary in ("subwords", "unigram") else len(SPECIAL) + 1
+        )
         if self.size < least:
             raise InputError(f"size={self.size}: expected {least} or more for {self.vocabulary}")
         at_least(self, 1, "minimum")
         if self.lower and self.vocabulary == "characters":
-            raise InputError("lower=true is for words and subwords: characters are kept as they are")
+            raise InputError(
+                "lower=true is for words and subwords: characters are kept as they are"
+            )
 
     def tokenizer(self, texts: Sequence[str]) -> Tokenizer:
         """Train one tokenizer."""
         if self.vocabulary == "characters":
             return Characters.of("".join({c for text in texts for c in text} | {" "}), special=True)
         if self.vocabulary == "words":
-            return Words.of(texts, minimum=self.minimum, most=self.size - len(SPECIAL), lower=self.lower)
+            return Words.of(
+                texts, minimum=self.minimum, most=self.size - len(SPECIAL), lower=self.lower
+            )
         kind = "bpe" if self.vocabulary == "subwords" else "unigram"
         return Subwords.of(texts, size=self.size, kind=kind, lower=self.lower, minimum=self.minimum)
 
@@ -61,9 +70,12 @@ class VocabularyConfig(TokenizerConfig):
 class TranslationConfig(VocabularyConfig):
     """Options that all translations share."""
 
-    batch_tokens: int = 4096  # largest number of tokens per step on the longer side, padding included
-    rounding: int = 8  # rows are padded to multiples of this, so that there are few different widths
-    longest: int | None = None  # largest number of tokens per side; longer pairs are left out; None: no limit
+    # largest number of tokens per step on the longer side, padding included
+    batch_tokens: int = 4096
+    # rows are padded to multiples of this, so that there are few different widths
+    rounding: int = 8
+    # largest number of tokens per side; longer pairs are left out; None: no limit
+    longest: int | None = None
     valid_most: int | None = None  # largest number of validation batches; None: all
 
     def __post_init__(self) -> None:
@@ -97,7 +109,9 @@ def open_tokenizer(name: str, folder: Path) -> Tokenizer:
     """Load the tokenizer of a folder; `name` is the option that gave it."""
     tokenizer = tokens.load(folder)
     if isinstance(tokenizer, Pair):
-        raise DataError(f"tokens={name!r} has the tokenizers of a translation model: expected one tokenizer")
+        raise DataError(
+            f"tokens={name!r} has the tokenizers of a translation model: expected one tokenizer"
+        )
     return tokenizer
 
 
@@ -118,5 +132,7 @@ def vocabulary_size(folder: Path, tokenizer: Tokenizer) -> int:
     """Return the vocabulary of the model in a folder, which may have more embeddings than its tokenizer has tokens."""
     path = folder / "config.json"
     table = config.load(path) if path.is_file() else config.Table()
-    size = table.get("options", {}).get("vocab") if "clearhead" in table else table.get("vocab_size")
+    size = (
+        table.get("options", {}).get("vocab") if "clearhead" in table else table.get("vocab_size")
+    )
     return max(len(tokenizer), size) if isinstance(size, int) else len(tokenizer)

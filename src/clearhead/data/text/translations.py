@@ -37,22 +37,34 @@ SPLIT = 2  # stream of random numbers beside those of Bucketed
 class PairConfig(TranslationConfig):
     """Options of pairs."""
 
-    path: str  # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have source TAB target per line
+    # a table: .csv, .tsv, .jsonl, .json or .parquet; other files have source TAB target per line
+    path: str
     valid_path: str | None = None  # such a file for validation; None: a share of the first
-    source: str | None = None  # the column of the sources; None: source, src, en, ... or the first of two
-    target: str | None = None  # the column of the targets; None: target, tgt, de, ... or the second of two
-    header: bool | None = None  # whether the first row of a CSV or TSV file names the columns; None: recognised
-    share: float = 0.05  # share of the different sources kept for validation, if there is no valid_path
-    split_by: Literal["source", "target"] = "source"  # the side of which no text is in both training and validation
-    join: bool = True  # one row of characters, "source SEP target END"; false: translations, with the options above
-    tokens: str | None = None  # with join=false, the folder of a translator whose tokenizers to use; None: train them
+    # the column of the sources; None: source, src, en, ... or the first of two
+    source: str | None = None
+    # the column of the targets; None: target, tgt, de, ... or the second of two
+    target: str | None = None
+    # whether the first row of a CSV or TSV file names the columns; None: recognised
+    header: bool | None = None
+    # share of the different sources kept for validation, if there is no valid_path
+    share: float = 0.05
+    # the side of which no text is in both training and validation
+    split_by: Literal["source", "target"] = "source"
+    # one row of characters, "source SEP target END"; false: translations, with the options above
+    join: bool = True
+    # with join=false, the folder of a translator whose tokenizers to use; None: train them
+    tokens: str | None = None
 
     def __post_init__(self) -> None:
         TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
         fraction(self, "share")
-        for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ():
+        for option in (
+            ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ()
+        ):
             if getattr(self, option) != TranslationConfig.__dataclass_fields__[option].default:
-                raise InputError(f"{option} is for join=false: joined pairs are characters, and all of them are kept")
+                raise InputError(
+                    f"{option} is for join=false: joined pairs are characters, and all of them are kept"
+                )
         if self.join and self.tokens is not None:
             raise InputError("tokens is for join=false: joined pairs are characters")
 
@@ -67,16 +79,22 @@ class PairConfig(TranslationConfig):
         if self.valid_path is not None:
             other = self._columns(self.valid_path, root)
             valid = lines_of(other, skip_empty=True)
-            description = told(pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid))
+            description = told(
+                pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid)
+            )
             return pairs, valid, opened, description + empty_told(empty + other.empty, "pairs")
         train, valid = split_pairs(pairs, self.share, self.split_by)
         if not train:
             raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
-        description = told(train, valid, "pair", f"share = {self.share} of the different {self.split_by}s")
+        description = told(
+            train, valid, "pair", f"share = {self.share} of the different {self.split_by}s"
+        )
         return train, valid, opened, description + empty_told(empty, "pairs")
 
     def _columns(self, path: str, root: Path | None) -> TwoColumns:
-        return open_columns(locate(path, root), PARALLEL, (self.source, self.target), header=self.header)
+        return open_columns(
+            locate(path, root), PARALLEL, (self.source, self.target), header=self.header
+        )
 
     def _both(self, train: Sequence[Line], valid: Sequence[Line]) -> int:
         known = {getattr(line, self.split_by) for line in train}
@@ -97,7 +115,9 @@ class Pairs(Bucketed):
         self.config, self.files = config, given_files(config.path, config.valid_path)
         train, valid, opened, self.description = config.read(root)
         self.columns = {"source": opened.first, "target": opened.second}
-        self.tokens = Characters.of("".join({c for pair in (*train, *valid) for c in pair.source + pair.target}))
+        self.tokens = Characters.of(
+            "".join({c for pair in (*train, *valid) for c in pair.source + pair.target})
+        )
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}
         training, validation = (JoinedPairs(lines, self.tokens, config) for lines in (train, valid))
@@ -123,7 +143,8 @@ class JoinedPairs:
                 f"{pairs[i].where}: this pair has {self.lengths[i] - 1} tokens: "
                 f"expected batch_tokens={config.batch_tokens} or fewer"
             )
-        self.buckets = Buckets(self.lengths - 1, config.batch_tokens, config.rounding)  # END is never an input
+        # END is never an input
+        self.buckets = Buckets(self.lengths - 1, config.batch_tokens, config.rounding)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -136,7 +157,10 @@ class JoinedPairs:
         whole = self.ids[np.minimum(self.starts[chosen] + at, len(self.ids) - 1)].astype(np.int64)
         whole[~inside] = self.end
         counted = inside & (at > self.sources[chosen])
-        return {"ids": whole[:, :-1].copy(), "targets": np.where(counted, whole, IGNORE)[:, 1:].copy()}
+        return {
+            "ids": whole[:, :-1].copy(),
+            "targets": np.where(counted, whole, IGNORE)[:, 1:].copy(),
+        }
 
 
 def split_pairs(
@@ -146,7 +170,9 @@ def split_pairs(
     keys = [getattr(pair, by) for pair in pairs]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     validates = np.zeros(len(number), bool)
-    validates[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = True
+    validates[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = (
+        True
+    )
     parts: tuple[list[Line], list[Line]] = ([], [])
     for pair, key in zip(pairs, keys, strict=True):
         parts[int(validates[number[key]])].append(pair)
@@ -162,14 +188,17 @@ class Multi30kConfig(TranslationConfig):
 
     source: Language = "en"  # language of the source
     target: Language = "de"  # language of the target
-    join_sentences: tuple[int, int] = (1, 1)  # (fewest, most) neighbouring sentences that are joined to an example
+    # (fewest, most) neighbouring sentences that are joined to an example
+    join_sentences: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
         _check_languages(self.source, self.target)
         fewest, most = self.join_sentences
         if not 1 <= fewest <= most:
-            raise InputError(f"join_sentences=[{fewest}, {most}]: expected [fewest, most], with fewest at least 1")
+            raise InputError(
+                f"join_sentences=[{fewest}, {most}]: expected [fewest, most], with fewest at least 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +214,9 @@ class TatoebaConfig(TranslationConfig):
         TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
         _check_languages(self.source, self.target)
         if "en" not in (self.source, self.target):
-            raise InputError(f"source={self.source!r} and target={self.target!r}: expected one of them to be 'en'")
+            raise InputError(
+                f"source={self.source!r} and target={self.target!r}: expected one of them to be 'en'"
+            )
         _check_shares(self.valid_share, self.test_share)
 
 
@@ -193,10 +224,12 @@ class TatoebaConfig(TranslationConfig):
 class TranslationMixtureConfig(TranslationConfig):
     """Options of translations."""
 
-    of: tuple[str, ...]  # multi30k, tatoeba, and tables or files with source TAB target per line: all of them together
+    # multi30k, tatoeba, and tables or files with source TAB target per line: all of them together
+    of: tuple[str, ...]
     source: Language = "en"  # language of the source
     target: Language = "de"  # language of the target
-    valid_share: float = 0.01  # share of tatoeba and of files kept for validation; multi30k has its own
+    # share of tatoeba and of files kept for validation; multi30k has its own
+    valid_share: float = 0.01
     test_share: float = 0.01  # share of tatoeba kept for testing
 
     def __post_init__(self) -> None:
@@ -233,14 +266,20 @@ class Translations(Bucketed):
         shared = config.joint if tokens is None else self.tokens.same_ids
         if not shared:  # else a model shares its embedding table, unless its recipe says otherwise
             self.sizes["target_vocab"] = len(self.tokens.target)
-        training = EncodedPairs(train, self.tokens, config, _joined(len(train), *join, overlap=True), self.special)
-        validation = EncodedPairs(valid, self.tokens, config, _joined(len(valid), *join, overlap=False), self.special)
+        training = EncodedPairs(
+            train, self.tokens, config, _joined(len(train), *join, overlap=True), self.special
+        )
+        validation = EncodedPairs(
+            valid, self.tokens, config, _joined(len(valid), *join, overlap=False), self.special
+        )
         if not len(training):
             raise DataError(f"longest={config.longest} leaves no pair to train on")
         self.valid_texts = validation.texts(valid)
-        self.left_out = training.left_out + validation.left_out  # examples longer than config.longest
-        left_out = f"{counted(self.left_out, 'pair')} of more than {config.longest} tokens left out" * bool(
-            self.left_out
+        # examples longer than config.longest
+        self.left_out = training.left_out + validation.left_out
+        left_out = (
+            f"{counted(self.left_out, 'pair')} of more than {config.longest} tokens left out"
+            * bool(self.left_out)
         )
         self.description = "; ".join(part for part in (description, left_out) if part)
         self._open(training, validation, seed=seed, valid_most=config.valid_most)
@@ -251,7 +290,9 @@ def multi30k(config: Multi30kConfig, *, seed: int, root: Path | None = None) -> 
 
     In training every sentence begins an example of each length; in validation examples of one length do not overlap.
     """
-    train, valid = (read_multi30k(split, config.source, config.target, root) for split in ("train", "valid"))
+    train, valid = (
+        read_multi30k(split, config.source, config.target, root) for split in ("train", "valid")
+    )
     return Translations(config, train, valid, seed=seed, join=config.join_sentences)
 
 
@@ -262,13 +303,18 @@ def tatoeba(config: TatoebaConfig, *, seed: int, root: Path | None = None) -> Tr
     return Translations(config, parts["train"], parts["valid"], seed=seed)
 
 
-def mixture(config: TranslationMixtureConfig, *, seed: int, root: Path | None = None) -> Translations:
+def mixture(
+    config: TranslationMixtureConfig, *, seed: int, root: Path | None = None
+) -> Translations:
     """Open several sets of translations as one."""
     train: list[Line] = []
     valid: list[Line] = []
     for name in config.of:
         if name == "multi30k":
-            more = [read_multi30k(split, config.source, config.target, root) for split in ("train", "valid")]
+            more = [
+                read_multi30k(split, config.source, config.target, root)
+                for split in ("train", "valid")
+            ]
         elif name == "tatoeba":
             shares = {"valid_share": config.valid_share, "test_share": config.test_share}
             parts = read_tatoeba(config.source, config.target, root, **shares)
@@ -286,7 +332,9 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     """Open a file of pairs: joined into single rows of characters, or as translations."""
     if config.join:
         return Pairs(config, seed=seed, root=root)
-    options = TranslationConfig(**{field.name: getattr(config, field.name) for field in fields(TranslationConfig)})
+    options = TranslationConfig(
+        **{field.name: getattr(config, field.name) for field in fields(TranslationConfig)}
+    )
     train, valid, opened, description = config.read(root)
     tokens = None if config.tokens is None else open_pair(config.tokens, root)
     data = Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
@@ -299,9 +347,13 @@ class EncodedPairs:
     """Examples as ids, each of some neighbouring lines, and their buckets by the longer side."""
 
     def __init__(
-        self, lines: Sequence[Line], tokens: Pair, config: TranslationConfig, joined: tuple[Rows, NDArray[np.int64]],
+        self,
+        lines: Sequence[Line],
+        tokens: Pair,
+        config: TranslationConfig,
+        joined: tuple[Rows, NDArray[np.int64]],
         special: Special | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         starts, counts = joined
         self.rounding = config.rounding
         source_pad, pad = tokens.source.pad, tokens.target.pad
@@ -317,16 +369,21 @@ class EncodedPairs:
         else:  # as the checkpoint reads and writes them, which may put a language or <start> around them
             source = [tokens.read(line.source) for line in lines]
             target = [np.array([*first, *tokens.written(line.target)], np.int64) for line in lines]
-        longer = np.array([max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64)
+        longer = np.array(
+            [max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64
+        )
         kept = np.flatnonzero(longer <= (config.longest or max(longer, default=0)))
         self.left_out = len(longer) - len(kept)
-        self.starts, self.counts = starts[kept], counts[kept]  # first line, and number of lines, of each example
+        # first line, and number of lines, of each example
+        self.starts, self.counts = starts[kept], counts[kept]
         for i in kept[longer[kept] > config.batch_tokens][:1].tolist():
             raise DataError(
                 f"{lines[starts[i]].where}: this pair has {longer[i]} tokens: "
                 f"expected batch_tokens={config.batch_tokens} or fewer"
             )
-        self.source, self.target = (Ragged([rows[i] for i in kept.tolist()]) for rows in (source, target))
+        self.source, self.target = (
+            Ragged([rows[i] for i in kept.tolist()]) for rows in (source, target)
+        )
         self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
@@ -334,21 +391,37 @@ class EncodedPairs:
 
     def texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
         """Return the source and target text of each example, given the lines that it was made of."""
-        spans = [lines[i : i + n] for i, n in zip(self.starts.tolist(), self.counts.tolist(), strict=True)]
-        return [(" ".join(line.source for line in own), " ".join(line.target for line in own)) for own in spans]
+        spans = [
+            lines[i : i + n]
+            for i, n in zip(self.starts.tolist(), self.counts.tolist(), strict=True)
+        ]
+        return [
+            (" ".join(line.source for line in own), " ".join(line.target for line in own))
+            for own in spans
+        ]
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket, each side as wide as its longest row in the whole bucket."""
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen, most = whole[rows], self.buckets.batch_widths[bucket]
         source, target = (
-            side.padded(chosen, min(-(-int(side.lengths[whole].max()) // self.rounding) * self.rounding, most), fill)
+            side.padded(
+                chosen,
+                min(-(-int(side.lengths[whole].max()) // self.rounding) * self.rounding, most),
+                fill,
+            )
             for side, fill in ((self.source, self.source_pad), (self.target, IGNORE))
         )
         ids = np.full_like(target, self.start)
         ids[:, 1:] = target[:, :-1]
-        ids[target == IGNORE] = self.pad  # also overwrites <end>, which is a target but never an input
-        return {"ids": ids, "targets": target, "source": source, "lengths": self.source.lengths[chosen]}
+        # also overwrites <end>, which is a target but never an input
+        ids[target == IGNORE] = self.pad
+        return {
+            "ids": ids,
+            "targets": target,
+            "source": source,
+            "lengths": self.source.lengths[chosen],
+        }
 
 
 def _sides(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
@@ -356,7 +429,9 @@ def _sides(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
     return [line.source for line in lines], [line.target for line in lines]
 
 
-def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray[np.int64]) -> list[np.ndarray]:
+def _examples(
+    tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray[np.int64]
+) -> list[np.ndarray]:
     """Return the ids of neighbouring texts joined by spaces, then <end>: the same ids as those of the joined text."""
     first = encode_rows(tokens, texts)
     later = encode_rows(tokens, [" " + text for text in texts]) if (counts > 1).any() else first
@@ -369,7 +444,11 @@ def _examples(tokens: Tokenizer, texts: list[str], starts: Rows, counts: NDArray
 
 def _joined(lines: int, fewest: int, most: int, *, overlap: bool) -> tuple[Rows, NDArray[np.int64]]:
     """Return the first line of each example of `fewest` to `most` lines, and its number of lines."""
-    spans = [(i, n) for n in range(fewest, most + 1) for i in range(0, lines - n + 1, 1 if overlap else n)]
+    spans = [
+        (i, n)
+        for n in range(fewest, most + 1)
+        for i in range(0, lines - n + 1, 1 if overlap else n)
+    ]
     table = np.array(spans, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
@@ -381,4 +460,6 @@ def _check_languages(source: str, target: str) -> None:
 
 def _check_shares(valid: float, test: float) -> None:
     if not (valid >= 0 and test >= 0 and valid + test < 1):
-        raise InputError(f"valid_share={valid} and test_share={test}: expected 0 or more, together less than 1")
+        raise InputError(
+            f"valid_share={valid} and test_share={test}: expected 0 or more, together less than 1"
+        )

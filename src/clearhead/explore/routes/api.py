@@ -25,7 +25,15 @@ from ..images import ImageStore
 from ..inspections import Inspection, inspect_text, inspect_translation
 from ..queue import Queue
 from ..reading import neighbours, read_text, tokens_to_read
-from ..responses import BINARY, PROBLEMS, STREAM, error_message, float32_response, json_response, stream_response
+from ..responses import (
+    BINARY,
+    PROBLEMS,
+    STREAM,
+    error_message,
+    float32_response,
+    json_response,
+    stream_response,
+)
 from ..runs import Runs
 from ..store import InspectionStore, Model, ModelStore
 from ..translations import aligned, sentences_of, translation_dict
@@ -56,8 +64,13 @@ class Explorer:
             message = error_message(problem) or "it cannot be loaded"
             name, trained = model.name or model.id, model.training is not None
             return {
-                "id": model.id, "name": name, "about": model.about, "trained": trained, "kinds": [], "error": message
-            }  # fmt: skip
+                "id": model.id,
+                "name": name,
+                "about": model.about,
+                "trained": trained,
+                "kinds": [],
+                "error": message,
+            }
 
 
 async def _explorer(request: Request) -> AsyncIterator[Explorer]:
@@ -93,7 +106,9 @@ ROUTERS = (models, generation, images, inspections, build, runs)
 async def list_models(explorer: Shared) -> Response:
     """The models that can be used."""
     every = list(explorer.models.models.values())
-    return json_response(await explorer.queue.run(lambda: [explorer.describe(model) for model in every]))
+    return json_response(
+        await explorer.queue.run(lambda: [explorer.describe(model) for model in every])
+    )
 
 
 @models.get("/models/trained", response_model=list[schemas.TrainedLine])
@@ -139,7 +154,11 @@ async def translate(body: schemas.Translate, request: Request, explorer: Shared)
                 yield {"sentence": i, "beams": [translation_dict(one, text) for one in beams]}
             inspected = queue.each((inspect_translation(bundle, one) for one in beams), model.lock)
             kept = [explorer.keep(one, model) async for one in inspected]
-            yield {"sentence": i, "translations": [translation_dict(one, text) for one in beams], "looks": kept}
+            yield {
+                "sentence": i,
+                "translations": [translation_dict(one, text) for one in beams],
+                "looks": kept,
+            }
 
     return stream_response(events, queue, request)
 
@@ -157,7 +176,9 @@ async def align(body: schemas.Align, explorer: Shared) -> Response:
         return one, inspect_translation(bundle, one)
 
     one, inspection = await explorer.queue.run(both, model.lock)
-    return json_response({"translation": translation_dict(one, body.text), "look": explorer.keep(inspection, model)})
+    return json_response(
+        {"translation": translation_dict(one, body.text), "look": explorer.keep(inspection, model)}
+    )
 
 
 @generation.post("/write", responses=STREAM, response_class=StreamingResponse)
@@ -173,7 +194,9 @@ async def write(body: schemas.Write, request: Request, explorer: Shared) -> Resp
 
     async def events() -> AsyncIterator[Any]:
         bundle = await queue.run(lambda: model.bundle(explorer.device))
-        ids = await queue.run(lambda: prompt_and_written(bundle, body.text, body.written, body.chat))
+        ids = await queue.run(
+            lambda: prompt_and_written(bundle, body.text, body.written, body.chat)
+        )
         prompt = len(ids) - len(body.written)
         if body.chat:
             yield {"prompt": await queue.run(lambda: prompt_text(bundle, ids[:prompt]))}
@@ -182,7 +205,13 @@ async def write(body: schemas.Write, request: Request, explorer: Shared) -> Resp
             if cut is not None:
                 yield {"cut": cut}
             steps = generate_tokens(
-                bundle, ids, max_new=body.max_new, choice=choice, seed=body.seed, drawn=len(body.written), off=off
+                bundle,
+                ids,
+                max_new=body.max_new,
+                choice=choice,
+                seed=body.seed,
+                drawn=len(body.written),
+                off=off,
             )
             async for token in queue.each(steps, model.lock):
                 if "ended" in token:
@@ -193,8 +222,14 @@ async def write(body: schemas.Write, request: Request, explorer: Shared) -> Resp
         part = what_fits(bundle, ids, len(ids) - prompt)
         if part.cut is not None:
             yield {"cut": part.cut}
-        async for item in queue.with_progress(lambda done: inspect_text(bundle, part.ids, off, done), model.lock):
-            yield {"progress": item} if isinstance(item, tuple) else {"look": explorer.keep(item, model)}
+        async for item in queue.with_progress(
+            lambda done: inspect_text(bundle, part.ids, off, done), model.lock
+        ):
+            yield (
+                {"progress": item}
+                if isinstance(item, tuple)
+                else {"look": explorer.keep(item, model)}
+            )
 
     return stream_response(events, queue, request)
 
@@ -208,8 +243,17 @@ async def read(body: schemas.Read, request: Request, explorer: Shared) -> Respon
         bundle = await queue.run(lambda: model.bundle(explorer.device))
         reading = await queue.run(lambda: tokens_to_read(bundle, body.text))
         if len(reading.ids) < reading.of:
-            yield {"cut": {"read": len(reading.ids), "of": reading.of, "first": 0, "most": len(reading.ids)}}
-        async for item in queue.with_progress(lambda done: read_text(bundle, reading, off, done), model.lock):
+            yield {
+                "cut": {
+                    "read": len(reading.ids),
+                    "of": reading.of,
+                    "first": 0,
+                    "most": len(reading.ids),
+                }
+            }
+        async for item in queue.with_progress(
+            lambda done: read_text(bundle, reading, off, done), model.lock
+        ):
             if isinstance(item[0], Inspection):
                 yield {"look": explorer.keep(item[0], model), **item[1]}
             else:
@@ -222,7 +266,9 @@ async def read(body: schemas.Read, request: Request, explorer: Shared) -> Respon
 async def compare_texts(body: schemas.Neighbours, explorer: Shared) -> Response:
     """The similarities of texts by their embeddings."""
     model = explorer.models[body.model]
-    work = explorer.queue.run(lambda: neighbours(model.bundle(explorer.device), body.texts), model.lock)
+    work = explorer.queue.run(
+        lambda: neighbours(model.bundle(explorer.device), body.texts), model.lock
+    )
     return json_response(await work)
 
 
@@ -233,7 +279,9 @@ async def classify(body: schemas.Classify, request: Request, explorer: Shared) -
 
     async def events() -> AsyncIterator[Any]:
         bundle = await queue.run(lambda: model.bundle(explorer.device))
-        async for item in queue.with_progress(lambda done: inspect_image(bundle, image.file, done), model.lock):
+        async for item in queue.with_progress(
+            lambda done: inspect_image(bundle, image.file, done), model.lock
+        ):
             if isinstance(item[0], ImageInspection):
                 yield {"look": explorer.keep(item[0], model), "classes": item[1]}
             else:
@@ -248,7 +296,11 @@ async def write_caption(body: schemas.Caption, request: Request, explorer: Share
 
     A caption of the user's own comes first, marked as given.
     """
-    model, file, queue = explorer.models[body.model], explorer.images[body.image].file, explorer.queue
+    model, file, queue = (
+        explorer.models[body.model],
+        explorer.images[body.image].file,
+        explorer.queue,
+    )
 
     async def events() -> AsyncIterator[Any]:
         bundle = await queue.run(lambda: model.bundle(explorer.device))
@@ -297,28 +349,42 @@ async def _image_file(request: Request) -> bytes:
     """The body of a request, read before it gets a place in the queue: a slow client holds up nobody else."""
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("image/"):
-        raise InputError(f"expected an image file, such as PNG or JPEG, and not {kind[:80] or 'one of no kind'}")
+        raise InputError(
+            f"expected an image file, such as PNG or JPEG, and not {kind[:80] or 'one of no kind'}"
+        )
     try:
         with anyio.fail_after(UPLOAD_SECONDS):
             return await request.body()
     except TimeoutError:
-        raise HTTPException(408, f"the image did not arrive within {UPLOAD_SECONDS} seconds: send it again") from None
+        raise HTTPException(
+            408, f"the image did not arrive within {UPLOAD_SECONDS} seconds: send it again"
+        ) from None
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the image had arrived") from None
 
 
 @images.post(
-    "", response_model=schemas.ImageShape,
-    openapi_extra={"requestBody": {"required": True, "content": {
-        "image/png": {"schema": {"type": "string", "format": "binary"}},
-    }}},
-)  # fmt: skip
+    "",
+    response_model=schemas.ImageShape,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "image/png": {"schema": {"type": "string", "format": "binary"}},
+            },
+        }
+    },
+)
 async def upload_image(file: Annotated[bytes, Depends(_image_file)], explorer: Shared) -> Response:
     """Keep an image file, sent as it is; returns its id and the size of the upright image."""
     return json_response(await explorer.queue.run(lambda: explorer.images.keep(file)))
 
 
-@images.get("/one", responses={200: {"content": {"image/png": {}, "image/webp": {}}}}, response_class=Response)
+@images.get(
+    "/one",
+    responses={200: {"content": {"image/png": {}, "image/webp": {}}}},
+    response_class=Response,
+)
 async def show_image(id: InspectionId, explorer: Shared) -> Response:
     """An uploaded image by its id, or an example by its name; upright."""
     image = explorer.images[id]
@@ -359,7 +425,11 @@ async def attention_map(
         return maps.tile(layer, head, (top, bottom), (left, right), cells)
 
     found = await explorer.queue.run(tile)
-    return float32_response(found.weights, most=found.most) if format == "float32" else json_response(found.to_dict())
+    return (
+        float32_response(found.weights, most=found.most)
+        if format == "float32"
+        else json_response(found.to_dict())
+    )
 
 
 @inspections.get("/words", responses=PROBLEMS, response_model=schemas.WordsShape)
@@ -367,9 +437,12 @@ async def words(look: InspectionId, group: GroupName, explorer: Shared) -> Respo
     """The words that name the rows and columns of maps between words."""
     maps = explorer.inspections[look].group(group)
     named = maps.by_words
-    return json_response({
-        "rows": maps.rows.word_names if named else None, "columns": maps.columns.word_names if named else None,
-    })  # fmt: skip
+    return json_response(
+        {
+            "rows": maps.rows.word_names if named else None,
+            "columns": maps.columns.word_names if named else None,
+        }
+    )
 
 
 @inspections.get("/row", responses=BINARY, response_class=Response)
@@ -387,7 +460,9 @@ async def attention_row(
 
 
 @inspections.get("/query", responses=BINARY, response_class=Response)
-async def query_everywhere(explorer: Shared, look: InspectionId, group: GroupName, at: At) -> Response:
+async def query_everywhere(
+    explorer: Shared, look: InspectionId, group: GroupName, at: At
+) -> Response:
     """The weights of query `at` on all keys in every layer and head, as float32 (layers, heads, keys)."""
     maps = explorer.inspections[look].group(group)
     return float32_response(await explorer.queue.run(lambda: maps.query(at)))
@@ -409,7 +484,9 @@ async def evidence_for_words(explorer: Shared, look: InspectionId) -> Response:
     return float32_response(await explorer.queue.run(inspection.evidence, inspection.lock))
 
 
-@inspections.get("/seen", responses={200: {"content": {"image/png": {}}}, **PROBLEMS}, response_class=Response)
+@inspections.get(
+    "/seen", responses={200: {"content": {"image/png": {}}}, **PROBLEMS}, response_class=Response
+)
 async def seen_image(explorer: Shared, look: InspectionId) -> Response:
     """The image of an inspection as the model read it: resized and cropped."""
     inspection = image_inspection(explorer, look)
@@ -424,8 +501,13 @@ async def feature_maps(
     channels: Annotated[str, Query(pattern=rf"^\d{{1,6}}(,\d{{1,6}}){{0,{MOST_CHANNELS - 1}}}$")],
 ) -> Response:
     """The feature maps of some channels of a stage, separated by commas, as float32 (channels, rows, columns)."""
-    inspection, wanted = image_inspection(explorer, look), [int(channel) for channel in channels.split(",")]
-    return float32_response(await explorer.queue.run(lambda: inspection.feature_maps(stage, wanted)))
+    inspection, wanted = (
+        image_inspection(explorer, look),
+        [int(channel) for channel in channels.split(",")],
+    )
+    return float32_response(
+        await explorer.queue.run(lambda: inspection.feature_maps(stage, wanted))
+    )
 
 
 def image_inspection(explorer: Explorer, look: str) -> ImageInspection:
@@ -449,15 +531,21 @@ async def thumbnails(
 
 
 @inspections.get("/heads", responses=STREAM, response_class=StreamingResponse)
-async def head_statistics(look: InspectionId, group: GroupName, request: Request, explorer: Shared) -> Response:
+async def head_statistics(
+    look: InspectionId, group: GroupName, request: Request, explorer: Shared
+) -> Response:
     """The statistics of every head, one line of JSON per layer."""
     maps, queue = explorer.inspections[look].group(group), explorer.queue
     layers = range(len(maps.maps))
-    return stream_response(lambda: queue.each(maps.statistics(layer) for layer in layers), queue, request)
+    return stream_response(
+        lambda: queue.each(maps.statistics(layer) for layer in layers), queue, request
+    )
 
 
 @inspections.get("/effects", responses=STREAM, response_class=StreamingResponse)
-async def head_effects(look: InspectionId, group: GroupName, request: Request, explorer: Shared) -> Response:
+async def head_effects(
+    look: InspectionId, group: GroupName, request: Request, explorer: Shared
+) -> Response:
     """The effect of silencing each head by itself, one line of JSON per layer."""
     inspection, queue = explorer.inspections[look], explorer.queue
     steps = inspection.effects(group)
@@ -497,7 +585,9 @@ async def candidates(
 ) -> Response:
     """The likeliest tokens in the place of tokens first to last - 1, by the model and after temperature and top-k/p."""
     inspection, choice = explorer.inspections[look], choice_of(temperature, top_k, top_p)
-    return json_response(await explorer.queue.run(lambda: inspection.candidates(first, last, choice, top)))
+    return json_response(
+        await explorer.queue.run(lambda: inspection.candidates(first, last, choice, top))
+    )
 
 
 @inspections.get("/similar", responses=PROBLEMS, response_model=schemas.SimilarShape)
@@ -528,7 +618,9 @@ async def positions(
     """Position vectors, and the similarity of any two."""
     if kind == "sincos2d" and length > 16:
         raise InputError(f"an image with {length} patches per side: expected at most 16")
-    work = explorer.queue.run(lambda: position_vectors(kind, width=width, length=length, base=base, head=head))
+    work = explorer.queue.run(
+        lambda: position_vectors(kind, width=width, length=length, base=base, head=head)
+    )
     return json_response(await work)
 
 
@@ -556,6 +648,6 @@ async def list_runs(explorer: Shared) -> Response:
 @runs.get("/one", response_model=schemas.RunShape)
 async def show_run(
     run: schemas.Id, explorer: Shared, since: Annotated[int, Query(ge=0, le=2**31)] = 0
-) -> Response:  # fmt: skip
+) -> Response:
     """The metrics of a run, from record `since` on."""
     return json_response(await explorer.queue.run(lambda: explorer.runs.records(run, since)))

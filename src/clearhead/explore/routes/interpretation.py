@@ -27,7 +27,8 @@ async def image_saliency(body: schemas.Saliency, request: Request, explorer: Sha
     async def events() -> AsyncIterator[Any]:
         bundle = await queue.run(lambda: model.bundle(explorer.device))
         work = queue.with_progress(
-            lambda done: explain_image(bundle, image.file, body.method, body.target, done), model.lock
+            lambda done: explain_image(bundle, image.file, body.method, body.target, done),
+            model.lock,
         )
         async for item in work:
             yield {"progress": item} if isinstance(item, tuple) else {"saliency": item}
@@ -75,7 +76,9 @@ async def studied(model: Model, explorer: Explorer) -> AsyncIterator[Study | tup
 async def tokens_of_prompts(body: schemas.Tokens, explorer: Shared) -> Response:
     """The tokens of prompts, as a language model reads them."""
     model = explorer.models[body.model]
-    found = await explorer.queue.run(lambda: prompt_tokens(model.bundle(explorer.device), body.texts))
+    found = await explorer.queue.run(
+        lambda: prompt_tokens(model.bundle(explorer.device), body.texts)
+    )
     return json_response({"tokens": found})
 
 
@@ -87,7 +90,10 @@ async def activation_patching(body: schemas.Patch, request: Request, explorer: S
     async def events() -> AsyncIterator[Any]:
         bundle = await queue.run(lambda: model.bundle(explorer.device))
         work = queue.with_progress(
-            lambda done: patch_prompts(bundle, body.clean, body.corrupted, body.answers, body.what, done), model.lock
+            lambda done: patch_prompts(
+                bundle, body.clean, body.corrupted, body.answers, body.what, done
+            ),
+            model.lock,
         )
         async for item in work:
             yield {"progress": item} if isinstance(item, tuple) else {"patching": item}

@@ -38,7 +38,8 @@ __all__ = [
 
 # The names that `make_positions` knows: the ways in which a model can tell the places of tokens.
 POSITIONS = ("none", "sinusoid", "learned", "sincos2d", "rotary", "alibi", "relative")
-VECTORS = ("sinusoid", "learned", "sincos2d")  # the kinds that are added to tokens or concatenated with them
+# the kinds that are added to tokens or concatenated with them
+VECTORS = ("sinusoid", "learned", "sincos2d")
 
 
 def make_positions(
@@ -83,5 +84,7 @@ def make_positions(
     }
     one_of("positions", kind, makers)
     if join != "add" and kind not in VECTORS:
-        raise InputError(f"join={join!r} with positions={kind!r}: only {', '.join(VECTORS)} can be joined with tokens")
+        raise InputError(
+            f"join={join!r} with positions={kind!r}: only {', '.join(VECTORS)} can be joined with tokens"
+        )
     return makers[kind]()

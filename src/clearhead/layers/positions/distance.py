@@ -65,7 +65,9 @@ class Relative(Positions):
 
     biases = True
 
-    def __init__(self, heads: int, *, buckets: int = 32, reach: int = 128, causal: bool = False) -> None:
+    def __init__(
+        self, heads: int, *, buckets: int = 32, reach: int = 128, causal: bool = False
+    ) -> None:
         super().__init__()
         exact = buckets // 2 if causal else buckets // 4  # distances with a bucket of their own
         if exact < 1 or reach <= exact:

@@ -66,9 +66,13 @@ class Rotary(Positions):
         if scaling is not None:
             one_of("scaling", scaling, SCALINGS)
         if scaling in ("yarn", "llama3") and context is None:
-            raise InputError(f"scaling={scaling!r} needs context, the number of tokens that the model was trained on")
+            raise InputError(
+                f"scaling={scaling!r} needs context, the number of tokens that the model was trained on"
+            )
         if factor < 1.0:
-            raise InputError(f"factor={factor}: expected 1 or more, since scaling stretches a context")
+            raise InputError(
+                f"factor={factor}: expected 1 or more, since scaling stretches a context"
+            )
         self.head, self.columns, self.pairs = head, columns, pairs
         self.attention_factor = 0.1 * math.log(factor) + 1.0 if scaling == "yarn" else 1.0
         self.constant("speed", _speeds(columns, base, scaling, factor, context))
@@ -79,7 +83,9 @@ class Rotary(Positions):
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b g t e"]]:
         for name, x in (("q", q), ("k", k)):
             if x.shape[-1] != self.head:
-                raise InputError(f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}")
+                raise InputError(
+                    f"{name} has head width {x.shape[-1]}: these rotary positions turn {self.head}"
+                )
         cos, sin = self.angles(at, q.dtype)
         return self.turned(q, cos, sin), self.turned(k, cos, sin)
 
@@ -90,7 +96,8 @@ class Rotary(Positions):
         """
         kind = torch.float64 if dtype == torch.float64 else torch.float32
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        inference = not traced and torch.is_inference_mode_enabled()  # inference tensors cannot be trained with
+        # inference tensors cannot be trained with
+        inference = not traced and torch.is_inference_mode_enabled()
         last = None if traced else _LAST.get(self)
         if last is not None and last[0]() is at and last[1:4] == (at._version, kind, inference):
             return last[4], last[5]
@@ -100,7 +107,10 @@ class Rotary(Positions):
         if self.pairs == "halves":
             cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         else:
-            cos, sin = cos.repeat_interleave(2, dim=-1), torch.stack([-sin, sin], dim=-1).flatten(-2)
+            cos, sin = (
+                cos.repeat_interleave(2, dim=-1),
+                torch.stack([-sin, sin], dim=-1).flatten(-2),
+            )
         if not traced and not at.is_inference():
             _LAST[self] = (weakref.ref(at), at._version, kind, inference, cos, sin)
         return cos, sin
@@ -109,14 +119,18 @@ class Rotary(Positions):
         """Return the angle of each pair of columns at these positions."""
         return at[..., None] * self.speed.to(at.dtype)
 
-    def turned(self, x: Float[Tensor, "b h t e"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t e"]:
+    def turned(
+        self, x: Float[Tensor, "b h t e"], cos: Tensor, sin: Tensor
+    ) -> Float[Tensor, "b h t e"]:
         """Return x rotated by the angles that `angles` returned."""
         if self.columns < self.head:
             first, rest = x.split([self.columns, self.head - self.columns], dim=-1)
             return torch.cat([self._turned(first, cos, sin), rest], dim=-1)
         return self._turned(x, cos, sin)
 
-    def _turned(self, x: Float[Tensor, "b h t c"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h t c"]:
+    def _turned(
+        self, x: Float[Tensor, "b h t c"], cos: Tensor, sin: Tensor
+    ) -> Float[Tensor, "b h t c"]:
         y = x.to(cos.dtype)
         if self.pairs == "halves":
             partner = y.roll(self.columns // 2, -1)
@@ -157,7 +171,9 @@ class Rotary2d(Rotary):
 _LAST: WeakKeyDictionary[Rotary, tuple[Any, ...]] = WeakKeyDictionary()
 
 
-def _speeds(head: int, base: float, scaling: Rope | None, factor: float, context: int | None) -> Float[Tensor, "pairs"]:
+def _speeds(
+    head: int, base: float, scaling: Rope | None, factor: float, context: int | None
+) -> Float[Tensor, "pairs"]:
     """The angle of each pair of columns, in radians per position."""
     if scaling == "ntk":
         base = base * factor ** (head / (head - 2)) if head > 2 else base
@@ -167,9 +183,14 @@ def _speeds(head: int, base: float, scaling: Rope | None, factor: float, context
     if scaling == "yarn":
         assert context is not None
         # The pair that makes `turns` turns over the trained context.
-        pair = [head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)]
+        pair = [
+            head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
+            for turns in (32, 1)
+        ]
         low, high = max(math.floor(pair[0]), 0), min(math.ceil(pair[1]), head - 1)
-        ramp = (torch.arange(head // 2, dtype=torch.float64, device="cpu") - low) / max(high - low, 0.001)
+        ramp = (torch.arange(head // 2, dtype=torch.float64, device="cpu") - low) / max(
+            high - low, 0.001
+        )
         keep = 1 - ramp.clamp(0, 1)
         return speed * keep + speed / factor * (1 - keep)
     if scaling == "llama3":

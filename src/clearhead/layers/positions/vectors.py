@@ -46,7 +46,9 @@ class Vectors(Positions):
         if self.join == "concatenate":
             return torch.cat([x, p.expand(*x.shape[:2], -1)], dim=-1)
         if p.shape[-1] != x.shape[-1]:
-            raise InputError(f"positions of width {p.shape[-1]} cannot be added to tokens of width {x.shape[-1]}")
+            raise InputError(
+                f"positions of width {p.shape[-1]} cannot be added to tokens of width {x.shape[-1]}"
+            )
         return x + p
 
 
@@ -81,7 +83,11 @@ class Sinusoid(Vectors):
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         waves = _waves(at + self.offset, self.width, self.base)
-        return waves if self.pairs == "neighbours" else torch.cat([waves[..., 0::2], waves[..., 1::2]], dim=-1)
+        return (
+            waves
+            if self.pairs == "neighbours"
+            else torch.cat([waves[..., 0::2], waves[..., 1::2]], dim=-1)
+        )
 
 
 class Learned(Vectors):
@@ -131,7 +137,9 @@ class SinCos2d(Vectors):
     def __init__(self, width: int, *, base: float = 10_000.0, join: Join = "add") -> None:
         super().__init__(width, join=join)
         if width % 4:
-            raise InputError(f"width={width}: expected a multiple of 4, for sine and cosine of the row and the column")
+            raise InputError(
+                f"width={width}: expected a multiple of 4, for sine and cosine of the row and the column"
+            )
         self.base = base
 
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
@@ -141,9 +149,13 @@ class SinCos2d(Vectors):
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.shape[-1] != 2:
-            raise InputError(f"at has shape {tuple(at.shape)}: expected (..., 2), the row and column of each token")
+            raise InputError(
+                f"at has shape {tuple(at.shape)}: expected (..., 2), the row and column of each token"
+            )
         half = self.width // 2
-        return torch.cat([_waves(at[..., 0], half, self.base), _waves(at[..., 1], half, self.base)], dim=-1)
+        return torch.cat(
+            [_waves(at[..., 0], half, self.base), _waves(at[..., 1], half, self.base)], dim=-1
+        )
 
 
 def grid(y: int, x: int, device: torch.device | str = "cpu") -> Int[Tensor, "t 2"]:

@@ -16,7 +16,8 @@ from ..maps.statistics import MEANING
 EDITABLE = ("q", "k", "v", "scores", "weights", "heads")  # tensors inside an attention
 INSIDE = (*EDITABLE, *MEANING)  # the addresses that an attention has besides those of its modules
 INPUT = "input"  # the address of a module's input, its first tensor
-WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # what compiling and checkpointing add to a module's name
+# what compiling and checkpointing add to a module's name
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
 LENS = {  # the names of TransformerLens, and what they are called here
     "hook_pattern": "...weights",
@@ -63,10 +64,14 @@ class Tree:
         self.root = root
         self.parts = list(root.named_modules())
         self.compiled = any(  # by torch.compile(module) or module.compile()
-            "_orig_mod" in module._modules or module._compiled_call_impl is not None for _, module in self.parts
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None
+            for _, module in self.parts
         )
         if any(wrapper in path for path, _ in self.parts for wrapper in WRAPPERS):
-            self.parts = [(".".join(x for x in path.split(".") if x not in WRAPPERS), m) for path, m in self.parts]
+            self.parts = [
+                (".".join(x for x in path.split(".") if x not in WRAPPERS), m)
+                for path, m in self.parts
+            ]
 
     @cached_property
     def modules(self) -> dict[str, nn.Module]:
@@ -96,7 +101,11 @@ class Tree:
         found = {module: path for path, module in self.parts if can_attend(type(module))}  # type: ignore[arg-type]
         if not any(isinstance(module, Attention) for _, module in self.parts):
             return found
-        return {m: path for m, path in found.items() if not any(isinstance(part, Attention) for part in m.modules())}
+        return {
+            m: path
+            for m, path in found.items()
+            if not any(isinstance(part, Attention) for part in m.modules())
+        }
 
     @cached_property
     def possible(self) -> Addresses:
@@ -115,8 +124,12 @@ def can_attend(kind: type[nn.Module]) -> bool:
 
     A class that is made later has no effect on it, so that the answer is kept.
     """
-    plain = all(not PLAIN.isdisjoint((base.__module__, base.__module__.partition(".")[0])) for base in kind.__mro__)
-    traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)  # it runs what it was traced from
+    plain = all(
+        not PLAIN.isdisjoint((base.__module__, base.__module__.partition(".")[0]))
+        for base in kind.__mro__
+    )
+    # it runs what it was traced from
+    traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)
     return issubclass(kind, nn.MultiheadAttention) or traced or not plain
 
 
@@ -124,7 +137,9 @@ def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The addresses that a pattern matches; raises if there are none, and names the nearest."""
     found = matching(re.sub(r"@(\d+|\*)(?=\.)", "", pattern), names)
     if not found:
-        raise InputKeyError(f"no address {pattern!r} in this model{nearest_addresses(pattern, names)}")
+        raise InputKeyError(
+            f"no address {pattern!r} in this model{nearest_addresses(pattern, names)}"
+        )
     return found
 
 
@@ -133,7 +148,8 @@ def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
     *before, last = pattern.split(".")
     parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in (*before, last)]
     expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
-    end = "" if "*" in last else last  # most names end in another word, and are left out before the expression is tried
+    # most names end in another word, and are left out before the expression is tried
+    end = "" if "*" in last else last
     return [name for name in names if name.endswith(end) and expression.fullmatch(name)]
 
 
@@ -151,5 +167,6 @@ def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
         words = nearest(leaf, leaves, most=1)
         return words and f"; the nearest is {path}{dot}{words.rpartition(' ')[2]}"
     alike = [n for n in names if n.rpartition(".")[2] == leaf] if leaf in INSIDE else []
-    known = alike or list(names)  # if the path is wrong, an address of another activation does not help
+    # if the path is wrong, an address of another activation does not help
+    known = alike or list(names)
     return nearest(name, [*known, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in known)])

@@ -47,7 +47,9 @@ def scale(heads: Mapping[int, float]) -> Edit:
     """
 
     if not isinstance(heads, Mapping):
-        raise InputTypeError(f"scale was given {heads!r}: expected a dict of heads and factors, such as {{0: 0.5}}")
+        raise InputTypeError(
+            f"scale was given {heads!r}: expected a dict of heads and factors, such as {{0: 0.5}}"
+        )
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
@@ -76,7 +78,9 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
         if what.shape != x.shape:
-            raise InputError(f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}")
+            raise InputError(
+                f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}"
+            )
         x = x.clone()
         x[:, list(heads)] = what[:, list(heads)].to(x)
         return x
@@ -109,9 +113,13 @@ def _check_list(heads: Any) -> None:
 
 def _check(heads: Sequence[int] | Mapping[int, float], x: Tensor) -> None:
     if not isinstance(x, Tensor):
-        raise InputTypeError(f"a {type(x).__name__} has no heads: expected an address '...attn.heads'")
+        raise InputTypeError(
+            f"a {type(x).__name__} has no heads: expected an address '...attn.heads'"
+        )
     if x.ndim != 4:
-        raise InputError(f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'")
+        raise InputError(
+            f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'"
+        )
     wrong = [head for head in heads if not 0 <= head < x.shape[1]]
     if wrong:
         raise InputIndexError(f"heads {wrong}: there are {x.shape[1]}, counted from 0")

@@ -50,9 +50,11 @@ class Session:
             _OPEN.setdefault(self.root, []).append(self)
 
 
-_LOCK = threading.RLock()  # entered itself, not by the condition, whose methods a KeyboardInterrupt may stop half-way
+# entered itself, not by the condition, whose methods a KeyboardInterrupt may stop half-way
+_LOCK = threading.RLock()
 _TURNS = threading.Condition(_LOCK)
-_OPEN: WeakKeyDictionary[nn.Module, list[Session]] = WeakKeyDictionary()  # the sessions of each model
+# the sessions of each model
+_OPEN: WeakKeyDictionary[nn.Module, list[Session]] = WeakKeyDictionary()
 
 
 def _end_turn(session: Session) -> None:
@@ -66,8 +68,14 @@ def _end_turn(session: Session) -> None:
 
 
 _IDLE = nullcontext()
-_NOTHING = _IDLE.__exit__  # takes any arguments and returns None; a pickle of it opens without this library
-_TABLES = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_always_called")
+# takes any arguments and returns None; a pickle of it opens without this library
+_NOTHING = _IDLE.__exit__
+_TABLES = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_always_called",
+)
 
 
 class Hook:

@@ -42,7 +42,9 @@ def missing_records(
         foreign: The watch of attention that is not ours.
     """
     empty = [name for name in names if not matching(name, dict.fromkeys(tape))]
-    why = f"this {type(root).__name__} was not called inside the `with`, in the thread that opened it"
+    why = (
+        f"this {type(root).__name__} was not called inside the `with`, in the thread that opened it"
+    )
     if foreign is not None:
         why = foreign.unseen.why(empty) if foreign.running.passes else why
         tape.explain(why)
@@ -52,7 +54,9 @@ def missing_records(
     idle = [name for name in empty if matching(name, known)]
     if idle:
         found.append(f"nothing was recorded at {listed(idle)}: {IDLE}")
-    unseen = [name for name in foreign.unused() if name in _named(empty)] if foreign is not None else []
+    unseen = (
+        [name for name in foreign.unused() if name in _named(empty)] if foreign is not None else []
+    )
     unseen = [name for name in unseen if name not in idle]
     if unseen:
         why = foreign.unseen.why(unseen) if foreign is not None else why
@@ -62,9 +66,15 @@ def missing_records(
         found.append(f"attention may be missing on this tape: {partial}")
     asked = {name.rpartition(".")[2] for name in names}
     for reason in dict.fromkeys(tape.withheld.values()):
-        lost = [name for name, x in tape.withheld.items() if x == reason and name.rpartition(".")[2] in asked]
+        lost = [
+            name
+            for name, x in tape.withheld.items()
+            if x == reason and name.rpartition(".")[2] in asked
+        ]
         if lost:
-            found.append(f"{listed(lost)} {'is' if len(lost) == 1 else 'are'} not recorded: {reason}")
+            found.append(
+                f"{listed(lost)} {'is' if len(lost) == 1 else 'are'} not recorded: {reason}"
+            )
     return found
 
 

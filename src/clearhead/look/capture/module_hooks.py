@@ -47,7 +47,9 @@ def watch_module(
 def _check(module: nn.Module, name: str) -> None:
     """Raise for a module whose calls have no hooks."""
     if isinstance(module, torch.jit.ScriptModule):
-        raise InputError(f"{name!r} is compiled by TorchScript, which calls no hooks: expected another module")
+        raise InputError(
+            f"{name!r} is compiled by TorchScript, which calls no hooks: expected another module"
+        )
 
 
 def _on_output(session: Session, module: nn.Module, act: Callable[[Any], Any]) -> None:
@@ -89,7 +91,9 @@ def _on_input(session: Session, module: nn.Module, act: Callable[[Any], Any]) ->
 OUTSIDE = {None: _on_output, INPUT: _on_input}  # what hooks a module, for its output and its input
 
 
-def edit_module(module: nn.Module, leaf: str | None, name: str, change: Edit, session: Session) -> None:
+def edit_module(
+    module: nn.Module, leaf: str | None, name: str, change: Edit, session: Session
+) -> None:
     """Edit the outputs or inputs of a module until the session ends."""
 
     def act(x: Any) -> Any:

@@ -33,11 +33,15 @@ class Listener:
         text: The texts of the watch.
     """
 
-    def __init__(self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter) -> None:
+    def __init__(
+        self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter
+    ) -> None:
         self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
         self.text = text
-        self.explicit = grad and bool({"scores", "weights"} & set(wanted))  # they must really be computed
-        self.takes_gradients = grad and not {"q", "k", "v"}.isdisjoint(wanted)  # of what a kernel is given
+        # they must really be computed
+        self.explicit = grad and bool({"scores", "weights"} & set(wanted))
+        # of what a kernel is given
+        self.takes_gradients = grad and not {"q", "k", "v"}.isdisjoint(wanted)
         self.measures = [leaf for leaf in wanted if leaf in MEANING]
         self.end = self.calls = 0  # the position after the last call, and the model's calls by then
         self.continues = False  # the present call is the next step of the text of the call before
@@ -87,7 +91,9 @@ class Listener:
             self._record("heads", own(x, self.grad))
 
     def _record(self, leaf: str, value: Any) -> None:
-        self.tape.record(self.wanted[leaf], value, self.keep, self.continues, self.text.number, self.replaced)
+        self.tape.record(
+            self.wanted[leaf], value, self.keep, self.continues, self.text.number, self.replaced
+        )
 
     def is_next_step(self, source: Call) -> bool:
         """Whether a call is the next decoding step of the text of the call before.
@@ -164,11 +170,15 @@ class WatchTap(Tap):
             listener.record_call(DenseCall(weights=kept, offset=offset, first_key=self.first_key))
         return weights
 
-    def seen(self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None) -> None:
+    def seen(
+        self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None
+    ) -> None:
         """Record the inputs of a fused kernel."""
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
-        self.record(LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse))
+        self.record(
+            LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
+        )
 
     def withhold(self, leaves: Sequence[str], reason: str) -> None:
         """Say why some activations of the call cannot be recorded."""
@@ -213,11 +223,15 @@ def changed(name: str, change: Edit, x: Any) -> Any:
     if isinstance(x, Tensor):
         if not isinstance(y, Tensor) or y.shape != x.shape:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise InputError(f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}")
+            raise InputError(
+                f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}"
+            )
         if y.dtype != x.dtype:
             raise InputError(f"the edit of {name} returned {y.dtype}: expected {x.dtype}")
     elif type(y) is not type(x) or (isinstance(x, tuple | list) and len(y) != len(x)):
-        raise InputError(f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same")
+        raise InputError(
+            f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same"
+        )
     return y
 
 
@@ -233,7 +247,9 @@ def checkpointed() -> bool:
     while frame is not None:
         if frame.f_code.co_filename == file.__file__:  # type: ignore[union-attr]
             # Reentrant checkpointing runs the forward pass without gradients, inside of an autograd function.
-            return torch.is_grad_enabled() or frame.f_code.co_qualname == "CheckpointFunction.forward"
+            return (
+                torch.is_grad_enabled() or frame.f_code.co_qualname == "CheckpointFunction.forward"
+            )
         frame = frame.f_back
     return False
 

@@ -16,7 +16,8 @@ from ..maps.statistics import MEANING
 from .addresses import matching, nearest_addresses
 
 Keep = Literal["all", "last"] | Callable[[Any], Any]
-GROWING = ("k", "v", "scores")  # each decoding step has those of the steps before it too: they do not join
+# each decoding step has those of the steps before it too: they do not join
+GROWING = ("k", "v", "scores")
 
 
 class Tape:
@@ -41,12 +42,17 @@ class Tape:
     """
 
     def __init__(
-        self, leaves: dict[str, str | None], grad: bool, possible: Mapping[str, str | None] | None = None
+        self,
+        leaves: dict[str, str | None],
+        grad: bool,
+        possible: Mapping[str, str | None] | None = None,
     ) -> None:
         self._leaves, self._known = leaves, frozenset(leaves)
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
-        self._starts: dict[str, list[int]] = {name: [] for name in leaves}  # indices of calls that begin another text
-        self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}  # by call: queries that it replaces
+        # indices of calls that begin another text
+        self._starts: dict[str, list[int]] = {name: [] for name in leaves}
+        # by call: queries that it replaces
+        self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}
         self._possible = dict(possible or {})
         self._order = {name: i for i, name in enumerate(self._possible)}
         self.withheld: dict[str, str] = {}  # addresses that cannot be recorded, and why
@@ -65,12 +71,17 @@ class Tape:
     @property
     def names(self) -> list[str]:
         """The addresses with a record, in the model's order; before the first record, those that are known to exist."""
-        return list(self) or [name for name in self._calls if name in self._known and name not in self.withheld]
+        return list(self) or [
+            name for name in self._calls if name in self._known and name not in self.withheld
+        ]
 
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one per call."""
         if self._calls.get(name):
-            return [AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x for x in self._calls[name]]
+            return [
+                AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x
+                for x in self._calls[name]
+            ]
         if name in self.withheld:
             raise InputKeyError(f"nothing was recorded at {name!r}: {self.withheld[name]}")
         if name in self._calls:
@@ -79,9 +90,13 @@ class Tape:
                 "compiled function that this tape cannot see"
             )
         if name in self._possible:
-            raise InputKeyError(f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}")
+            raise InputKeyError(
+                f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}"
+            )
         if "*" in str(name):
-            raise InputKeyError(f"{name!r} is a pattern: expected one address, or tape.match({name!r})")
+            raise InputKeyError(
+                f"{name!r} is a pattern: expected one address, or tape.match({name!r})"
+            )
         raise InputKeyError(f"{name!r} is not on this tape{nearest_addresses(name, self._calls)}")
 
     def texts(self, name: str) -> list[Any]:
@@ -125,16 +140,24 @@ class Tape:
             return AttentionMap([source for record in records for source in record.sources])
         try:
             measured = leaf is not None and leaf in MEANING
-            return join(str(leaf), records) if measured else torch.cat(records, dim=2 if leaf else 1)
+            return (
+                join(str(leaf), records) if measured else torch.cat(records, dim=2 if leaf else 1)
+            )
         except (RuntimeError, TypeError, IndexError) as cause:
             raise InputError(problem) from cause
 
     def _without_replaced(self, name: str, records: list[Any], first: int) -> list[Any]:
         """The records of one text without the queries that later steps of it have replaced."""
-        replaced = {i - first: n for i, n in self._replaced[name].items() if first <= i < first + len(records)}
+        replaced = {
+            i - first: n
+            for i, n in self._replaced[name].items()
+            if first <= i < first + len(records)
+        }
         if not replaced or self._leaves[name] in GROWING:
             return records
-        whole = self._leaves[name] == "received" or not all(isinstance(r, AttentionMap | Tensor) for r in records)
+        whole = self._leaves[name] == "received" or not all(
+            isinstance(r, AttentionMap | Tensor) for r in records
+        )
         if whole or any(len(r.shape) < 3 for r in records):
             raise InputError(
                 f"{len(records)} calls of {name!r} do not join, because some steps replace queries of steps before "
@@ -175,7 +198,9 @@ class Tape:
                 f"{name!r} is a measurement, which has no gradient: watch weights, heads, q, k, v or scores"
             )
         if not all(isinstance(x, Tensor) for x in kept):
-            raise InputError(f"{name!r} is {described(kept[0])}: expected one tensor, to have one gradient")
+            raise InputError(
+                f"{name!r} is {described(kept[0])}: expected one tensor, to have one gradient"
+            )
         grads = [x.grad for x in kept if x.grad is not None]
         missing = [x for x in kept if x.grad is None]
         if any(not x.requires_grad for x in missing):
@@ -187,15 +212,26 @@ class Tape:
             raise InputError(
                 f"{len(missing)} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
-        apart = len(self._starts[name]) > 1 or self._leaves[name] in (*GROWING, "weights") or self._replaced[name]
+        apart = (
+            len(self._starts[name]) > 1
+            or self._leaves[name] in (*GROWING, "weights")
+            or self._replaced[name]
+        )
         if len(grads) > 1 and apart:
-            raise InputError(f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one")
+            raise InputError(
+                f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one"
+            )
         return torch.cat(grads, dim=2 if self._leaves[name] else 1)
 
     def add(self, name: str, leaf: str) -> None:
         """Add an address that a foreign model turns out to have, after those that come before it in the model."""
         before = next(reversed(self._calls), None)
-        self._leaves[name], self._calls[name], self._starts[name], self._replaced[name] = leaf, [], [], {}
+        self._leaves[name], self._calls[name], self._starts[name], self._replaced[name] = (
+            leaf,
+            [],
+            [],
+            {},
+        )
         if before is not None and self._place(name) < self._place(before):
             self._calls = {name: self._calls[name] for name in sorted(self._calls, key=self._place)}
 
@@ -220,13 +256,15 @@ class Tape:
 
     def record(
         self, name: str, value: Any, keep: Keep, continues: bool, text: int = 0, replaced: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a call; it continues the one before if `continues` is True and it belongs to the same text.
 
         `replaced` is the number of queries at the end of this text that it replaces.
         """
         if callable(keep):
-            value = keep(AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value)
+            value = keep(
+                AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value
+            )
         if keep == "last":
             self._calls[name].clear()
             self._starts[name].clear()
@@ -240,7 +278,11 @@ class Tape:
 
 def described(value: Any) -> str:
     """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
-    inside = f" ({', '.join(type(x).__name__ for x in value)})" if isinstance(value, tuple | list) else ""
+    inside = (
+        f" ({', '.join(type(x).__name__ for x in value)})"
+        if isinstance(value, tuple | list)
+        else ""
+    )
     return f"a {type(value).__name__}{inside}"
 
 

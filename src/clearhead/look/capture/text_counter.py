@@ -33,7 +33,10 @@ class TextCounter:
         """Begin another text: a search on `model` starts."""
         if threading.get_ident() == self.thread:
             self.number += 1
-            self.searching, self._part = True, model is not self.root and self.root in set(model.modules())
+            self.searching, self._part = (
+                True,
+                model is not self.root and self.root in set(model.modules()),
+            )
 
     def called(self, *_: Any) -> None:
         """Count a call of the watched model (a forward pre-hook).

@@ -110,7 +110,9 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         raise InputError("watch what? Name at least one address, for example '**.weights'")
     for name in names:
         if not isinstance(name, str):
-            raise InputTypeError(f"watch was given a {type(name).__name__} as an address: expected strings")
+            raise InputTypeError(
+                f"watch was given a {type(name).__name__} as an address: expected strings"
+            )
     tree = Tree(root)
     known = _known(tree, names)
     both = known | tree.possible
@@ -122,12 +124,15 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     leaves = {name: known[name][1] for name in watched}
     number = {module: i for i, (_, module) in enumerate(tree.parts)} if awaited else {}
     order = {
-        name: both[name][1] for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
+        name: both[name][1]
+        for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
     }
     tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
     if grad and {"scores", "weights"} & set(order.values()):
         draws = ", which draws other dropout" if root.training else ""
-        _notice(f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}")
+        _notice(
+            f"gradients of scores and weights are asked for: fused attention is computed explicitly{draws}"
+        )
     with Session(root) as session, session:  # twice: see Session
         _begin(session, tree)
         text.follow(session)
@@ -186,7 +191,9 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         False
     """
     if not isinstance(changes, Mapping):
-        raise InputTypeError(f"edit was given a {type(changes).__name__}: expected a dict of addresses and functions")
+        raise InputTypeError(
+            f"edit was given a {type(changes).__name__}: expected a dict of addresses and functions"
+        )
     tree = Tree(module_of(model))
     known = _known(tree, changes)
     both = known | tree.possible
@@ -244,7 +251,9 @@ def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
     leaves = {name: known[name][1] for name in names}
     for name, leaf in leaves.items():
         if leaf in MEANING:
-            raise InputError(f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module")
+            raise InputError(
+                f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module"
+            )
     if {"scores", "weights"} & set(leaves.values()):
         _notice(f"{pattern!r} is edited: these layers compute their attention explicitly", 5)
 
@@ -253,7 +262,10 @@ def _begin(session: Session, tree: Tree) -> None:
     """Wait until no other thread watches or edits the model; a compiled model runs eagerly meanwhile."""
     session.wait_for_turn()
     if tree.compiled:
-        _notice("the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding", 5)
+        _notice(
+            "the model is compiled: while it is watched or edited it runs eagerly, equal up to rounding",
+            5,
+        )
         run_eagerly(session)
 
 
@@ -266,11 +278,14 @@ def _enter_tap(attention: Attention, part: str, entry: Any, session: Session) ->
     with _LOCK:
         if attention.tap is None:
             tap = WatchTap()
-            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes a second
+            # else nothing is compiled, and importing it takes a second
+            if "torch._dynamo" in sys.modules:
                 tap.seen = torch.compiler.disable(tap.seen)  # type: ignore[method-assign]
             attention.tap = tap
         elif not isinstance(attention.tap, WatchTap):
-            raise InputError(f"this attention has a {type(attention.tap).__name__} of its own as its tap")
+            raise InputError(
+                f"this attention has a {type(attention.tap).__name__} of its own as its tap"
+            )
         getattr(attention.tap, part).append(entry)
 
 

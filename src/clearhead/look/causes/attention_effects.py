@@ -49,7 +49,9 @@ class AttentionEffects(draw.Drawn):
 
     def __repr__(self) -> str:
         layers, heads, keys = self.weights.shape
-        return f"AttentionEffects(answer={self.answer!r}, layers={layers}, heads={heads}, keys={keys})"
+        return (
+            f"AttentionEffects(answer={self.answer!r}, layers={layers}, heads={heads}, keys={keys})"
+        )
 
     @property
     def pearson(self) -> Float[Tensor, "l h"]:
@@ -65,13 +67,20 @@ class AttentionEffects(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "answer": self.answer, "query": self.query, "tokens": self.tokens, "weights": self.weights.tolist(),
-            "change": self.change.tolist(), "pearson": self.pearson.tolist(), "spearman": self.spearman.tolist(),
-        }  # fmt: skip
+            "answer": self.answer,
+            "query": self.query,
+            "tokens": self.tokens,
+            "weights": self.weights.tolist(),
+            "change": self.change.tolist(),
+            "pearson": self.pearson.tolist(),
+            "spearman": self.spearman.tolist(),
+        }
 
     def __rich__(self) -> Table:
         layers, heads = self.pearson.shape
-        table = Table("layer", *(f"head {i}" for i in range(heads)), title="correlation of weight and effect")
+        table = Table(
+            "layer", *(f"head {i}" for i in range(heads)), title="correlation of weight and effect"
+        )
         for i in range(layers):
             table.add_row(str(i), *(f"{x:+.2f}" for x in self.pearson[i].tolist()))
         return table
@@ -80,10 +89,15 @@ class AttentionEffects(draw.Drawn):
         """Draw both correlations of each head side by side."""
         layers, heads = self.pearson.shape
         return draw.grids(
-            {"Pearson": self.pearson.numpy(), "Spearman": self.spearman.numpy()}, signed=True, most=1.0,
-            rows=[str(i) for i in range(layers)], columns=[str(i) for i in range(heads)], xlabel="head",
-            ylabel="layer", title=f"weight of a key and effect of its removal on {self.answer.strip()}",
-        )  # fmt: skip
+            {"Pearson": self.pearson.numpy(), "Spearman": self.spearman.numpy()},
+            signed=True,
+            most=1.0,
+            rows=[str(i) for i in range(layers)],
+            columns=[str(i) for i in range(heads)],
+            xlabel="head",
+            ylabel="layer",
+            title=f"weight of a key and effect of its removal on {self.answer.strip()}",
+        )
 
 
 @torch.no_grad()
@@ -129,16 +143,23 @@ def attention_effects(
     """
     one = model_input(model, given, written=written, tokenizer=tokenizer)
     place = answer_position(one, at)
-    layers = layer_stack(one, ("decoder" if stack is None else stack) if one.written is not None else stack)
+    layers = layer_stack(
+        one, ("decoder" if stack is None else stack) if one.written is not None else stack
+    )
     heads = view_addresses(layers, "heads")
     paths = [address.removesuffix(".heads") for address in heads]
     names = [f"{path}.{leaf}" for path in paths for leaf in ("weights", "v")]
     with watch(one.model, *names) as tape:
         logits = one.logits(at=place)
     if any(len(tape.calls(name)) > 1 for name in names):
-        raise InputError(f"this {type(one.model).__name__} attends step by step: expected one that reads all at once")
+        raise InputError(
+            f"this {type(one.model).__name__} attends step by step: expected one that reads all at once"
+        )
     answer = answer_of(one, int(logits[0].argmax()) if target is None else target, place)
-    before, maps = answer.measure(logits), [tape[f"{path}.weights"].dense()[0].double() for path in paths]
+    before, maps = (
+        answer.measure(logits),
+        [tape[f"{path}.weights"].dense()[0].double() for path in paths],
+    )
     values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
     query = _query(one, place, maps[0].shape[1]) if query is None else query
     if query is not None and not 0 <= query < maps[0].shape[1]:
@@ -147,12 +168,20 @@ def attention_effects(
     keys = maps[0].shape[2]
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
     reached = maps[0][:, rows].amax(dim=(0, 1)) > 0
-    cells = [(i, h, k) for i in range(len(maps)) for h in range(len(maps[i])) for k in range(keys) if reached[k]]
+    cells = [
+        (i, h, k)
+        for i in range(len(maps))
+        for h in range(len(maps[i]))
+        for k in range(keys)
+        if reached[k]
+    ]
     change, step = torch.zeros_like(weights), one.room(logits.shape[-1])
     for first in range(0, len(cells), step):
         some = cells[first : first + step]
         edits = {
-            heads[i]: _without_key(maps[i], values[i], [(r, h, k) for r, (j, h, k) in enumerate(some) if j == i], rows)
+            heads[i]: _without_key(
+                maps[i], values[i], [(r, h, k) for r, (j, h, k) in enumerate(some) if j == i], rows
+            )
             for i in {i for i, _, _ in some}
         }
         after = answer.measure(one.logits(len(some), edits, place)) - before
@@ -160,17 +189,22 @@ def attention_effects(
         if done is not None:
             done(len(some), len(cells))
     return AttentionEffects(
-        tokens=one.names(keys, decoder=heads[0].split(".")[0] == "decoder"), weights=weights.float().cpu(),
+        tokens=one.names(keys, decoder=heads[0].split(".")[0] == "decoder"),
+        weights=weights.float().cpu(),
         change=change.float().cpu(),
-        allowed=reached.nonzero()[:, 0].cpu(), answer=answer.name, query=query,
-    )  # fmt: skip
+        allowed=reached.nonzero()[:, 0].cpu(),
+        answer=answer.name,
+        query=query,
+    )
 
 
 def _query(one: ModelInput, place: int | None, length: int) -> int | None:
     """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
     if place is not None and not one.classifies():
         return place if place < length else None
-    return 0 if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first") else None
+    return (
+        0 if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first") else None
+    )
 
 
 def _per_head(v: Float[Tensor, "g k e"], heads: int) -> Float[Tensor, "h k e"]:
@@ -179,7 +213,10 @@ def _per_head(v: Float[Tensor, "g k e"], heads: int) -> Float[Tensor, "h k e"]:
 
 
 def _without_key(
-    weights: Float[Tensor, "h q k"], v: Float[Tensor, "h k e"], cells: list[tuple[int, int, int]], rows: slice
+    weights: Float[Tensor, "h q k"],
+    v: Float[Tensor, "h k e"],
+    cells: list[tuple[int, int, int]],
+    rows: slice,
 ) -> Edit:
     """An edit of the output of heads: in row r, head h does not attend to key k, for each (r, h, k)."""
     row, head, key = (list(x) for x in zip(*cells, strict=True))
@@ -202,7 +239,9 @@ def correlation(x: Float[Tensor, "*b n"], y: Float[Tensor, "*b n"]) -> Float[Ten
     """Pearson's correlation over the last axis; 0 where one of the two is constant."""
     x, y = (a.double() - a.double().mean(-1, keepdim=True) for a in (x, y))
     size = x.norm(dim=-1) * y.norm(dim=-1)
-    return torch.where(size > 0, (x * y).sum(-1) / size.clamp(min=1e-300), torch.zeros_like(size)).float()
+    return torch.where(
+        size > 0, (x * y).sum(-1) / size.clamp(min=1e-300), torch.zeros_like(size)
+    ).float()
 
 
 def ranks(x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:

@@ -24,12 +24,22 @@ from ..capture.edits import Edit
 from ..capture.watch import edit, watch
 from ..layer_stacks import layer_stack
 from ..maps.text_attention import TextInputs, text_inputs
-from ..measured_input import LOGITS, ROW_TOKENS, ROW_TOKENS_CUDA, Given, ModelInput, answer_of, model_input
+from ..measured_input import (
+    LOGITS,
+    ROW_TOKENS,
+    ROW_TOKENS_CUDA,
+    Given,
+    ModelInput,
+    answer_of,
+    model_input,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ONE_TOKEN = "the text has one token, whose probability depends on nothing: expected two tokens or more"
+ONE_TOKEN = (
+    "the text has one token, whose probability depends on nothing: expected two tokens or more"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,9 +53,12 @@ class HeadEffects(draw.Drawn):
         >>> layer, head = divmod(int(effects.mean.argmin()), 5)  # the head that the text needs most
     """
 
-    tokens: list[str]  # the text of each token that is measured: of a language model all but the first; or the class
-    logprobs: Float[Tensor, "t"] | None  # log-probability of each token with all heads; None: `change` is of vectors
-    change: Float[Tensor, "l h t"]  # log p without the head - log p with it, in nats; or |x' - x| / |x| of vectors
+    # the text of each token that is measured: of a language model all but the first; or the class
+    tokens: list[str]
+    # Log-probability of each token with all heads; None: `change` is of vectors
+    logprobs: Float[Tensor, "t"] | None
+    # log p without the head - log p with it, in nats; or |x' - x| / |x| of vectors
+    change: Float[Tensor, "l h t"]
     kind: str  # the kind of attention, a key of TextAttention.maps
 
     def __repr__(self) -> str:
@@ -65,11 +78,18 @@ class HeadEffects(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         logprobs = None if self.logprobs is None else self.logprobs.tolist()
-        return {"kind": self.kind, "tokens": self.tokens, "logprobs": logprobs, "mean": self.mean.tolist()}
+        return {
+            "kind": self.kind,
+            "tokens": self.tokens,
+            "logprobs": logprobs,
+            "mean": self.mean.tolist(),
+        }
 
     def __rich__(self) -> Table:
         layers, heads, _ = self.change.shape
-        table = Table("layer", *(f"head {i}" for i in range(heads)), title="mean change without the head")
+        table = Table(
+            "layer", *(f"head {i}" for i in range(heads)), title="mean change without the head"
+        )
         for i in range(layers):
             table.add_row(str(i), *(f"{x:+.3f}" for x in self.mean[i].tolist()))
         return table
@@ -78,10 +98,15 @@ class HeadEffects(draw.Drawn):
         """Draw the mean change of each head as one heat map."""
         layers, heads, _ = self.change.shape
         return draw.matrix(
-            self.mean.float().cpu().numpy(), rows=[str(i) for i in range(layers)],
-            columns=[str(i) for i in range(heads)], xlabel="head", ylabel="layer",
-            title="change without the head" if self.logprobs is None else "change of log p without the head, in nats",
-        )  # fmt: skip
+            self.mean.float().cpu().numpy(),
+            rows=[str(i) for i in range(layers)],
+            columns=[str(i) for i in range(heads)],
+            xlabel="head",
+            ylabel="layer",
+            title="change without the head"
+            if self.logprobs is None
+            else "change of log p without the head, in nats",
+        )
 
 
 def head_effects(
@@ -130,10 +155,18 @@ def head_effects(
         return _foreign_effects(one, kind, done)
     if tokenizer is not None:
         raise InputError("a Bundle has tokens of its own: expected no tokenizer")
-    if isinstance(bundle, Bundle) and "classify" in bundle.can and (bundle.reads == "images" or target is not None):
-        return _class_effects(model_input(bundle, text), attention_layers(bundle.model), target, kind, done)
+    if (
+        isinstance(bundle, Bundle)
+        and "classify" in bundle.can
+        and (bundle.reads == "images" or target is not None)
+    ):
+        return _class_effects(
+            model_input(bundle, text), attention_layers(bundle.model), target, kind, done
+        )
     if not isinstance(text, str):
-        raise InputError(f"a {type(text).__name__} is no text: expected a string, or a classifier of images")
+        raise InputError(
+            f"a {type(text).__name__} is no text: expected a string, or a classifier of images"
+        )
     inputs = text_inputs(bundle, text, None if target is None else str(target))
     assert isinstance(bundle, Bundle)
     kinds = list(inputs.kinds)
@@ -149,7 +182,7 @@ def head_effects(
             done(i + 1, len(layers))
     return HeadEffects(
         tokens=ablation.tokens, logprobs=ablation.logprobs(), change=torch.stack(change), kind=kind
-    )  # fmt: skip
+    )
 
 
 @torch.no_grad()
@@ -163,7 +196,9 @@ def _class_effects(
     """The change of a class's log-probability when each head of some layers is silenced."""
     if not layers:
         name = type(one.model).__name__
-        raise InputError(f"this {name} has no attention in blocks: expected a vision transformer or a BERT")
+        raise InputError(
+            f"this {name} has no attention in blocks: expected a vision transformer or a BERT"
+        )
     if kind not in (None, "self"):
         raise InputError(f"kind={kind!r}: a classifier has 'self'-attention only")
     logits = one.logits()
@@ -177,16 +212,22 @@ def _class_effects(
         change.append(answer.measure(torch.cat(after))[:, None] - before)
         if done is not None:
             done(i + 1, len(layers))
-    return HeadEffects(tokens=[answer.name], logprobs=before, change=torch.stack(change), kind="self")
+    return HeadEffects(
+        tokens=[answer.name], logprobs=before, change=torch.stack(change), kind="self"
+    )
 
 
 @torch.no_grad()
-def _foreign_effects(one: ModelInput, kind: str | None, done: Callable[[int, int], None] | None) -> HeadEffects:
+def _foreign_effects(
+    one: ModelInput, kind: str | None, done: Callable[[int, int], None] | None
+) -> HeadEffects:
     """The effects of the heads of any torch module: on the next tokens if it is causal, otherwise on its vectors."""
     layers = _attention_addresses(one, kind)
     ids = one.read_ids
     if ids is None or ids.is_floating_point():
-        raise InputError(f"this {type(one.model).__name__} was given no ids of tokens: expected ids (1, t)")
+        raise InputError(
+            f"this {type(one.model).__name__} was given no ids of tokens: expected ids (1, t)"
+        )
     plain = one.whole_output()
     next_ids = ids[0, 1:] if _is_causal(one, ids, plain) else None
     if next_ids is not None and not len(next_ids):
@@ -195,23 +236,29 @@ def _foreign_effects(one: ModelInput, kind: str | None, done: Callable[[int, int
     def measured(out: Float[Tensor, "r t v"]) -> Tensor:
         if next_ids is None:
             return out
-        return out[:, :-1].log_softmax(-1).gather(2, next_ids.expand(len(out), -1)[..., None])[..., 0]
+        return (
+            out[:, :-1].log_softmax(-1).gather(2, next_ids.expand(len(out), -1)[..., None])[..., 0]
+        )
 
     before, change, step = measured(plain), [], one.room(plain.shape[-1])
     for i, (layer, heads) in enumerate(layers.items()):
         parts = []
         for first in range(0, heads, step):
             some = range(first, min(first + step, heads))
-            after = measured(one.whole_output(len(some), {f"{layer}.heads": silence_one_per_row(some)}))
+            after = measured(
+                one.whole_output(len(some), {f"{layer}.heads": silence_one_per_row(some)})
+            )
             parts.append(after - before if next_ids is not None else _relative(after, before))
         change.append(torch.cat(parts))
         if done is not None:
             done(i + 1, len(layers))
     names = one.names(ids.shape[1], decoder="decoder_input_ids" in one.row)
     return HeadEffects(
-        tokens=names if next_ids is None else names[1:], logprobs=None if next_ids is None else before[0],
-        change=torch.stack(change), kind=kind or ("cross" if is_encoder_decoder(one.model) else "self"),
-    )  # fmt: skip
+        tokens=names if next_ids is None else names[1:],
+        logprobs=None if next_ids is None else before[0],
+        change=torch.stack(change),
+        kind=kind or ("cross" if is_encoder_decoder(one.model) else "self"),
+    )
 
 
 def is_encoder_decoder(model: nn.Module) -> bool:
@@ -246,10 +293,14 @@ def _is_causal(one: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
     args = tuple(other if x is ids else x for x in one.args)
     row = {name: other if x is ids else x for name, x in one.row.items()}
     changed = replace(one, args=args, row=row).whole_output()
-    return torch.allclose(changed[:, :-1], out[:, :-1], rtol=1e-3, atol=1e-3 * float(out.abs().max()))
+    return torch.allclose(
+        changed[:, :-1], out[:, :-1], rtol=1e-3, atol=1e-3 * float(out.abs().max())
+    )
 
 
-def _relative(after: Float[Tensor, "r t d"], before: Float[Tensor, "1 t d"]) -> Float[Tensor, "r t"]:
+def _relative(
+    after: Float[Tensor, "r t d"], before: Float[Tensor, "1 t d"]
+) -> Float[Tensor, "r t"]:
     """The change of vectors relative to their lengths."""
     return (after - before).norm(dim=-1) / before.norm(dim=-1)
 
@@ -260,7 +311,8 @@ class Ablation:
 
     model: nn.Module
     inputs: Mapping[str, Int[Tensor, "1 t"]]  # the arguments of `states` or `encode`, one row each
-    targets: Int[Tensor, "t"] | None  # the token after each id; None: the vectors of an encoder are compared
+    # the token after each id; None: the vectors of an encoder are compared
+    targets: Int[Tensor, "t"] | None
     tokens: list[str]  # the text of each token that is measured
 
     @staticmethod
@@ -269,7 +321,9 @@ class Ablation:
         ids, pieces = inputs.row["ids"], inputs.pieces
         if inputs.written is not None:
             tokens = inputs.target or []
-            return Ablation(model=bundle.model, inputs=inputs.row, targets=inputs.written, tokens=tokens)
+            return Ablation(
+                model=bundle.model, inputs=inputs.row, targets=inputs.written, tokens=tokens
+            )
         if "predict" not in bundle.can:
             bundle.require("encode", "a GPT, a BERT or a translator")
             return Ablation(model=bundle.model, inputs=inputs.row, targets=None, tokens=pieces)
@@ -280,7 +334,9 @@ class Ablation:
         """The measurement of a language model's text."""
         if len(ids) < 2:
             raise InputError(ONE_TOKEN)
-        return Ablation(model=model, inputs={"ids": ids[None, :-1]}, targets=ids[1:], tokens=pieces[1:])
+        return Ablation(
+            model=model, inputs={"ids": ids[None, :-1]}, targets=ids[1:], tokens=pieces[1:]
+        )
 
     def logprobs(self, changes: Mapping[str, Edit] | None = None) -> Float[Tensor, "t"] | None:
         """The log-probability of each token under the edited model; None if output vectors are measured."""
@@ -327,7 +383,9 @@ def silence_one_per_row(heads: Sequence[int]) -> Edit:
     """Return an edit that sets the output of head heads[i] to 0 in row i of the batch."""
 
     def change(x: Tensor) -> Tensor:
-        one = torch.as_tensor(heads, device=x.device)[:, None] == torch.arange(x.shape[1], device=x.device)
+        one = torch.as_tensor(heads, device=x.device)[:, None] == torch.arange(
+            x.shape[1], device=x.device
+        )
         return x.masked_fill(one[:, :, None, None], 0.0)
 
     return change

@@ -45,7 +45,8 @@ Linear = Callable[[Float[Tensor, "t d"]], Float[Tensor, "t d"]]
 class ResidualPart:
     """A part of the residual stream."""
 
-    kind: str  # "embedding", "positions", "head", "attention bias", "cross head", "cross bias" or "mlp"
+    # "embedding", "positions", "head", "attention bias", "cross head", "cross bias" or "mlp"
+    kind: str
     x: Float[Tensor, "t d"]  # in float64
     layer: int | None = None
     head: int | None = None
@@ -55,7 +56,10 @@ def part_addresses(one: ModelInput, stack: LayerStack) -> list[str]:
     """The addresses that `residual_parts` needs on its tape."""
     found = [f"{stack.layers[0].output}.input", *(layer.output for layer in stack.layers)]
     for layer in stack.layers:
-        for module, attends in ((layer.attention, layer.attends), (layer.cross, layer.cross_attends)):
+        for module, attends in (
+            (layer.attention, layer.attends),
+            (layer.cross, layer.cross_attends),
+        ):
             if module is not None and attends is not None:
                 found += [module, f"{attends}.heads", *_products(one.model, module)]
         found += [] if layer.mlp is None else [layer.mlp]
@@ -108,7 +112,9 @@ def _error(x: Tensor, y: Tensor) -> float:
     return float((x - y).norm() / y.norm().clamp(min=1e-30))
 
 
-def _layer_parts(modules: dict[str, nn.Module], tape: Tape, layer: Layer) -> Iterator[tuple[str, int | None, Tensor]]:
+def _layer_parts(
+    modules: dict[str, nn.Module], tape: Tape, layer: Layer
+) -> Iterator[tuple[str, int | None, Tensor]]:
     """What a layer adds: its heads, the bias of their projection, and its MLP."""
     block = modules[layer.output]
     ours = isinstance(block, Block)
@@ -125,7 +131,12 @@ def _layer_parts(modules: dict[str, nn.Module], tape: Tape, layer: Layer) -> Ite
         if bias is not None:
             yield f"{kind} bias", None, _scaled(bias.expand(heads.shape[1], -1), scale)
     if layer.mlp is not None:
-        x = first_tensor(tape[layer.mlp]).double().reshape(first_tensor(tape[layer.output])[0].shape)  # OPT's is (t, d)
+        # OPT's is (t, d)
+        x = (
+            first_tensor(tape[layer.mlp])
+            .double()
+            .reshape(first_tensor(tape[layer.output])[0].shape)
+        )
         yield "mlp", None, _scaled(x, block.mlp_scale if ours else None)
 
 
@@ -154,7 +165,9 @@ def _projection(
         given = tape.calls(address)[0]
         if given.shape[1:] == joined.shape and torch.equal(given[0].double(), joined):
             return _matrix(modules[address.removesuffix(".input")], len(heads))
-    raise InputError(f"no matrix of {module} mixes its heads: expected an attention with an output projection")
+    raise InputError(
+        f"no matrix of {module} mixes its heads: expected an attention with an output projection"
+    )
 
 
 def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
@@ -163,8 +176,11 @@ def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor
         weight = part.numbers().double() * part.scale.double()[:, None]
     else:
         weight = part.weight.detach().double()
-    weight = weight if type(part).__name__ == "Conv1D" else weight.T  # of transformers: (inputs, outputs)
-    return weight.unflatten(0, (heads, -1)), None if part.bias is None else part.bias.detach().double()
+    # of transformers: (inputs, outputs)
+    weight = weight if type(part).__name__ == "Conv1D" else weight.T
+    return weight.unflatten(
+        0, (heads, -1)
+    ), None if part.bias is None else part.bias.detach().double()
 
 
 def _embed(one: ModelInput) -> str | None:
@@ -193,18 +209,25 @@ def _patches(embed: Patches, images: Float[Tensor, "1 c height width"]) -> Float
     """The class token, the registers and the patches of an image, without their positions."""
     x = embed.project(images).flatten(2).mT[0]
     before = [t[0] for t in (embed.cls, embed.registers) if t is not None]
-    width = max([x.shape[1], *(t.shape[1] for t in before)] + ([2 * x.shape[1]] if embed.join == "concatenate" else []))
-    return torch.cat([*before, F.pad(x, (0, width - x.shape[1]))])  # concatenated positions are the last columns
+    width = max(
+        [x.shape[1], *(t.shape[1] for t in before)]
+        + ([2 * x.shape[1]] if embed.join == "concatenate" else [])
+    )
+    # concatenated positions are the last columns
+    return torch.cat([*before, F.pad(x, (0, width - x.shape[1]))])
 
 
 def final_norm(one: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
     """The address of the norm that reads the output of the last layer, and the norm; raises if there is none."""
     last = stack.layers[-1].output
     norms = {
-        path: module for path, module in Tree(one.model).parts
-        if "norm" in f"{path} {type(module).__name__}".lower() and not list(module.children())
-        and path and not path.startswith(f"{stack.name}.")
-    }  # fmt: skip
+        path: module
+        for path, module in Tree(one.model).parts
+        if "norm" in f"{path} {type(module).__name__}".lower()
+        and not list(module.children())
+        and path
+        and not path.startswith(f"{stack.name}.")
+    }
     addresses = [last, *(f"{path}.input" for path in norms)]
     with torch.no_grad(), expected_missing(), watch(one.model, *addresses) as tape:
         one.model(*one.args, **one.row)
@@ -219,7 +242,9 @@ def final_norm(one: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
     )
 
 
-def fixed_norm(norm: nn.Module, x: Float[Tensor, "t d"], y: Float[Tensor, "t d"]) -> tuple[Linear, Tensor]:
+def fixed_norm(
+    norm: nn.Module, x: Float[Tensor, "t d"], y: Float[Tensor, "t d"]
+) -> tuple[Linear, Tensor]:
     """A norm as a linear map, its scale held at the value for an input, and the bias that it adds, (d,) or (t, d).
 
     Args:
@@ -228,7 +253,10 @@ def fixed_norm(norm: nn.Module, x: Float[Tensor, "t d"], y: Float[Tensor, "t d"]
         y: Its output for this input.
     """
     x, y = x.double(), y.double()
-    weight, eps = getattr(norm, "weight", None), getattr(norm, "eps", getattr(norm, "variance_epsilon", 0.0)) or 0.0
+    weight, eps = (
+        getattr(norm, "weight", None),
+        getattr(norm, "eps", getattr(norm, "variance_epsilon", 0.0)) or 0.0,
+    )
     gain = torch.ones(x.shape[-1], dtype=x.dtype) if weight is None else weight.detach().double()
     bias = getattr(norm, "bias", None)
     bias = torch.zeros_like(gain) if bias is None else bias.detach().double()
@@ -243,7 +271,9 @@ def fixed_norm(norm: nn.Module, x: Float[Tensor, "t d"], y: Float[Tensor, "t d"]
     for form in forms:
         if _error(form(x) + bias, y) < EXACT:
             return form, bias
-    raise InputError(f"a {type(norm).__name__} is neither a layer norm nor an RMS norm: expected one of them")
+    raise InputError(
+        f"a {type(norm).__name__} is neither a layer norm nor an RMS norm: expected one of them"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +285,9 @@ class LogitPart:
         'layer 1, head 0'
     """
 
-    kind: str  # "embedding", "positions", "head", "attention bias", "cross head", "cross bias", "mlp" or "bias"
+    # "embedding", "positions", "head", "attention bias", "cross head", "cross bias", "mlp" or
+    # "bias"
+    kind: str
     value: float  # what it adds to the logit
     layer: int | None = None  # counted from 0; None: it belongs to no layer
     head: int | None = None  # counted from 0; None: it is no head
@@ -309,7 +341,9 @@ class LogitAttribution(draw.Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        parts = [{"kind": p.kind, "layer": p.layer, "head": p.head, "value": p.value} for p in self.parts]
+        parts = [
+            {"kind": p.kind, "layer": p.layer, "head": p.head, "value": p.value} for p in self.parts
+        ]
         return {"answer": self.answer, "logit": self.logit, "total": self.total, "parts": parts}
 
     def __rich__(self) -> Table:
@@ -326,10 +360,13 @@ class LogitAttribution(draw.Drawn):
             if part.kind == "mlp" and part.layer is not None:
                 mlps[part.layer, 0] = part.value
         return draw.matrix(
-            torch.cat([heads, mlps], dim=1).numpy(), rows=[str(i) for i in range(len(heads))],
-            columns=[*(str(i) for i in range(heads.shape[1])), "mlp"], xlabel="head", ylabel="layer",
+            torch.cat([heads, mlps], dim=1).numpy(),
+            rows=[str(i) for i in range(len(heads))],
+            columns=[*(str(i) for i in range(heads.shape[1])), "mlp"],
+            xlabel="head",
+            ylabel="layer",
             title=f"logit of {self.answer.strip()}",
-        )  # fmt: skip
+        )
 
 
 def logit_attribution(
@@ -384,7 +421,9 @@ def logit_attribution(
     logit, y, slope = float(chosen.detach()), leaves[-1].detach()[0].double(), slope[0].double()
     linear = float((y * slope).sum())
     with torch.no_grad():
-        twice = float(_contrast(one.logits(changes={name: lambda y: 2 * y}, at=place)[0], answer.ids))
+        twice = float(
+            _contrast(one.logits(changes={name: lambda y: 2 * y}, at=place)[0], answer.ids)
+        )
     if abs(twice - logit - linear) > EXACT * (1 + abs(linear)):
         raise InputError(
             f"what follows {name!r} in this {type(one.model).__name__} is not linear, so that its parts have no shares "
@@ -393,11 +432,19 @@ def logit_attribution(
         )
     fixed, bias = fixed_norm(norm, tape[f"{name}.input"][0], y)
     parts = [
-        LogitPart(kind=part.kind, layer=part.layer, head=part.head, value=float((fixed(part.x) * slope).sum()))
+        LogitPart(
+            kind=part.kind,
+            layer=part.layer,
+            head=part.head,
+            value=float((fixed(part.x) * slope).sum()),
+        )
         for part in residual_parts(one, stack, tape)
     ]
-    rest = logit - linear + float((bias * slope).sum())  # the biases of the output layer and of the final norm
-    return LogitAttribution(parts=[*parts, LogitPart(kind="bias", value=rest)], answer=answer.name, logit=logit)
+    # the biases of the output layer and of the final norm
+    rest = logit - linear + float((bias * slope).sum())
+    return LogitAttribution(
+        parts=[*parts, LogitPart(kind="bias", value=rest)], answer=answer.name, logit=logit
+    )
 
 
 def _contrast(logits: Float[Tensor, "v"], ids: tuple[int, ...]) -> Float[Tensor, ""]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 ONE = "class"  # the column of a classifier
-MOST_WORDS, LONGEST = 16, 12  # columns of a figure that shows the answers; letters of an answer in it
+# columns of a figure that shows the answers; letters of an answer in it
+MOST_WORDS, LONGEST = 16, 12
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,10 +42,13 @@ class LogitLens(draw.Drawn):
         ([0, 0, 0, 0, 0, 0], True)
     """
 
-    tokens: list[str]  # the token after which each column answers; of a classifier the one name "class"
+    # the token after which each column answers; of a classifier the one name "class"
+    tokens: list[str]
     layers: list[str]  # the address of each layer
-    top: list[list[list[tuple[str, float]]]]  # for each layer and column, the likeliest answers with probabilities
-    rank: Int[Tensor, "l t"]  # number of answers that are likelier than the model's own at this layer
+    # for each layer and column, the likeliest answers with probabilities
+    top: list[list[list[tuple[str, float]]]]
+    # number of answers that are likelier than the model's own at this layer
+    rank: Int[Tensor, "l t"]
     divergence: Float[Tensor, "l t"]  # KL(p of the model || p of the layer), in nats
     entropy: Float[Tensor, "l t"]  # of the layer's distribution, in nats
 
@@ -54,9 +58,13 @@ class LogitLens(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "tokens": self.tokens, "layers": self.layers, "top": [[[list(a) for a in x] for x in y] for y in self.top],
-            "rank": self.rank.tolist(), "divergence": self.divergence.tolist(), "entropy": self.entropy.tolist(),
-        }  # fmt: skip
+            "tokens": self.tokens,
+            "layers": self.layers,
+            "top": [[[list(a) for a in x] for x in y] for y in self.top],
+            "rank": self.rank.tolist(),
+            "divergence": self.divergence.tolist(),
+            "entropy": self.entropy.tolist(),
+        }
 
     def figure(self) -> Figure:
         """Draw the likeliest answer in a cell per layer and column, coloured by its divergence from the model's answer.
@@ -67,11 +75,16 @@ class LogitLens(draw.Drawn):
         rows[-1] += " (model)"  # its divergence is 0 by definition
         words = [[_short(cell[0][0]) for cell in row] for row in self.top]
         return draw.heatmap(
-            self.divergence.clamp(min=0).numpy(), rows=rows, columns=self.tokens, ylabel="layer", square=False,
+            self.divergence.clamp(min=0).numpy(),
+            rows=rows,
+            columns=self.tokens,
+            ylabel="layer",
+            square=False,
             words=words if len(self.tokens) <= MOST_WORDS else None,
             xlabel="after the token" if self.tokens != [ONE] else "",
-            title="Logit lens: the likeliest answer after each layer", scale="KL to the model's own answer, in nats",
-        )  # fmt: skip
+            title="Logit lens: the likeliest answer after each layer",
+            scale="KL to the model's own answer, in nats",
+        )
 
 
 @torch.no_grad()
@@ -104,7 +117,9 @@ def logit_lens(
         raise InputError(f"top={top}: expected 1 or more")
     one = model_input(model, given, written=written, tokenizer=tokenizer)
     place = answer_position(one, at)
-    layers = view_addresses(layer_stack(one, "decoder" if one.written is not None else None), "residual")
+    layers = view_addresses(
+        layer_stack(one, "decoder" if one.written is not None else None), "residual"
+    )
     with watch(one.model, *layers, keep=first_tensor) as tape:
         one.logits(at=place)
     states = torch.cat([tape.calls(address)[0] for address in layers])
@@ -119,10 +134,13 @@ def logit_lens(
     if not everywhere:
         names = [ONE if place is None or place >= len(names) else names[place]]
     return LogitLens(
-        tokens=names, layers=layers, top=[[x for part in found for x in part[0][i]] for i in range(len(layers))],
-        rank=torch.cat([part[1] for part in found], dim=1), divergence=torch.cat([part[2] for part in found], dim=1),
+        tokens=names,
+        layers=layers,
+        top=[[x for part in found for x in part[0][i]] for i in range(len(layers))],
+        rank=torch.cat([part[1] for part in found], dim=1),
+        divergence=torch.cat([part[2] for part in found], dim=1),
         entropy=torch.cat([part[3] for part in found], dim=1),
-    )  # fmt: skip
+    )
 
 
 def _short(word: str) -> str:
@@ -170,7 +188,10 @@ def _columns(
     shares, ids = p.topk(min(top, p.shape[-1]), dim=-1)
     named = {i: one.outputs.name(i) for i in ids.flatten().unique().tolist()}
     answers = [
-        [[(named[i], share) for i, share in zip(*cell, strict=True)] for cell in zip(*row, strict=True)]
+        [
+            [(named[i], share) for i, share in zip(*cell, strict=True)]
+            for cell in zip(*row, strict=True)
+        ]
         for row in zip(ids.tolist(), shares.tolist(), strict=True)
     ]
     return answers, rank.cpu(), divergence.cpu(), entropy.cpu()

@@ -21,7 +21,15 @@ from ...weights import Bundle
 from ..capture.edits import Edit
 from ..capture.watch import watch
 from ..layer_stacks import layer_stack, view_addresses
-from ..measured_input import Answer, Given, ModelInput, Target, answer_of, answer_position, model_input
+from ..measured_input import (
+    Answer,
+    Given,
+    ModelInput,
+    Target,
+    answer_of,
+    answer_position,
+    model_input,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,19 +50,25 @@ class Patching(draw.Drawn):
         True
     """
 
-    matrix: Float[Tensor, "l n"]  # 0: as the corrupted input, 1: as the clean one; layers x tokens or x heads
+    # 0: as the corrupted input, 1: as the clean one; layers x tokens or x heads
+    matrix: Float[Tensor, "l n"]
     what: str  # what is exchanged: "residual", "attention", "mlp", "cross" or "heads"
     layers: list[str]  # the address of each row
     columns: list[str]  # the name of each token of the clean input, or of each head
-    answers: tuple[str, ...]  # what is measured: the name of an answer, or of two whose difference it is
+    # what is measured: the name of an answer, or of two whose difference it is
+    answers: tuple[str, ...]
     clean: float  # its log-probability, or the difference of two, for the clean input
     corrupted: float  # the same for the corrupted input
-    others: list[str] | None = None  # the name of each token of the corrupted input; None: as `columns`
-    grid: tuple[int, int] | None = None  # rows and columns of patches of an image: the last columns, row by row
+    # the name of each token of the corrupted input; None: as `columns`
+    others: list[str] | None = None
+    # rows and columns of patches of an image: the last columns, row by row
+    grid: tuple[int, int] | None = None
     answer_ids: tuple[int, ...] = ()  # the tokens or classes of `answers`
 
     def __repr__(self) -> str:
-        return f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
+        return (
+            f"Patching(what={self.what!r}, layers={len(self.layers)}, columns={len(self.columns)})"
+        )
 
     @property
     def answer(self) -> str:
@@ -64,10 +78,16 @@ class Patching(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "what": self.what, "answer": self.answer, "clean": self.clean, "corrupted": self.corrupted,
-            "layers": self.layers, "columns": self.columns, "others": self.others, "grid": self.grid,
+            "what": self.what,
+            "answer": self.answer,
+            "clean": self.clean,
+            "corrupted": self.corrupted,
+            "layers": self.layers,
+            "columns": self.columns,
+            "others": self.others,
+            "grid": self.grid,
             "matrix": self.matrix.tolist(),
-        }  # fmt: skip
+        }
 
     def figure(self, *, most: float | None = 1.0) -> Figure:
         """Draw the matrix as one heat map, layers from top to bottom; a token that was exchanged has both names.
@@ -78,11 +98,19 @@ class Patching(draw.Drawn):
         pairs = zip(self.columns, self.others or self.columns, strict=True)
         names = [one if one == two else f"{one.strip()} / {two.strip()}" for one, two in pairs]
         return draw.matrix(
-            self.matrix.numpy(), rows=[str(i) for i in range(len(self.layers))], columns=names, ylabel="layer",
+            self.matrix.numpy(),
+            rows=[str(i) for i in range(len(self.layers))],
+            columns=names,
+            ylabel="layer",
             title=f"Activation patching: {self.what} of the first input in the run of the second\n"
-            f"answer: {self.answer.strip()}", most=most, square=False, scale="0: as the second input, 1: as the first",
-            xlabel="head" if self.what == "heads" else f"token{' (first / second input)' * (names != self.columns)}",
-        )  # fmt: skip
+            f"answer: {self.answer.strip()}",
+            most=most,
+            square=False,
+            scale="0: as the second input, 1: as the first",
+            xlabel="head"
+            if self.what == "heads"
+            else f"token{' (first / second input)' * (names != self.columns)}",
+        )
 
 
 @torch.no_grad()
@@ -129,11 +157,16 @@ def patching(
         >>> result.matrix.shape
         torch.Size([2, 2])
     """
-    ours, other = (model_input(model, given, written=written, tokenizer=tokenizer) for given in (clean, corrupted))
+    ours, other = (
+        model_input(model, given, written=written, tokenizer=tokenizer)
+        for given in (clean, corrupted)
+    )
     _check_lengths(ours, other)
     place = answer_position(ours, at)
     if at is None and place != answer_position(other, at):
-        raise InputError("the masked token is at another position in the corrupted text: expected the same one")
+        raise InputError(
+            "the masked token is at another position in the corrupted text: expected the same one"
+        )
     layers = view_addresses(layer_stack(ours, stack), what)
     with watch(ours.model, *layers, keep=_first) as tape:
         logits = ours.logits(at=place)
@@ -151,14 +184,26 @@ def patching(
     others = None if what == "heads" else other.names(size, decoder=decoder)
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(
-        matrix=((found - least) / (best - least)).cpu(), what=what, layers=layers, columns=names, answers=answer.names,
-        clean=best, corrupted=least, others=others, answer_ids=answer.ids,
+        matrix=((found - least) / (best - least)).cpu(),
+        what=what,
+        layers=layers,
+        columns=names,
+        answers=answer.names,
+        clean=best,
+        corrupted=least,
+        others=others,
+        answer_ids=answer.ids,
         grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
-    )  # fmt: skip
+    )
 
 
 def sweep(
-    given: ModelInput, answer: Answer, layers: list[str], records: list[Tensor], vocab: int, done: Done | None
+    given: ModelInput,
+    answer: Answer,
+    layers: list[str],
+    records: list[Tensor],
+    vocab: int,
+    done: Done | None,
 ) -> Float[Tensor, "l n"]:
     """What is measured of the answer when place n of address l is replaced by that of a record, for every l and n.
 
@@ -176,7 +221,9 @@ def sweep(
     for first in range(0, len(cells), step):
         some = cells[first : first + step]
         changes = {
-            address: _put(record, [(row, place) for row, (i, place) in enumerate(some) if i == layer])
+            address: _put(
+                record, [(row, place) for row, (i, place) in enumerate(some) if i == layer]
+            )
             for layer, (address, record) in enumerate(zip(layers, records, strict=True))
             if any(i == layer for i, _ in some)
         }
@@ -211,14 +258,18 @@ def _record(calls: list[Any], address: str, tokens: int) -> Tensor:
     A layer may join the axes of rows and tokens, as the MLP of OPT does.
     """
     if len(calls) != 1:
-        raise InputError(f"{address} runs {len(calls)} times in one pass: expected a layer that runs once")
+        raise InputError(
+            f"{address} runs {len(calls)} times in one pass: expected a layer that runs once"
+        )
     x = calls[0]
     axes = 4 if address.endswith(".heads") else 3
     if axes == 3 and isinstance(x, Tensor) and x.ndim == 2 and len(x) == tokens:
         return x
     if not isinstance(x, Tensor) or x.ndim != axes or x.shape[0] != 1:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"the output of {address} has the shape {shape}: expected a vector per token to exchange")
+        raise InputError(
+            f"the output of {address} has the shape {shape}: expected a vector per token to exchange"
+        )
     return x[0]
 
 
@@ -229,7 +280,10 @@ def _answers(clean: Tensor, corrupted: Tensor) -> Target:
 
 
 def _check_lengths(ours: ModelInput, other: ModelInput) -> None:
-    sizes = [[tuple(x.shape) for x in (*one.args, *one.row.values()) if isinstance(x, Tensor)] for one in (ours, other)]
+    sizes = [
+        [tuple(x.shape) for x in (*one.args, *one.row.values()) if isinstance(x, Tensor)]
+        for one in (ours, other)
+    ]
     if sizes[0] == sizes[1]:
         return
     if ours.pieces is not None and other.pieces is not None:
@@ -237,4 +291,6 @@ def _check_lengths(ours: ModelInput, other: ModelInput) -> None:
             f"the clean text has {len(ours.pieces)} tokens and the corrupted one {len(other.pieces)}: expected as "
             f"many, because positions are exchanged ({ours.pieces} and {other.pieces})"
         )
-    raise InputError(f"inputs of shapes {sizes[0]} and {sizes[1]}: expected the same, because positions are exchanged")
+    raise InputError(
+        f"inputs of shapes {sizes[0]} and {sizes[1]}: expected the same, because positions are exchanged"
+    )

@@ -45,12 +45,15 @@ class LinearModel(draw.Drawn):
     """
 
     classes: tuple[str, ...]  # their names
-    features: tuple[str, ...]  # words, or "row,column" of patches, with a third number for the channel
+    # words, or "row,column" of patches, with a third number for the channel
+    features: tuple[str, ...]
     weights: Float[Tensor, "classes features"]  # of each class and feature
     bias: Float[Tensor, "classes"]  # of each class
-    read: Callable[[Sequence[Any]], Float[Tensor, "n features"]] = field(repr=False)  # inputs -> features
+    # inputs -> features
+    read: Callable[[Sequence[Any]], Float[Tensor, "n features"]] = field(repr=False)
     grid: tuple[int, int] | None = None  # rows and columns of patches, if it reads images
-    scores: dict[str, float] = field(default_factory=dict)  # accuracy on parts of the data that it was fitted to
+    # accuracy on parts of the data that it was fitted to
+    scores: dict[str, float] = field(default_factory=dict)
 
     @torch.no_grad()
     def predict(self, inputs: Sequence[Any]) -> list[str]:
@@ -84,17 +87,26 @@ class LinearModel(draw.Drawn):
         found = {}
         for name, row in zip(self.classes, weights, strict=True):
             high, index = row.topk(min(n, len(row)))
-            found[name] = [(self.features[i], x) for i, x in zip(index.tolist(), high.tolist(), strict=True)]
+            found[name] = [
+                (self.features[i], x) for i, x in zip(index.tolist(), high.tolist(), strict=True)
+            ]
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         top = {name: [list(x) for x in pairs] for name, pairs in self.top().items()}
-        return {"classes": list(self.classes), "features": len(self.features), "scores": self.scores, "top": top}
+        return {
+            "classes": list(self.classes),
+            "features": len(self.features),
+            "scores": self.scores,
+            "top": top,
+        }
 
     def __rich__(self) -> Table:
         found = self.top()
-        table = Table(*found, title=", ".join(f"{part} {x:.2%}" for part, x in self.scores.items()) or None)
+        table = Table(
+            *found, title=", ".join(f"{part} {x:.2%}" for part, x in self.scores.items()) or None
+        )
         for row in zip(*found.values(), strict=True):
             table.add_row(*(f"{name} {x:+.2f}" for name, x in row))
         return table
@@ -109,19 +121,32 @@ class LinearModel(draw.Drawn):
         if self.grid is not None:
             maps = weights.unflatten(1, (*self.grid, -1)).mean(-1).numpy()
             return draw.grids(
-                dict(zip(self.classes, maps, strict=True)), signed=True, title="weight of each patch", xlabel="column",
+                dict(zip(self.classes, maps, strict=True)),
+                signed=True,
+                title="weight of each patch",
+                xlabel="column",
                 ylabel="row",
-            )  # fmt: skip
+            )
         words = list(dict.fromkeys(word for pairs in self.top(n).values() for word, _ in pairs))
         index = [self.features.index(word) for word in words]
         return draw.matrix(
-            weights[:, index].T.numpy(), rows=words, columns=self.classes, xlabel="class", ylabel="word",
-            title="weights of words", digits=1,
-        )  # fmt: skip
+            weights[:, index].T.numpy(),
+            rows=words,
+            columns=self.classes,
+            xlabel="class",
+            ylabel="word",
+            title="weights of words",
+            digits=1,
+        )
 
 
 def fit_words(
-    texts: Sequence[str], labels: Sequence[str], *, minimum: int = 1, most: int | None = 20_000, penalty: float = 1e-3
+    texts: Sequence[str],
+    labels: Sequence[str],
+    *,
+    minimum: int = 1,
+    most: int | None = 20_000,
+    penalty: float = 1e-3,
 ) -> LinearModel:
     """Fit a logistic regression on the counts of words (lowercased, separated by white space).
 
@@ -141,7 +166,11 @@ def fit_words(
 
     def read(some: Sequence[str]) -> Tensor:
         rows = [words.encode(text) - SPECIAL for text in some]
-        index = torch.tensor([(i, j) for i, row in enumerate(rows) for j in row.tolist() if j >= 0]).reshape(-1, 2).T
+        index = (
+            torch.tensor([(i, j) for i, row in enumerate(rows) for j in row.tolist() if j >= 0])
+            .reshape(-1, 2)
+            .T
+        )
         counts = torch.ones(index.shape[1], dtype=torch.float64)
         size = (len(some), len(words) - SPECIAL)
         return torch.sparse_coo_tensor(index, counts, size, check_invariants=True).coalesce()
@@ -170,14 +199,18 @@ def fit_pixels(
         raise InputError("there are no images: expected one or more")
     shape = _pixels(images[0]).shape
     if patch < 1 or shape[0] % patch or shape[1] % patch:
-        raise InputError(f"images of {shape[0]} x {shape[1]} do not divide into patches of {patch} x {patch}")
+        raise InputError(
+            f"images of {shape[0]} x {shape[1]} do not divide into patches of {patch} x {patch}"
+        )
     grid = (shape[0] // patch, shape[1] // patch)
 
     def read(some: Sequence[ImageLike]) -> Tensor:
         arrays = [_pixels(image) for image in some]
         other = next((x.shape for x in arrays if x.shape != shape), None)
         if other is not None:
-            raise InputError(f"an image of {other} after one of {shape}: expected images of one size")
+            raise InputError(
+                f"an image of {other} after one of {shape}: expected images of one size"
+            )
         x = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).double() / 255 - 0.5
         return F.avg_pool2d(x, patch).permute(0, 2, 3, 1).flatten(1)
 
@@ -188,7 +221,12 @@ def fit_pixels(
 
 
 def linear_baseline(
-    data: str, *, patch: int = 1, rows: int | None = None, penalty: float | None = None, root: Path | None = None
+    data: str,
+    *,
+    patch: int = 1,
+    rows: int | None = None,
+    penalty: float | None = None,
+    root: Path | None = None,
 ) -> LinearModel:
     """Fit a linear model to a data set of texts or images, and measure its accuracy on both of its parts.
 
@@ -207,7 +245,9 @@ def linear_baseline(
     more: dict[str, Any] = {} if penalty is None else {"penalty": penalty}
     if data == "sst2":
         lines = {part: read_sst2(part, root) for part in ("train", "valid")}
-        parts = {part: ([x.text for x in some], [x.label for x in some]) for part, some in lines.items()}
+        parts = {
+            part: ([x.text for x in some], [x.label for x in some]) for part, some in lines.items()
+        }
         model = fit_words(parts["train"][0][:rows], parts["train"][1][:rows], **more)
     else:
         opened: Any = make_data(data, {}, seed=0, root=root) if data in IMAGES else None
@@ -245,7 +285,9 @@ def _fitted(
     classes = tuple(sorted(set(labels)))
     wanted = torch.tensor([classes.index(label) for label in labels])
     weights, bias = logistic_regression(read(inputs), wanted, len(classes), penalty)
-    return LinearModel(classes=classes, features=features, weights=weights, bias=bias, read=read, grid=grid)
+    return LinearModel(
+        classes=classes, features=features, weights=weights, bias=bias, read=read, grid=grid
+    )
 
 
 def logistic_regression(
@@ -262,7 +304,11 @@ def logistic_regression(
     weights = torch.zeros(x.shape[1], classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
-        [weights, bias], max_iter=500, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+        [weights, bias],
+        max_iter=500,
+        tolerance_grad=1e-7,
+        tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
     )
 
     def loss() -> float:

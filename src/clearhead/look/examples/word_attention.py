@@ -51,7 +51,8 @@ class Sentence:
     """
 
     text: str  # without brackets; for a translator the source
-    query: tuple[int, int]  # first and last + 1 character of the query word, in the target if there is one
+    # first and last + 1 character of the query word, in the target if there is one
+    query: tuple[int, int]
     answer: tuple[int, int]  # the same of the answer word, in the text
     target: str | None = None  # the translation
 
@@ -118,7 +119,8 @@ class WordAttention(draw.Drawn):
     kind: str  # the kind of attention, a key of TextAttention.maps
     hits: Bool[Tensor, "n l h"]  # whether the largest weight is on the answer
     weights: Float[Tensor, "n l h"]  # the answer's part of the weight on all words that count
-    chances: Float[Tensor, "n"]  # what both would be on average if all words that count had the same weight
+    # what both would be on average if all words that count had the same weight
+    chances: Float[Tensor, "n"]
 
     def __repr__(self) -> str:
         layer, head = self.best
@@ -161,14 +163,21 @@ class WordAttention(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "kind": self.kind, "sentences": len(self.hits), "chance": self.chance, "best": list(self.best),
-            "held_out": self.held_out, "share": self.share.tolist(), "weight": self.weight.tolist(),
-        }  # fmt: skip
+            "kind": self.kind,
+            "sentences": len(self.hits),
+            "chance": self.chance,
+            "best": list(self.best),
+            "held_out": self.held_out,
+            "share": self.share.tolist(),
+            "weight": self.weight.tolist(),
+        }
 
     def __rich__(self) -> Table:
         layers, heads = self.share.shape
         table = Table(
-            "layer", *(f"head {i}" for i in range(heads)), title=f"share of sentences; chance {self.chance:.0%}"
+            "layer",
+            *(f"head {i}" for i in range(heads)),
+            title=f"share of sentences; chance {self.chance:.0%}",
         )
         for i in range(layers):
             table.add_row(str(i), *(f"{x:.0%}" for x in self.share[i].tolist()))
@@ -178,14 +187,19 @@ class WordAttention(draw.Drawn):
         """Draw the share of each head as one heat map."""
         layers, heads = self.share.shape
         return draw.heatmap(
-            self.share.numpy(), rows=[str(i) for i in range(layers)], columns=[str(i) for i in range(heads)],
-            xlabel="head", ylabel="layer", most=1.0,
+            self.share.numpy(),
+            rows=[str(i) for i in range(layers)],
+            columns=[str(i) for i in range(heads)],
+            xlabel="head",
+            ylabel="layer",
+            most=1.0,
             title=f"share of {len(self.hits)} sentences; chance {self.chance:.2f}",
-        )  # fmt: skip
+        )
 
 
 def _best(hits: Tensor, weights: Tensor) -> tuple[int, int]:
-    score = hits.float().mean(0) + 1e-3 * weights.mean(0)  # a thousandth decides between equal shares only
+    # a thousandth decides between equal shares only
+    score = hits.float().mean(0) + 1e-3 * weights.mean(0)
     layer, head = divmod(int(score.argmax()), score.shape[1])
     return layer, head
 
@@ -231,8 +245,11 @@ def word_attention(
         if done is not None:
             done(1, len(sentences))
     return WordAttention(
-        kind=kind or "self", hits=torch.stack(hits), weights=torch.stack(weights), chances=torch.tensor(chances)
-    )  # fmt: skip
+        kind=kind or "self",
+        hits=torch.stack(hits),
+        weights=torch.stack(weights),
+        chances=torch.tensor(chances),
+    )
 
 
 def _scores(
@@ -243,19 +260,33 @@ def _scores(
     if isinstance(bundle.tokens, Pair) and target is None:
         target = sentence.text  # the encoder does not depend on it
     result = attention(bundle, sentence.text, target=target)
-    kind = ("cross" if sentence.target is not None else next(iter(result.maps))) if kind is None else kind
+    kind = (
+        ("cross" if sentence.target is not None else next(iter(result.maps)))
+        if kind is None
+        else kind
+    )
     if kind not in result.maps:
-        raise InputError(f"kind={kind!r}: expected one of {', '.join(result.maps)}{nearest(kind, result.maps)}")
+        raise InputError(
+            f"kind={kind!r}: expected one of {', '.join(result.maps)}{nearest(kind, result.maps)}"
+        )
     written = sentence.target is not None
     if written == (kind in ("self", "encoder")):
-        raise InputError(f"kind={kind!r} with {sentence.text!r}: expected a translation for 'cross' only, after |||")
+        raise InputError(
+            f"kind={kind!r} with {sentence.text!r}: expected a translation for 'cross' only, after |||"
+        )
     inputs = text_inputs(bundle, sentence.text, target)
-    special, at_target = _special(bundle, inputs.row["source" if "source" in inputs.row else "ids"][0]), target or ""
+    special, at_target = (
+        _special(bundle, inputs.row["source" if "source" in inputs.row else "ids"][0]),
+        target or "",
+    )
     answer = word_tokens(result.pieces, special, sentence.text, sentence.answer)
     query = (
-        word_tokens(result.target or [], _special(bundle, inputs.written, True), at_target, sentence.query)
-        if written else word_tokens(result.pieces, special, sentence.text, sentence.query)
-    )  # fmt: skip
+        word_tokens(
+            result.target or [], _special(bundle, inputs.written, True), at_target, sentence.query
+        )
+        if written
+        else word_tokens(result.pieces, special, sentence.text, sentence.query)
+    )
     causal = "predict" in bundle.can
     counts = torch.tensor([sinks or not (x or (causal and i == 0)) for i, x in enumerate(special)])
     if causal:
@@ -272,11 +303,16 @@ def _measured(
     result: TextAttention, kind: str, query: list[int], answer: list[int], counts: Bool[Tensor, "k"]
 ) -> tuple[Bool[Tensor, "l h"], Float[Tensor, "l h"]]:
     """Whether each head attends most to the answer, and its part of the weight that counts."""
-    rows = torch.stack([torch.stack([x.row(i)[0] for i in query]).mean(0) for x in result.maps[kind]]).float().cpu()
+    rows = (
+        torch.stack([torch.stack([x.row(i)[0] for i in query]).mean(0) for x in result.maps[kind]])
+        .float()
+        .cpu()
+    )
     rows = rows * counts
     on, others = rows[..., answer], rows.clone()
     others[..., answer] = 0.0
-    hit = on.amax(-1) > others.amax(-1)  # a head that attends to several words alike has chosen none
+    # a head that attends to several words alike has chosen none
+    hit = on.amax(-1) > others.amax(-1)
     total = rows.sum(-1)
     return hit & (total > 0), on.sum(-1) / total.clamp(min=1e-30)
 
@@ -284,12 +320,19 @@ def _measured(
 def _special(bundle: Bundle, ids: Any, target: bool = False) -> list[bool]:
     """Whether each id is a special token, but for an unknown word."""
     both = bundle.tokens
-    tokens: Tokenizer = (both.target if target else both.source) if isinstance(both, Pair) else bundle.tokenizer()
-    named = {tokens.pad, tokens.start, tokens.end, *tokens.special_names.values()} - {tokens.unknown, None}
+    tokens: Tokenizer = (
+        (both.target if target else both.source) if isinstance(both, Pair) else bundle.tokenizer()
+    )
+    named = {tokens.pad, tokens.start, tokens.end, *tokens.special_names.values()} - {
+        tokens.unknown,
+        None,
+    }
     return [i in named for i in ids.tolist()]
 
 
-def word_tokens(pieces: Sequence[str], special: Sequence[bool], text: str, span: tuple[int, int]) -> list[int]:
+def word_tokens(
+    pieces: Sequence[str], special: Sequence[bool], text: str, span: tuple[int, int]
+) -> list[int]:
     """The tokens of a word of a text.
 
     Args:
@@ -321,4 +364,6 @@ def word_tokens(pieces: Sequence[str], special: Sequence[bool], text: str, span:
 def _plain(text: str) -> str:
     """The text without spaces, capitals and accents, by which tokens and text are compared."""
     decomposed = unicodedata.normalize("NFKD", text.lower())
-    return "".join(c for c in decomposed if not c.isspace() and not unicodedata.combining(c) and c != "▁")
+    return "".join(
+        c for c in decomposed if not c.isspace() and not unicodedata.combining(c) and c != "▁"
+    )

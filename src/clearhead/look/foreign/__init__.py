@@ -1,1 +1,1 @@
-"""The attention of models that are not ours: interception of the calls that compute it, and the names of its modules."""
+"""The attention of models that are not ours: interception of the calls that compute it, and their modules' names."""

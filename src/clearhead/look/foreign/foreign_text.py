@@ -14,7 +14,9 @@ from ..maps.attention_map import AttentionMap
 from ..targets import tokenizer_pieces
 
 
-def read_foreign_text(model: nn.Module, tokenizer: Any, text: Any, written: str | None) -> dict[str, Tensor]:
+def read_foreign_text(
+    model: nn.Module, tokenizer: Any, text: Any, written: str | None
+) -> dict[str, Tensor]:
     """The arguments of a model of transformers for a text, one row each; an encoder-decoder also gets decoder ids.
 
     Args:
@@ -35,7 +37,9 @@ def read_foreign_text(model: nn.Module, tokenizer: Any, text: Any, written: str 
         foreign: Any = model
         labels = tokenizer(text_target=written or "", return_tensors="pt")["input_ids"]
         # Shifted right, so that the start comes first and the end is left out.
-        given["decoder_input_ids"] = foreign.prepare_decoder_input_ids_from_labels(labels=labels.long())
+        given["decoder_input_ids"] = foreign.prepare_decoder_input_ids_from_labels(
+            labels=labels.long()
+        )
     device = next(model.parameters()).device
     return {key: x.to(device) for key, x in given.items()}
 
@@ -62,9 +66,13 @@ def foreign_attention(
     check_tokenizer(tokenizer)
     pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if pair and target is None:
-        raise InputError(f"this {type(model).__name__} reads a text and writes another: expected target='...'")
+        raise InputError(
+            f"this {type(model).__name__} reads a text and writes another: expected target='...'"
+        )
     if not pair and target is not None:
-        raise InputError(f"this {type(model).__name__} is no encoder-decoder: expected a text without a target")
+        raise InputError(
+            f"this {type(model).__name__} is no encoder-decoder: expected a text without a target"
+        )
     device = next(model.parameters()).device
     given = {key: x.to(device) for key, x in _read(tokenizer, text).items()}
     if not given["input_ids"].numel():
@@ -98,10 +106,15 @@ def _run(model: nn.Module, given: dict[str, Any]) -> None:
     try:
         model(**given)
     except IndexError as cause:
-        tokens, most = given["input_ids"].shape[1], getattr(model.config, "max_position_embeddings", None)
+        tokens, most = (
+            given["input_ids"].shape[1],
+            getattr(model.config, "max_position_embeddings", None),
+        )
         if not isinstance(most, int) or tokens <= most:
             raise
-        raise InputError(f"the text has {tokens} tokens: this model reads {most} at once") from cause
+        raise InputError(
+            f"the text has {tokens} tokens: this model reads {most} at once"
+        ) from cause
 
 
 def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, dict[str, AttentionMap]]:

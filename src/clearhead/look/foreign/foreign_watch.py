@@ -73,13 +73,27 @@ class Unseen:
 
     def why(self, patterns: Sequence[str] = ()) -> str:
         """Why attention was not seen where patterns expected it, and what to do."""
-        named = {path: miss for path, miss in self.missed.items() if self.wanted.names(path, patterns)}
+        named = {
+            path: miss for path, miss in self.missed.items() if self.wanted.names(path, patterns)
+        }
         if self.seen:
-            return self._miss(named) if named else f"the attention of this model is in {listed(self.seen)}"
+            return (
+                self._miss(named)
+                if named
+                else f"the attention of this model is in {listed(self.seen)}"
+            )
         configs = (getattr(module, "config", None) for module in self.root.modules())
-        how = next((how for x in configs if isinstance(how := getattr(x, "_attn_implementation", None), str)), None)
+        how = next(
+            (
+                how
+                for x in configs
+                if isinstance(how := getattr(x, "_attn_implementation", None), str)
+            ),
+            None,
+        )
         attends = any("att" in type(module).__name__.lower() for module in self.root.modules())
-        if how == "eager" and not self.missed and not attends:  # as in a state-space model of transformers
+        # as in a state-space model of transformers
+        if how == "eager" and not self.missed and not attends:
             return f"this {_name(self.root)} has no attention: it took no softmax, and no module of it is an attention"
         if how not in (None, "sdpa", "eager"):
             return (
@@ -102,13 +116,19 @@ class Unseen:
     def partial(self, patterns: Collection[str]) -> str:
         """What was probably attention and not seen where patterns that did see some expected it; empty if nothing."""
         used = [pattern for pattern in patterns if pattern not in self.wanted.unused]
-        found = {path: miss for path, miss in self.missed.items() if miss.likely and path not in self.seen}
+        found = {
+            path: miss
+            for path, miss in self.missed.items()
+            if miss.likely and path not in self.seen
+        }
         found = {path: miss for path, miss in found.items() if self.wanted.names(path, used)}
         return self._miss(found) if found else ""
 
     def _miss(self, missed: dict[str, Missed]) -> str:
         """A sentence about the first of what is not taken as attention, preferably one that has met values."""
-        ranked = sorted(missed.items(), key=lambda item: (not item[1].likely, item[1].reason in (UNMET, AXES)))
+        ranked = sorted(
+            missed.items(), key=lambda item: (not item[1].likely, item[1].reason in (UNMET, AXES))
+        )
         path, miss = ranked[0]
         where = f" in {path!r}" if path else ""
         others = len(missed) - 1
@@ -138,7 +158,9 @@ def why_not(*tensors: Tensor) -> str:
     return "" if all(x.numel() for x in tensors) else "it has no rows, no heads or no features"
 
 
-SUM = 0.02  # by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
+# by how much the weights of a query may differ from 1 in total: they may be rounded to half
+# precision
+SUM = 0.02
 
 
 class Wanted:
@@ -159,21 +181,31 @@ class Wanted:
         """The activations that are asked for at a place, and their addresses."""
         key = (place.path, place.index)
         if key not in self._found:
-            names = {place.address(leaf, call): leaf for call in ("", f"@{place.index}") for leaf in INSIDE}
+            names = {
+                place.address(leaf, call): leaf
+                for call in ("", f"@{place.index}")
+                for leaf in INSIDE
+            }
             leaves = set()
             for pattern in self.patterns:
                 matched = {names[name] for name in matching(pattern, names)}
                 leaves |= matched
                 if matched:
                     self.unused.pop(pattern, None)
-            free = [leaf for leaf in INSIDE if leaf in leaves and place.address(leaf, "") not in self.taken]
+            free = [
+                leaf
+                for leaf in INSIDE
+                if leaf in leaves and place.address(leaf, "") not in self.taken
+            ]
             self._found[key] = {leaf: place.address(leaf) for leaf in free}
         return self._found[key]
 
     def names(self, path: str, patterns: Collection[str]) -> bool:
         """Whether one of some patterns names an activation of a module."""
         names = {f"{path}.{leaf}" if path else leaf: leaf for leaf in INSIDE}
-        return any(name not in self.taken for pattern in patterns for name in matching(pattern, names))
+        return any(
+            name not in self.taken for pattern in patterns for name in matching(pattern, names)
+        )
 
 
 class Foreign:
@@ -227,7 +259,11 @@ class Foreign:
     def notice_fast_path(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Say once that torch's fast path is off meanwhile."""
         frame = self.running.frames[-1] if self.running.frames else None
-        if frame is not None and not self._noticed and uses_fast_path(frame.module, query, key, value):
+        if (
+            frame is not None
+            and not self._noticed
+            and uses_fast_path(frame.module, query, key, value)
+        ):
             self._noticed = True
             warnings.warn(
                 "torch's fast path of nn.MultiheadAttention and nn.TransformerEncoder is off while they are watched or "
@@ -285,7 +321,8 @@ class ForeignWatch(Foreign):
         super().__init__(tree, patterns, taken)
         self.tape, self.grad, self.keep, self.text = tape, grad, keep, text
         self.steps = Steps(text)
-        self._listeners: dict[tuple[str, int], ForeignListener | None] = {}  # None: nothing is wanted there
+        # None: nothing is wanted there
+        self._listeners: dict[tuple[str, int], ForeignListener | None] = {}
 
     def enter(self, tap: WatchTap, place: Place, q: Tensor, k: Tensor) -> None:
         """Add the listener of a place to the tap, if anything is wanted there."""
@@ -308,8 +345,13 @@ class ForeignWatch(Foreign):
             return
         rows, _, queries, keys = weights.shape
         at = position_of([place], rows, queries, keys, lambda: weights.detach() > 0)
-        tap.withhold(("q", "k", "v", "scores", "heads"), "its module computes attention itself and returns the weights")
-        tap.record(DenseCall(weights=weights.detach().clone(), offset=at.offset, first_key=at.first_key))
+        tap.withhold(
+            ("q", "k", "v", "scores", "heads"),
+            "its module computes attention itself and returns the weights",
+        )
+        tap.record(
+            DenseCall(weights=weights.detach().clone(), offset=at.offset, first_key=at.first_key)
+        )
 
     def _listener(self, place: Place) -> ForeignListener | None:
         key = (place.path, place.index)
@@ -355,9 +397,19 @@ class ForeignEdit(Foreign):
 def _weights_in(out: Any) -> Tensor | None:
     """The attention weights (b, h, q, k) in the output of a module: their rows sum to 1, fully masked ones to 0."""
     for x in out[1:] if isinstance(out, tuple | list) else ():
-        if isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point() and x.numel() and not why_not(x):
+        if (
+            isinstance(x, Tensor)
+            and x.ndim == 4
+            and x.is_floating_point()
+            and x.numel()
+            and not why_not(x)
+        ):
             sums = x.detach().sum(-1, dtype=torch.float32)
             whole = (sums - 1).abs() < SUM
-            if bool((x.detach() >= 0).all()) and bool((whole | (sums == 0)).all()) and bool(whole.any()):
+            if (
+                bool((x.detach() >= 0).all())
+                and bool((whole | (sums == 0)).all())
+                and bool(whole.any())
+            ):
                 return x
     return None

@@ -34,7 +34,8 @@ class Layout:
     weights: tuple[int, ...]
     values: tuple[int, ...]
     out: tuple[int, ...]
-    heads: int | None = None  # of tensors with three axes: how many heads the first axis has for each row
+    # of tensors with three axes: how many heads the first axis has for each row
+    heads: int | None = None
 
     def four(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes, the rows and heads first."""
@@ -44,7 +45,11 @@ class Layout:
     def back(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes in the form that it had before."""
         x = x if self.heads is None else x.flatten(0, 1)
-        return x if axes == tuple(range(x.ndim)) else x.permute(tuple(axes.index(i) for i in range(x.ndim)))
+        return (
+            x
+            if axes == tuple(range(x.ndim))
+            else x.permute(tuple(axes.index(i) for i in range(x.ndim)))
+        )
 
 
 def matmul_layout(axes: int, dim: int) -> Layout | None:
@@ -68,7 +73,11 @@ def einsum_layout(equation: Any, axes: int, dim: int) -> Layout | None:
     lead = [axis for axis in shared if axis != key]
     queries = [axis for axis in weights if axis not in values]
     features = [axis for axis in values if axis not in weights]
-    if key not in shared or len(queries) != 1 or sorted(out) != sorted([*lead, *queries, *features]):
+    if (
+        key not in shared
+        or len(queries) != 1
+        or sorted(out) != sorted([*lead, *queries, *features])
+    ):
         return None
     return Layout(
         weights=tuple(map(weights.index, [*lead, *queries, key])),
@@ -79,8 +88,8 @@ def einsum_layout(equation: Any, axes: int, dim: int) -> Layout | None:
 
 # Which products of a softmax with a tensor are attention over tokens, by the tokens that their module was called with.
 #
-# A softmax over channels, features or classes has the same form. The length of its axis tells them apart, and where that
-# is not enough, where its scores come from and how the values lie in memory.
+# A softmax over channels, features or classes has the same form. The length of its axis tells them apart, and where
+# that is not enough, where its scores come from and how the values lie in memory.
 
 
 _ATTENDED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that were seen to attend
@@ -98,7 +107,8 @@ class Product:
     axes: int  # of the softmax
     last: bool  # the softmax is over its last axis
     scored: bool  # its input has the shape of a product that the same module has computed before
-    wide: bool  # the features of a value lie side by side in memory, within the longer row of a token
+    # the features of a value lie side by side in memory, within the longer row of a token
+    wide: bool
     apart: bool  # they do not lie side by side, as if they were tokens
 
 
@@ -125,13 +135,22 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
         n, size = x.ndim, x.shape
         if not x.is_floating_point():
             found += (
-                [Source(size[0], size[1], None)] if n == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1 else []
+                [Source(size[0], size[1], None)]
+                if n == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1
+                else []
             )
         elif n == 3:
-            found += [Source(size[0], size[1], size[2]), Source(size[1], size[0], size[2], other=size[1])]
+            found += [
+                Source(size[0], size[1], size[2]),
+                Source(size[1], size[0], size[2], other=size[1]),
+            ]
         elif n == 4:
             found += _images(x)
-    return found or [Source(1, x.shape[0], x.shape[1]) for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
+    return found or [
+        Source(1, x.shape[0], x.shape[1])
+        for x in frame.inputs
+        if x.ndim == 2 and x.is_floating_point()
+    ]
 
 
 def _images(x: Tensor) -> list[Source]:
@@ -144,7 +163,10 @@ def _own(frame: Frame) -> list[Source]:
     """What a module was called with, read as tokens (b, n, d) or images."""
     floats = [x for x in frame.inputs if x.is_floating_point()]
     return [
-        source for x in floats if x.ndim in (3, 4) for source in (_images(x) if x.ndim == 4 else [Source(*x.shape)])
+        source
+        for x in floats
+        if x.ndim in (3, 4)
+        for source in (_images(x) if x.ndim == 4 else [Source(*x.shape)])
     ]
 
 
@@ -184,7 +206,9 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
         if any(not _may_be_channels(source, p) for source in fitting):
             return _accept(frame)
     if not p.scored:
-        return f"{_NOT_TOKENS}, and its scores are no product of queries and keys in the same module"
+        return (
+            f"{_NOT_TOKENS}, and its scores are no product of queries and keys in the same module"
+        )
     if (not found and _is_core(frame, v)) or any(_is_source(source, p, cached) for source in found):
         return _accept(frame)
     if p.axes == 4 and p.last and not p.apart and _joins_heads(frame, p):
@@ -201,14 +225,20 @@ def _joins_heads(frame: Frame, p: Product) -> bool:
     A matrix that is as wide as heads * keys would make the keys channels.
     """
     widths = {part.in_features for part in frame.module.children() if isinstance(part, nn.Linear)}
-    return p.heads in frame.heads and p.heads * p.features in widths and p.heads * p.keys not in widths
+    return (
+        p.heads in frame.heads and p.heads * p.features in widths and p.heads * p.keys not in widths
+    )
 
 
 def _is_parameter(v: Tensor, module: nn.Module) -> bool:
     """Whether values are a parameter of their module, or a view of one."""
     if v.is_meta:
         return False
-    own = {parameter.untyped_storage().data_ptr() for parameter in module._parameters.values() if parameter is not None}
+    own = {
+        parameter.untyped_storage().data_ptr()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    }
     return bool(own) and v.untyped_storage().data_ptr() in own
 
 
@@ -250,7 +280,9 @@ def _is_source(source: Source, p: Product, cached: bool) -> bool:
     if not windows and (several % max(1, source.rows) if p.axes == 3 else p.rows != source.rows):
         return False
     # As many keys as attention between channels has.
-    channels = heads * p.keys == source.features or (p.apart and (source.features or 1) % p.keys == 0)
+    channels = heads * p.keys == source.features or (
+        p.apart and (source.features or 1) % p.keys == 0
+    )
     if source.other is not None:
         return source.tokens == p.keys and (p.wide or not (channels and p.features == source.other))
     if _fits(source.rows, source.tokens, p, cached):
@@ -265,15 +297,20 @@ def fits_tokens(frame: Frame, weights: Tensor) -> bool:
     Where they might as well be the heads, the keys must be tokens, too, or those of a cache.
     """
     b, h, q, k = weights.shape
-    heads = [x for x in frame.inputs if x.ndim == 4 and x.is_floating_point() and x.shape[:1] == (b,)]
+    heads = [
+        x for x in frame.inputs if x.ndim == 4 and x.is_floating_point() and x.shape[:1] == (b,)
+    ]
     split = [x for x in heads if x.shape[:3] == (b, h, q)]  # queries of heads
     found = [s for s in sources(frame, weights, ()) if s.rows == b and s.tokens == q]
     windows = q == k and any(s.rows * s.tokens == b * q for s in sources(frame, weights, ()))
     cached = frame.cache is not None or any(x.shape[2] in (k, k - q) for x in heads)
-    return windows or bool((found or split) and (q != h or q == k or cached or frame.was_given(b, q, k)))
+    return windows or bool(
+        (found or split) and (q != h or q == k or cached or frame.was_given(b, q, k))
+    )
 
 
-LATE = ("q", "k", "scores")  # what lies behind when attention is recognised, and can be neither edited nor recorded
+# what lies behind when attention is recognised, and can be neither edited nor recorded
+LATE = ("q", "k", "scores")
 FLAT = 8  # tensors that are remembered after their rows and heads were put into one axis
 OPEN = 8  # softmaxes that are remembered until their weights meet their values
 UNMET = "no product of its weights with values was seen in the same module, as weights @ values"
@@ -305,12 +342,17 @@ class Explicit:
 
     def __init__(self) -> None:
         self._open: list[Softmax] = []
-        self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)  # with their rows and heads
-        self._packed: weakref.ref[Tensor] | None = None  # the last (b, h, 1, e) whose heads were put on two axes
-        self._product: weakref.ref[Tensor] | None = None  # the last product of two tensors of as many axes
+        # with their rows and heads
+        self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)
+        # the last (b, h, 1, e) whose heads were put on two axes
+        self._packed: weakref.ref[Tensor] | None = None
+        # the last product of two tensors of as many axes
+        self._product: weakref.ref[Tensor] | None = None
         self.reason = ""  # why the last product with weights was no attention
 
-    def begin(self, frames: Sequence[Frame], scores: Tensor, weights: Tensor, dim: int | None) -> bool:
+    def begin(
+        self, frames: Sequence[Frame], scores: Tensor, weights: Tensor, dim: int | None
+    ) -> bool:
         """Take a softmax; returns whether it is probably one of attention.
 
         Of attention it has the axes (b, h, q, k) or (b, q, k), and mostly sums to 1 over the last. Over another axis it
@@ -322,11 +364,15 @@ class Explicit:
             weights: Its output.
             dim: Its axis.
         """
-        self._open = [softmax for softmax in self._open if softmax.weights() is not None][1 - OPEN :]
+        self._open = [softmax for softmax in self._open if softmax.weights() is not None][
+            1 - OPEN :
+        ]
         if weights.ndim < 3 or dim is None or not frames:
             return False
         dim, last = dim % weights.ndim, weights.ndim - 1
-        scored = not wide(scores) and all(_is_product(frame, weights.shape, dim) for frame in frames)
+        scored = not wide(scores) and all(
+            _is_product(frame, weights.shape, dim) for frame in frames
+        )
         if weights.ndim <= 4 and (dim == last or (scored and dim)):
             refs = [weakref.ref(frame) for frame in frames]
             self._open.append(Softmax(refs, weakref.ref(weights), weights.ndim, dim, scored))
@@ -338,7 +384,11 @@ class Explicit:
 
     def follow(self, x: Any) -> Softmax | None:
         """The softmax whose weights a tensor is."""
-        return next((softmax for softmax in self._open if softmax.weights() is x), None) if self._open else None
+        return (
+            next((softmax for softmax in self._open if softmax.weights() is x), None)
+            if self._open
+            else None
+        )
 
     def passed(self, softmax: Softmax, weights: Tensor, new: Tensor) -> None:
         """Take what dropout or a cast has made of the weights; `weights` is a copy if that was done in place."""
@@ -348,10 +398,15 @@ class Explicit:
 
     def reshaped(self, x: Any, new: Tensor) -> None:
         """Take a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
-        merged = new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)  # (b, h, n, e)
+        # (b, h, n, e)
+        merged = (
+            new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)
+        )
         if merged and new.size(1) == x.size(2):
             self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
-        one_query = isinstance(x, Tensor) and x.ndim == new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
+        one_query = (
+            isinstance(x, Tensor) and x.ndim == new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
+        )
         if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
             self._packed = weakref.ref(new)
         softmax = self.follow(x)
@@ -370,7 +425,9 @@ class Explicit:
         if new.shape != (*x.shape[:-1], x.shape[-1] - 1) or softmax.before is not None:
             return
         softmax.weights = weakref.ref(new)
-        softmax.scored = all(new.shape in frame.products for ref in softmax.frames if (frame := ref()) is not None)
+        softmax.scored = all(
+            new.shape in frame.products for ref in softmax.frames if (frame := ref()) is not None
+        )
 
     def multiplied(self, frames: Sequence[Frame], x: Any, y: Any, out: Tensor) -> None:
         """Take a product that is not attention: perhaps one of queries and keys.
@@ -383,7 +440,12 @@ class Explicit:
                 frame.products.add(out.shape)
 
     def layout(
-        self, softmax: Softmax, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any, equation: Any
+        self,
+        softmax: Softmax,
+        stacks: Sequence[Sequence[Frame]],
+        weights: Tensor,
+        v: Any,
+        equation: Any,
     ) -> Layout | None:
         """The layout of a product of the weights with `v` if it is attention in one of the modules that are running.
 
@@ -404,27 +466,40 @@ class Explicit:
         for stack in stacks:
             frame = stack[-1]
             given = sources(frame, v, stack[:-1])
-            layout = found if axes == 4 else replace(found, heads=self._heads(weights, v, keys, given))
+            layout = (
+                found if axes == 4 else replace(found, heads=self._heads(weights, v, keys, given))
+            )
             one, two = layout.four(weights, layout.weights), layout.four(v, layout.values)
             if two.shape[2] != keys or two.shape[1] not in (1, one.shape[1]):
                 self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
                 return None
             rows, heads, queries, _ = one.shape
             product = Product(
-                rows=rows, heads=heads, queries=queries, keys=keys, features=two.shape[3],
-                axes=softmax.axes, last=dim == axes - 1, scored=softmax.scored,
-                wide=wide(two), apart=two.stride(3) > 1,
-            )  # fmt: skip
+                rows=rows,
+                heads=heads,
+                queries=queries,
+                keys=keys,
+                features=two.shape[3],
+                axes=softmax.axes,
+                last=dim == axes - 1,
+                scored=softmax.scored,
+                wide=wide(two),
+                apart=two.stride(3) > 1,
+            )
             self.reason = refusal(frame, given, v, product)
             if not self.reason:
                 return layout
         return None
 
-    def _refusal(self, softmax: Softmax, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any) -> str:
+    def _refusal(
+        self, softmax: Softmax, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any
+    ) -> str:
         """Why a product of the weights cannot be attention, whatever its module was called with."""
         if not isinstance(v, Tensor) or v.ndim != weights.ndim:
             return (
-                f"its weights were multiplied with a tensor of shape {tuple(v.shape)}" if hasattr(v, "shape") else UNMET
+                f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
+                if hasattr(v, "shape")
+                else UNMET
             )
         if not _running(softmax.frames, [stack[-1] for stack in stacks]):
             return "its weights were multiplied with values in another module"
@@ -483,7 +558,10 @@ class Explicit:
         whole = layout.four(weights, layout.weights)
         for place in places:
             place.check_heads(whole.shape[1])
-        tap.withhold(LATE, "its module computes its softmax itself, so that only weights, v and heads are seen")
+        tap.withhold(
+            LATE,
+            "its module computes its softmax itself, so that only weights, v and heads are seen",
+        )
         before = softmax.before
         self._open.remove(softmax)
         if not self._open:
@@ -494,7 +572,9 @@ class Explicit:
         v, edited = tap.passed("v", layout.four(v, layout.values)), tap.edited("weights", whole)
 
         def view(x: Tensor) -> Tensor:
-            return layout.four(x if x.shape == weights.shape else x.reshape(weights.shape), layout.weights)
+            return layout.four(
+                x if x.shape == weights.shape else x.reshape(weights.shape), layout.weights
+            )
 
         shown = edited if edited is not whole or before is None else view(before)
         if tap.listeners:
@@ -536,7 +616,8 @@ def _running(refs: Sequence[weakref.ref[Frame]], frames: Sequence[Frame]) -> boo
 def _is_product(frame: Frame, shape: torch.Size, dim: int) -> bool:
     """Whether a module has computed a product of this shape, perhaps transposed."""
     return any(
-        _same(size, shape, dim) or _same((*size[:-2], size[-1], size[-2]), shape, dim) for size in frame.products
+        _same(size, shape, dim) or _same((*size[:-2], size[-1], size[-2]), shape, dim)
+        for size in frame.products
     )
 
 
@@ -544,5 +625,7 @@ def _same(scores: Sequence[int], weights: Sequence[int], dim: int) -> bool:
     """Whether weights may be those of scores: with the same axes, or rows and heads in one axis in one of them."""
     scores, weights = tuple(scores), tuple(weights)
     return scores == weights or (
-        dim == len(weights) - 1 and scores[-2:] == weights[-2:] and math.prod(scores) == math.prod(weights)
+        dim == len(weights) - 1
+        and scores[-2:] == weights[-2:]
+        and math.prod(scores) == math.prod(weights)
     )

@@ -16,7 +16,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from ...errors import InputError, Notice
 from ...layers import attend
@@ -44,12 +49,19 @@ from .torch_attention import (
 # Answers the functions of torch that attention written by hand is made of: softmaxes, products, what is between.
 
 
-FACTORS = ("input", "other", "mat2", "tensor2")  # the names of the factors of torch's matrix products
+# the names of the factors of torch's matrix products
+FACTORS = ("input", "other", "mat2", "tensor2")
 
 
-def batched_product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
+def batched_product(
+    mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any
+) -> Tensor:
     """Answer torch.bmm and torch.baddbmm."""
-    return product(mode, func, args, kwargs) if mode.multihead is None else mode.multihead.product(func, args)
+    return (
+        product(mode, func, args, kwargs)
+        if mode.multihead is None
+        else mode.multihead.product(func, args)
+    )
 
 
 def softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -59,7 +71,11 @@ def softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
     out = func(*args, **kwargs)
     dim = kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None
     scores = args[0] if args else kwargs["input"]
-    mode.missed(out.shape, UNMET if out.ndim in (3, 4) else AXES, mode.explicit.begin(mode.frames(), scores, out, dim))
+    mode.missed(
+        out.shape,
+        UNMET if out.ndim in (3, 4) else AXES,
+        mode.explicit.begin(mode.frames(), scores, out, dim),
+    )
     return out
 
 
@@ -90,7 +106,9 @@ def cut(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) ->
 
 def _in_place(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether dropout overwrites its input, as nn.Dropout(inplace=True) does."""
-    return func is torch.dropout_ or bool(kwargs.get("inplace") or (func is F.dropout and len(args) > 3 and args[3]))
+    return func is torch.dropout_ or bool(
+        kwargs.get("inplace") or (func is F.dropout and len(args) > 3 and args[3])
+    )
 
 
 def product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -99,7 +117,8 @@ def product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
     if len(factors) == len(args) + len(kwargs) == 2:
         return _weighted_sum(mode, func, factors)
     out = func(*args, **kwargs)
-    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))  # of baddbmm
+    # of baddbmm
+    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))
     mode.explicit.multiplied(mode.frames(), x, y, out)
     return out
 
@@ -116,10 +135,14 @@ def einsum(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: A
     values, _, rest = str(equation).partition(",")  # the weights are the second factor
     weights, arrow, out = rest.partition("->")
     swapped = f"{weights},{values}{arrow}{out}"
-    return _weighted_sum(mode, lambda weights, v: func(equation, v, weights), factors[::-1], swapped)
+    return _weighted_sum(
+        mode, lambda weights, v: func(equation, v, weights), factors[::-1], swapped
+    )
 
 
-def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, equation: Any = None) -> Tensor:
+def _weighted_sum(
+    mode: Interception, func: Callable[..., Tensor], args: Any, equation: Any = None
+) -> Tensor:
     """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
     explicit, (weights, v) = mode.explicit, args
     found = explicit.follow(weights)
@@ -138,10 +161,17 @@ def _weighted_sum(mode: Interception, func: Callable[..., Tensor], args: Any, eq
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.bmm, torch.baddbmm, Tensor.baddbmm), batched_product),
     **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), softmax),
-    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), pass_on),
-    **dict.fromkeys((Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double, Tensor.clone, torch.clone), pass_on),
+    **dict.fromkeys(
+        (F.dropout, torch.dropout, torch.dropout_, Tensor.to, Tensor.type_as, Tensor.type), pass_on
+    ),
+    **dict.fromkeys(
+        (Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.double, Tensor.clone, torch.clone),
+        pass_on,
+    ),
     Tensor.__getitem__: cut,
-    **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten), reshape),
+    **dict.fromkeys(
+        (Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten), reshape
+    ),
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.bmm), product),
     torch.einsum: einsum,
 }
@@ -155,7 +185,8 @@ class Interception(TorchFunctionMode):
         self.foreign: list[Foreign] = []
         self.masks = Masks()
         self.explicit = Explicit()
-        self.multihead: ExplicitMultihead | None = None  # the call of nn.MultiheadAttention that computes weights now
+        # the call of nn.MultiheadAttention that computes weights now
+        self.multihead: ExplicitMultihead | None = None
         self._pass: object = None  # the pass that the masks belong to
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -261,7 +292,9 @@ def _notice_unrecorded(place: Place, reason: str) -> None:
     """Say that an attention call is not recorded."""
     where = repr(place.path) if place.path else f"this {type(place.frame.module).__name__}"
     warnings.warn(
-        f"an attention call of {where} is not recorded: {reason}", Notice, stacklevel=user_level(sys._getframe())
+        f"an attention call of {where} is not recorded: {reason}",
+        Notice,
+        stacklevel=user_level(sys._getframe()),
     )
 
 
@@ -296,11 +329,14 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
             k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
         which, bias = editable_mask_and_bias(call, at.offset)
         tap.first_key = at.first_key
-        out = attend(q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
+        out = attend(
+            q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap
+        )
         return shaped(out)
     after = tap.inputs(*before)
     lse = None
-    own = (call.q, call.k, call.v) if tap.grad else before  # a view has a gradient only if the kernel is given it
+    # a view has a gradient only if the kernel is given it
+    own = (call.q, call.k, call.v) if tap.grad else before
     if any(x is not y for x, y in zip(own, after, strict=True)):
         out = call.edited(func, *after)
     elif tap.measures:
@@ -313,9 +349,16 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
         q, k = (x.detach().to(out.dtype) for x in after[:2])
         tap.record(
             LazyCall(
-                q=q, k=k, mask=which, bias=bias, scale=call.scale, given=lse, copied=True, first_key=at.first_key
+                q=q,
+                k=k,
+                mask=which,
+                bias=bias,
+                scale=call.scale,
+                given=lse,
+                copied=True,
+                first_key=at.first_key,
             )
-        )  # fmt: skip
+        )
     return shaped(tap.heads(call.four(out)))
 
 

@@ -48,8 +48,10 @@ class Frame:
     given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
-    features: frozenset[int] = frozenset()  # axes of softmaxes over the last but one, as linear attention takes them
-    products: set[torch.Size] = field(default_factory=set)  # shapes of products of two tensors of as many axes
+    # axes of softmaxes over the last but one, as linear attention takes them
+    features: frozenset[int] = frozenset()
+    # shapes of products of two tensors of as many axes
+    products: set[torch.Size] = field(default_factory=set)
     call: FrameType | None = None  # the frame of Python that runs the module
     parent: Frame | None = None  # that of the module around it
     own_cache: CacheState | None = None  # the KV cache that the module was called with
@@ -70,7 +72,11 @@ class Frame:
         for name in QUERIES:
             width = getattr(getattr(module, name, None), "out_features", None)
             sizes = [getattr(module, size, None) for size in HEAD_SIZES]
-            counts += [width // size for size in sizes if isinstance(width, int) and isinstance(size, int) and size]
+            counts += [
+                width // size
+                for size in sizes
+                if isinstance(width, int) and isinstance(size, int) and size
+            ]
         return frozenset(n for n in counts if type(n) is int and n > 0)
 
     @property
@@ -84,11 +90,14 @@ class Frame:
         The tokens are (b, n, d), (n, b, d) or an image; rows, queries and keys are those of the attention. If the
         module was called with queries, keys and values (b, h, n, e), these are tokens of the module around it.
         """
-        if isinstance(self.module, nn.MultiheadAttention):  # it never has a cache, but may add keys (bias_k)
+        # it never has a cache, but may add keys (bias_k)
+        if isinstance(self.module, nn.MultiheadAttention):
             return True
         if sum(x.ndim == 4 and x.is_floating_point() for x in self.inputs) >= 3:
             return self.parent is not None and self.parent.was_given(rows, queries, keys)
-        return any(x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs)
+        return any(
+            x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +148,8 @@ class Running:
         self.passes = 0  # calls from outside of the model, of itself or of a part
         self._calls: Counter[str] = Counter()  # attention calls of each module in the present pass
         self._caches: list[CacheState] = []  # the KV caches of the present pass
-        self._layers: dict[nn.Module, int] = {}  # modules that were given a cache first, and their first layer
+        # modules that were given a cache first, and their first layer
+        self._layers: dict[nn.Module, int] = {}
 
     def follow(self, session: Session, left: Callable[[Frame, Any], None]) -> None:
         """Follow the modules until the session ends; `left` is called with each frame that ends and its output."""
@@ -149,7 +159,9 @@ class Running:
         call_after(session, modules, partial(self._leave, left), always=True)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if threading.get_ident() != self.thread or not (module is self.root or module in self.paths):
+        if threading.get_ident() != self.thread or not (
+            module is self.root or module in self.paths
+        ):
             return
         self._forget_interrupted()
         if not self.frames:
@@ -161,8 +173,12 @@ class Running:
         frame.own_cache = self._cache(frame)
         self.frames.append(frame)
 
-    def _leave(self, left: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any) -> None:
-        if threading.get_ident() != self.thread or all(frame.module is not module for frame in self.frames):
+    def _leave(
+        self, left: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any
+    ) -> None:
+        if threading.get_ident() != self.thread or all(
+            frame.module is not module for frame in self.frames
+        ):
             return
         while (frame := self.frames.pop()).module is not module:
             pass  # a module that ended in an error before its hooks were called
@@ -205,7 +221,9 @@ class Running:
         except (TypeError, ValueError, RuntimeError):  # its layers have no length
             return None
         sliding = getattr(cache, "is_sliding", False)  # of each layer
-        state = CacheState(weakref.ref(cache), length, any(sliding) if isinstance(sliding, list) else bool(sliding))
+        state = CacheState(
+            weakref.ref(cache), length, any(sliding) if isinstance(sliding, list) else bool(sliding)
+        )
         self._caches.append(state)
         return state
 
@@ -242,7 +260,8 @@ def _is_source(x: Tensor, rows: int, queries: int, keys: int) -> bool:
     if x.ndim == 3:
         first = (x.shape[0], x.shape[1])
         return first == (keys, rows) or (x.shape[1] == keys and first != (queries, rows))
-    if x.ndim != 4 or x.shape[3] == keys or x.shape[2] == keys - queries:  # a mask, or keys of a cache
+    # a mask, or keys of a cache
+    if x.ndim != 4 or x.shape[3] == keys or x.shape[2] == keys - queries:
         return False
     return keys in (x.shape[1] * x.shape[2], x.shape[2] * x.shape[3])
 
@@ -275,7 +294,8 @@ class Position:
     """Where the tokens of an attention call are in its text."""
 
     offset: int  # of the first query among the keys
-    first_key: int = 0  # of the first key in the text: above 0 if a sliding window has forgotten the keys before it
+    # of the first key in the text: above 0 if a sliding window has forgotten the keys before it
+    first_key: int = 0
 
 
 def position_of(
@@ -301,7 +321,11 @@ def position_of(
     """
     cache = next((place.frame.cache for place in places if place.frame.cache is not None), None)
     before = 0 if cache is None else cache.length
-    if causal or (queries == keys and not before) or (cache is not None and not before and keys >= queries):
+    if (
+        causal
+        or (queries == keys and not before)
+        or (cache is not None and not before and keys >= queries)
+    ):
         return Position(0)
     given = any(place.frame.was_given(rows, queries, keys) for place in places)
     if cache is not None and (given or keys >= before + queries):
@@ -334,8 +358,13 @@ class Steps:
 
     def skip(self, place: Place, rows: int, queries: int, keys: int) -> None:
         """Take a call of which nothing is recorded: it still tells whether its pass is a decoding step."""
-        start, key = position_of([place], rows, queries, keys, lambda: None).offset, (place.path, place.index)
-        self.stepping |= start > 0 and (place.frame.cache is not None or start == self._ends.get(key))
+        start, key = (
+            position_of([place], rows, queries, keys, lambda: None).offset,
+            (place.path, place.index),
+        )
+        self.stepping |= start > 0 and (
+            place.frame.cache is not None or start == self._ends.get(key)
+        )
         self._ends[key] = start + queries
 
 
@@ -343,13 +372,20 @@ class ForeignListener(Listener):
     """Writes the activations of one attention of a foreign model to the tape of one watch."""
 
     def __init__(
-        self, tape: Tape, wanted: dict[str, str], grad: bool, keep: Keep, text: TextCounter, steps: Steps
+        self,
+        tape: Tape,
+        wanted: dict[str, str],
+        grad: bool,
+        keep: Keep,
+        text: TextCounter,
+        steps: Steps,
     ) -> None:
         super().__init__(tape, wanted, grad, keep, text)
         self.steps = steps
         self.start = 0  # the position of the first query of the present text
         self._cache: weakref.ref[Any] | None = None  # the cache object of the last call
-        self._same: bool | None = None  # whether the present call has the same one; None: it has none
+        # whether the present call has the same one; None: it has none
+        self._same: bool | None = None
 
     def meet(self, cache: CacheState | None) -> None:
         """Take the cache that the module of the present call was given."""
@@ -359,7 +395,12 @@ class ForeignListener(Listener):
 
     def record_call(self, source: Call) -> None:
         """Record a call; a step of cross-attention without a cache begins after the queries of the steps before it."""
-        if self._same is None and source.shape[2] == 1 and self.steps.stepping and source.offset == 0:
+        if (
+            self._same is None
+            and source.shape[2] == 1
+            and self.steps.stepping
+            and source.offset == 0
+        ):
             source = _moved(source, self.end)
         super().record_call(source)
 
@@ -373,7 +414,9 @@ class ForeignListener(Listener):
             continues = self._same and self.start < start <= self.end
             self.replaced = self.end - start if continues else 0
         else:
-            continues = 0 < start == self.end or (start == 0 and queries == 1 and self.steps.stepping)
+            continues = 0 < start == self.end or (
+                start == 0 and queries == 1 and self.steps.stepping
+            )
         self.steps.stepping |= continues and start > 0
         self.start = self.start if continues else start
         self.end = start + queries
@@ -384,4 +427,8 @@ def _moved(source: Call, offset: int) -> Call:
     """A call whose first query is at another position, unless its mask depends on that."""
     if isinstance(source, DenseCall):
         return replace(source, offset=offset)
-    return source if source.mask.causal else replace(source, mask=replace(source.mask, offset=offset or None))
+    return (
+        source
+        if source.mask.causal
+        else replace(source, mask=replace(source.mask, offset=offset or None))
+    )

@@ -21,7 +21,8 @@ from ..capture.tap import WatchTap, own
 from ..maps.attention_map import DENSE_LIMIT
 from ..maps.call import DenseCall
 
-HEADS_AXIS = -3  # where the heads mostly are: (b, h, tokens, features), (b, windows, h, tokens, features)
+# where the heads mostly are: (b, h, tokens, features), (b, windows, h, tokens, features)
+HEADS_AXIS = -3
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,17 +41,23 @@ class SDPACall:
     causal: bool = False
     scale: float
     grouped: bool = False
-    packed: int = 1  # query heads of each key head on the axis of the queries, which is then one query: see the class
+    # query heads of each key head on the axis of the queries, which is then one query: see the
+    # class
+    packed: int = 1
 
     @staticmethod
-    def of(args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1, heads: int = HEADS_AXIS) -> SDPACall:
+    def of(
+        args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1, heads: int = HEADS_AXIS
+    ) -> SDPACall:
         """The call with these arguments, in which `heads` is the axis of the heads, moved to where it mostly is."""
         call = _bind(*args, **kwargs)
         call.packed = packed
         if heads != HEADS_AXIS:
             axes = call.q.ndim
             call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
-            call.attn_mask = None if call.attn_mask is None else _heads_last(call.attn_mask, heads, axes)
+            call.attn_mask = (
+                None if call.attn_mask is None else _heads_last(call.attn_mask, heads, axes)
+            )
         return call
 
     @property
@@ -85,7 +92,11 @@ class SDPACall:
             x = x.expand(*self.lead[:-1], *x.shape[-3:])
             return x[None] if x.ndim == 3 else _four(x)
         one = x is not self.q  # one head of keys or values for all queries stays one
-        if x.ndim == 4 and x.shape[:1] == self.lead[:-1] and (x.shape[1] == self.lead[1] or (one and x.shape[1] == 1)):
+        if (
+            x.ndim == 4
+            and x.shape[:1] == self.lead[:-1]
+            and (x.shape[1] == self.lead[1] or (one and x.shape[1] == 1))
+        ):
             return x
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 
@@ -122,16 +133,23 @@ class SDPACall:
         q = self.shaped(q) if self.packed > 1 else q
         mask, new = self.attn_mask, (q, k, v)
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
-            q, k, v = (y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True))
+            q, k, v = (
+                y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True)
+            )
         else:  # keys or values were broadcast over rows or heads
             q, k, v = (self._unbroadcast(y) for y in new)
             if mask is not None and mask.is_floating_point() and q.dtype == torch.float64:
-                mask = mask.double()  # a fused kernel, which takes only what is not broadcast, reads it as float64
-        return sdpa(q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped)
+                # a fused kernel, which takes only what is not broadcast, reads it as float64
+                mask = mask.double()
+        return sdpa(
+            q, k, v, mask, self.dropout, self.causal, scale=self.scale, enable_gqa=self.grouped
+        )
 
     def _unbroadcast(self, x: Tensor) -> Tensor:
         """q, k or v with four axes as they would be if their rows were not broadcast."""
-        rows = self.lead if len(self.lead) < 2 and not self.grouped else (*self.lead[:-1], x.shape[1])
+        rows = (
+            self.lead if len(self.lead) < 2 and not self.grouped else (*self.lead[:-1], x.shape[1])
+        )
         return x.reshape(*rows, *x.shape[2:])
 
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -164,12 +182,22 @@ def _bind(
     enable_gqa: bool = False,
 ) -> SDPACall:
     if query.is_nested:
-        raise InputError("attention over nested tensors cannot be edited: expected a padded batch and a mask")
+        raise InputError(
+            "attention over nested tensors cannot be edited: expected a padded batch and a mask"
+        )
     scale = max(1, query.shape[-1]) ** -0.5 if scale is None else float(scale)
     return SDPACall(
-        q=query, k=key, v=value, attn_mask=attn_mask, dropout=dropout_p, causal=is_causal, scale=scale,
-        grouped=enable_gqa and query.ndim > 2 and not query.shape[-3] == key.shape[-3] == value.shape[-3],
-    )  # fmt: skip
+        q=query,
+        k=key,
+        v=value,
+        attn_mask=attn_mask,
+        dropout=dropout_p,
+        causal=is_causal,
+        scale=scale,
+        grouped=enable_gqa
+        and query.ndim > 2
+        and not query.shape[-3] == key.shape[-3] == value.shape[-3],
+    )
 
 
 def _four(x: Tensor) -> Tensor:
@@ -272,8 +300,11 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
     if allowed is not None and not allowed.is_meta:
         some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
         last = keys - 1 - some.flip(-1).int().argmax(-1)
-        first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)  # queries without any key
-        ends = torch.stack([first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()])
+        # queries without any key
+        first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)
+        ends = torch.stack(
+            [first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()]
+        )
         low, high = ends.tolist()  # one read of the device
         if low == high >= 0:
             return int(low)
@@ -284,15 +315,16 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
 
 # The log-sum-exp of a foreign model's attention without another pass over its scores.
 #
-# torch's SDPA does not return it, but the operator that it calls does. That operator may answer instead of SDPA where it
-# has once given the same bits for a call of the same kind in this process.
+# torch's SDPA does not return it, but the operator that it calls does. That operator may answer instead of SDPA where
+# it has once given the same bits for a call of the same kind in this process.
 
 
 DEVICES = {"cuda"}  # where the statistics can use it: on a CPU they take their own
 FROM = 256  # queries from which it pays; the lengths of shorter calls change at every decoding step
 MOST = 4096  # kinds of calls that are remembered
 
-_SAME: dict[tuple[object, ...], bool] = {}  # for each kind of call, whether the operator gives the bits of SDPA
+# for each kind of call, whether the operator gives the bits of SDPA
+_SAME: dict[tuple[object, ...], bool] = {}
 
 
 def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -304,12 +336,19 @@ def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor |
     """
     q, k, v = call.q, call.k, call.v
     plain = call.attn_mask is None and call.dropout == 0.0 and q.ndim == k.ndim == v.ndim == 4
-    if not plain or q.device.type not in DEVICES or call.queries < FROM or 0 in (*q.shape, *k.shape, *v.shape):
+    if (
+        not plain
+        or q.device.type not in DEVICES
+        or call.queries < FROM
+        or 0 in (*q.shape, *k.shape, *v.shape)
+    ):
         return sdpa(), None
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         return sdpa(), None
     q, k, v = (x.to(call.dtype) for x in (q, k, v))
-    choice = torch._fused_sdp_choice(q, k, v, None, 0.0, call.causal, scale=call.scale, enable_gqa=call.grouped)
+    choice = torch._fused_sdp_choice(
+        q, k, v, None, 0.0, call.causal, scale=call.scale, enable_gqa=call.grouped
+    )
     kind = (
         choice, q.device, q.dtype, call.causal, call.scale,
         *(part for x in (q, k, v) for part in (x.shape, x.stride())),
@@ -324,7 +363,9 @@ def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor |
         if len(_SAME) >= MOST:
             _SAME.clear()
         out = sdpa()
-        _SAME[kind] = both is not None and torch.equal(out, both[0]) and out.stride() == both[0].stride()
+        _SAME[kind] = (
+            both is not None and torch.equal(out, both[0]) and out.stride() == both[0].stride()
+        )
         return out, both[1] if both is not None and _SAME[kind] else None
     return (sdpa(), None) if both is None else both
 
@@ -364,7 +405,9 @@ SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 def _without_dispatch(function: Any) -> Callable[..., Any]:
     """A copy of a function of torch that does not hand itself over to an active mode: with one, it would recurse."""
     space = {**function.__globals__, "has_torch_function": lambda _: False}
-    copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(
+        function.__code__, space, function.__name__, function.__defaults__, function.__closure__
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
@@ -406,7 +449,9 @@ class ExplicitMultihead:
         if self.weights is not None:
             v = self._passed("v", args[1])
             for listener in list(self.tap.listeners):
-                listener.record_call(DenseCall(weights=own(self.weights, listener.grad and listener.explicit)))
+                listener.record_call(
+                    DenseCall(weights=own(self.weights, listener.grad and listener.explicit))
+                )
             return self._three(self.tap.heads(self._four(func(args[0], v))))
         *mask, q, k = args
         factor = math.sqrt(1.0 / float(q.shape[-1]))  # by which torch has scaled the queries

@@ -78,14 +78,18 @@ class AttentionMap:
 
     def tile(self, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Tensor, "b h r c"]:
         """The weights of queries rows[0]..rows[1]-1 on keys keys[0]..keys[1]-1."""
-        for name, (low, high), most in (("rows", rows, self.shape[2]), ("keys", keys, self.shape[3])):
+        for name, (low, high), most in (
+            ("rows", rows, self.shape[2]),
+            ("keys", keys, self.shape[3]),
+        ):
             if not 0 <= low < high <= most:
                 raise InputIndexError(f"{name} {low}..{high}: expected a range within 0..{most}")
         parts = []
         for source, first in self._placed():
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
             low = max(keys[0] - source.first_key, 0)
-            high = max(min(keys[1] - source.first_key, source.shape[3]), low)  # an early step lacks the later keys
+            # an early step lacks the later keys
+            high = max(min(keys[1] - source.first_key, source.shape[3]), low)
             left = min(low + source.first_key, keys[1]) - keys[0]
             for some in steps(source, own) if own[0] < own[1] else ():
                 part = (
@@ -113,7 +117,10 @@ class AttentionMap:
 
     def reach(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The range of keys outside which queries rows[0]..rows[1]-1 have weight 0."""
-        own = [(s, max(rows[0] - first, 0), min(rows[1] - first, s.shape[2])) for s, first in self._placed()]
+        own = [
+            (s, max(rows[0] - first, 0), min(rows[1] - first, s.shape[2]))
+            for s, first in self._placed()
+        ]
         reaches = [(s.first_key, *s.reach(low, high)) for s, low, high in own if low < high]
         low = min((first + low for first, low, _ in reaches), default=0)
         return low, max((first + high for first, _, high in reaches), default=0)
@@ -190,7 +197,9 @@ class AttentionMap:
             if index.numel() and index.is_floating_point():
                 raise InputTypeError(f"keys {index.tolist()}: expected whole numbers, or booleans")
             if index.numel() and (int(index.min()) < 0 or int(index.max()) >= k):
-                raise InputIndexError(f"keys from {int(index.min())} to {int(index.max())}: there are {k}")
+                raise InputIndexError(
+                    f"keys from {int(index.min())} to {int(index.max())}: there are {k}"
+                )
             chosen = torch.zeros(k, dtype=torch.bool, device=index.device)
             chosen[index.long()] = True
         with full_precision(self.sources[0].device):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ...layers import Bias, Mask
 
-SMALL = 1 << 14  # the most scores of a band whose mask is kept for the other layers, where making it takes longest
+# the most scores of a band whose mask is kept for the other layers, where making it takes longest
+SMALL = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,8 @@ class Pattern:
     """Which keys some queries may attend to."""
 
     allowed: Bool[Tensor, "#b #h #r #c"]
-    shared: bool = True  # by all rows or heads, so that it pays to look for keys that are open to all queries
+    # by all rows or heads, so that it pays to look for keys that are open to all queries
+    shared: bool = True
 
     @cached_property
     def forbidden(self) -> Bool[Tensor, "#b #h #r #c"]:
@@ -65,9 +67,11 @@ class LazyCall:
     mask: Mask
     bias: Bias | None
     scale: float
-    given: Float[Tensor, "b h q"] | None = None  # log-sum-exp of each query's scores, if the kernel returned it
+    # Log-sum-exp of each query's scores, if the kernel returned it
+    given: Float[Tensor, "b h q"] | None = None
     copied: bool = False  # mask and bias are copies already
-    first_key: int = 0  # position of key 0 in the text, where a sliding window has forgotten the keys before it
+    # position of key 0 in the text, where a sliding window has forgotten the keys before it
+    first_key: int = 0
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -102,7 +106,9 @@ class LazyCall:
     def repeat_rows(self, n: int) -> LazyCall:
         """The same call with its only row n times; the mask and the bias broadcast."""
         lse = None if self.given is None else self.given.expand(n, -1, -1)
-        return replace(self, q=self.q.expand(n, -1, -1, -1), k=self.k.expand(n, -1, -1, -1), given=lse)
+        return replace(
+            self, q=self.q.expand(n, -1, -1, -1), k=self.k.expand(n, -1, -1, -1), given=lse
+        )
 
     def zeros(self, *shape: int) -> Tensor:
         """Zeros on the device of the call, in float32 or better."""
@@ -112,7 +118,9 @@ class LazyCall:
         """The range of keys outside which queries start..stop-1 have weight 0."""
         return self.mask.reach(start, stop, self.k.shape[2])
 
-    def scores(self, rows: tuple[int, int], keys: tuple[int, int]) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
+    def scores(
+        self, rows: tuple[int, int], keys: tuple[int, int]
+    ) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
         """Scores in float32 or better, and which of them the mask allows (None: all)."""
         dtype, groups, (_, h, n, m) = _wide(self.k.dtype), self.k.shape[1], self.shape
         q = (self.q if rows == (0, n) else self.q[:, :, slice(*rows)]).to(dtype) * self.scale
@@ -121,13 +129,17 @@ class LazyCall:
             if groups == h:
                 scores = q @ k.mT
             else:  # the query heads of a group become further queries of its key head: keys need not be repeated
-                scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(*q.shape[:3], k.shape[2])
+                scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(
+                    *q.shape[:3], k.shape[2]
+                )
         pattern = self._pattern(rows, keys)
         if self.bias is not None:
             scores += self.bias.tile(rows, keys)
             if self.bias.dense is not None:  # it may mask by -inf
                 finite = ~scores.isneginf()
-                pattern = Pattern(finite if pattern is None else pattern.allowed & finite, shared=False)
+                pattern = Pattern(
+                    finite if pattern is None else pattern.allowed & finite, shared=False
+                )
         return scores, pattern
 
     def _pattern(self, rows: tuple[int, int], keys: tuple[int, int]) -> Pattern | None:
@@ -136,14 +148,21 @@ class LazyCall:
         if mask.free:
             return None
         small = (rows[1] - rows[0]) * (keys[1] - keys[0]) <= SMALL
-        if small and mask.numbers and self.device.type == "cpu":  # on a GPU another stream might read it too early
+        # on a GPU another stream might read it too early
+        if small and mask.numbers and self.device.type == "cpu":
             numbers = (mask.causal, mask.window, mask.lengths, mask.offset)
             return _pattern_of_numbers(numbers, size, rows, keys, self.device)
-        if mask.allow is not None and not mask.causal and mask.window is mask.lengths is mask.documents is None:
+        if (
+            mask.allow is not None
+            and not mask.causal
+            and mask.window is mask.lengths is mask.documents is None
+        ):
             allowed = _part(mask.allow.to(self.device), rows, keys)
         else:
             allowed = mask.dense(*size, rows=rows, keys=keys, device=self.device)
-        return Pattern(allowed, shared=allowed.shape[0] * allowed.shape[1] < self.shape[0] * self.shape[1])
+        return Pattern(
+            allowed, shared=allowed.shape[0] * allowed.shape[1] < self.shape[0] * self.shape[1]
+        )
 
     def without(self, keys: int) -> LazyCall:
         """The same call with the first keys masked, so that the weights on the other keys sum to 1."""
@@ -156,25 +175,37 @@ class LazyCall:
         own, group = slice(head, head + 1), head * self.k.shape[1] // self.q.shape[1]
         bias, mask = self.bias, self.mask
         if bias is not None:
-            slope, table = (None if x is None else x if len(x) == 1 else x[own] for x in (bias.slope, bias.table))
+            slope, table = (
+                None if x is None else x if len(x) == 1 else x[own]
+                for x in (bias.slope, bias.table)
+            )
             bias = replace(bias, slope=slope, table=table, dense=_head(bias.dense, own))
         if mask.allow is not None:
             mask = replace(mask, allow=_head(mask.allow, own))
         lse = None if self.given is None else self.given[:, own]
-        return replace(self, q=self.q[:, own], k=self.k[:, group : group + 1], bias=bias, mask=mask, given=lse)
+        return replace(
+            self, q=self.q[:, own], k=self.k[:, group : group + 1], bias=bias, mask=mask, given=lse
+        )
 
     def cut(self, queries: int) -> LazyCall:
         """The first queries of the call; keys that end with the queries are cut, too."""
         keys = _keys_left(self, queries)
         mask = replace(self.mask, allow=_corner(self.mask.allow, queries, keys))
-        bias = None if self.bias is None else replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
+        bias = (
+            None
+            if self.bias is None
+            else replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
+        )
         lse = None if self.given is None else self.given[:, :, :queries]
-        return replace(self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse)
+        return replace(
+            self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse
+        )
 
     @cached_property
     def _norm(self) -> Float[Tensor, "2 b h q 1"]:
         """What `norm` returns for each query; NaN where it is not computed yet."""
-        with torch.inference_mode(False):  # it is written to later, perhaps outside of inference mode
+        # it is written to later, perhaps outside of inference mode
+        with torch.inference_mode(False):
             return self.zeros(2, *self.shape[:3], 1).fill_(float("nan"))
 
     def norm(self, rows: tuple[int, int]) -> Float[Tensor, "2 b h r 1"]:
@@ -190,7 +221,11 @@ class LazyCall:
             scores, pattern = self.scores(rows, self.reach(*rows))
             if pattern is not None:
                 scores.masked_fill_(pattern.forbidden, float("-inf"))
-            largest = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_zeros(*scores.shape[:3], 1)
+            largest = (
+                scores.amax(-1, keepdim=True)
+                if scores.shape[-1]
+                else scores.new_zeros(*scores.shape[:3], 1)
+            )
             norm[0].copy_(largest.masked_fill(largest.isneginf(), 0.0))
             norm[1].copy_((scores - norm[0]).logsumexp(-1, keepdim=True))
         return norm
@@ -227,16 +262,23 @@ class DenseCall:
         """Zeros on the device of the call, in float32 or better."""
         return torch.zeros(shape, dtype=_wide(self.weights.dtype), device=self.device)
 
-    def scores(self, rows: tuple[int, int], keys: tuple[int, int]) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
+    def scores(
+        self, rows: tuple[int, int], keys: tuple[int, int]
+    ) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
         """Logarithms of the weights, and which weights are above 0."""
         weights = self.weights[:, :, slice(*rows), slice(*keys)].to(_wide(self.weights.dtype))
-        return weights.log(), Pattern(~(weights <= 0), shared=False)  # not weights > 0, which would hide a NaN
+        # not weights > 0, which would hide a NaN
+        return weights.log(), Pattern(~(weights <= 0), shared=False)
 
     def without(self, keys: int) -> DenseCall:
         """The same call with no weight on the first keys; those on the other keys are scaled to sum to 1."""
         left = torch.arange(self.shape[3], device=self.device) >= keys
         weights = self.weights * left
-        return replace(self, weights=weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny))
+        return replace(
+            self,
+            weights=weights
+            / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny),
+        )
 
     def only(self, head: int) -> DenseCall:
         """One head of the call."""
@@ -296,7 +338,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 # The weights of a recorded call, a band of queries at a time.
 
 
-TILE = 1 << 21  # scores computed at a time on a CPU: they stay in its cache, and memory traffic is what takes time
+# scores computed at a time on a CPU: they stay in its cache, and memory traffic is what takes time
+TILE = 1 << 21
 TILE_CUDA = 1 << 26  # the same on a GPU
 
 
@@ -327,7 +370,8 @@ def steps(source: Call, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
     b, h, _, k = source.shape
     room = TILE_CUDA if source.device.type == "cuda" else TILE
     step = max(16, min(256, room // max(1, b * h * k)))
-    for start in range(rows[0], max(rows[1], rows[0] + 1), step):  # an empty range is one empty step
+    # an empty range is one empty step
+    for start in range(rows[0], max(rows[1], rows[0] + 1), step):
         yield start, min(start + step, rows[1])
 
 
@@ -335,7 +379,8 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
     """The weights of some queries on some keys, normalised over all keys."""
     if isinstance(source, LazyCall):
         first, last = source.reach(*rows)
-        if keys[0] <= first and last <= keys[1]:  # a softmax of the scores themselves, exact however large they are
+        # a softmax of the scores themselves, exact however large they are
+        if keys[0] <= first and last <= keys[1]:
             return band(source, rows, keys).weights
     scores, pattern = source.scores(rows, keys)
     largest, rest = source.norm(rows)
@@ -352,10 +397,13 @@ def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
     scores, pattern = source.scores(rows, keys)
     if pattern is not None:
         first = pattern.first
-        scores[..., first:].masked_fill_(pattern.forbidden[..., first:], torch.finfo(scores.dtype).min)
+        scores[..., first:].masked_fill_(
+            pattern.forbidden[..., first:], torch.finfo(scores.dtype).min
+        )
     # The weights of a DenseCall need not sum to 1, and are not normalised again.
     normal = not isinstance(source, LazyCall)
     weights = scores.exp() if normal else torch.softmax(scores, dim=-1)
     if pattern is not None and not (pattern.full and weights[..., :1].isfinite().all()):
-        weights.masked_fill_(pattern.forbidden, 0.0)  # a fully masked row came out uniform, that of a NaN query all NaN
+        # a fully masked row came out uniform, that of a NaN query all NaN
+        weights.masked_fill_(pattern.forbidden, 0.0)
     return Band(rows, keys, scores, weights, normal)

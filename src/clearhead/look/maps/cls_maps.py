@@ -26,7 +26,9 @@ from ..saliency_methods.saliency import seen
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FITTING = "saliency, its methods rollout and gradient-rollout, and the map of any patch by watch(...).row"
+FITTING = (
+    "saliency, its methods rollout and gradient-rollout, and the map of any patch by watch(...).row"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,10 +62,13 @@ class ClsMaps(draw.Drawn):
             keep: The share of each head's weight that is coloured, its largest weights first.
         """
         return draw.head_colours(
-            self.maps.numpy(), self.picture, keep=keep, title=f"Attention of the class token, {self.place}",
+            self.maps.numpy(),
+            self.picture,
+            keep=keep,
+            title=f"Attention of the class token, {self.place}",
             note=f"colour: the strongest head there, bright: large weight\n"
             f"dark: outside of the largest {keep:.0%} of every head's weight",
-        )  # fmt: skip
+        )
 
     @property
     def place(self) -> str:
@@ -75,8 +80,11 @@ class ClsMaps(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "layer": self.layer, "special": self.special, "removed": self.removed.tolist(), "maps": self.maps.tolist(),
-        }  # fmt: skip
+            "layer": self.layer,
+            "special": self.special,
+            "removed": self.removed.tolist(),
+            "maps": self.maps.tolist(),
+        }
 
 
 @torch.no_grad()
@@ -101,13 +109,19 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     """
     about = subject(model, given)
     if about.kind != "image":
-        raise InputError(f"this {about.name} reads text: cls_maps is for images, `attention` for texts")
+        raise InputError(
+            f"this {about.name} reads text: cls_maps is for images, `attention` for texts"
+        )
     if getattr(getattr(about.model, "embed", None), "cls", ()) is None:
         raise _without_cls(about)
     names = _attentions(about, layer)
-    with record_layout(about.model) as layout, watch(about.model, *names, keep=lambda found: found.row(0)) as tape:
+    with (
+        record_layout(about.model) as layout,
+        watch(about.model, *names, keep=lambda found: found.row(0)) as tape,
+    ):
         about.logits(about.x)
-    rows = {name: tape[name][0] for name in tape if len(tape[name]) == 1}  # (heads, keys), no windows
+    # (heads, keys), no windows
+    rows = {name: tape[name][0] for name in tape if len(tape[name]) == 1}
     places = {name: layout.places(row.shape[-1]) for name, row in rows.items()}
     if not any(places.values()):
         raise _without_patches(about)
@@ -125,10 +139,14 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     axes, row = found[name], rows[name].detach().cpu()
     assert axes.grid is not None
     return ClsMaps(
-        maps=row[:, axes.special :].unflatten(1, axes.grid), layer=name.removesuffix(".weights"), special=axes.special,
-        removed=row[:, : axes.special].sum(1), picture=seen(about),
-        number=every.index(name) if name in every and len(every) > 1 else None, layers=len(every),
-    )  # fmt: skip
+        maps=row[:, axes.special :].unflatten(1, axes.grid),
+        layer=name.removesuffix(".weights"),
+        special=axes.special,
+        removed=row[:, : axes.special].sum(1),
+        picture=seen(about),
+        number=every.index(name) if name in every and len(every) > 1 else None,
+        layers=len(every),
+    )
 
 
 def _attentions(about: Subject, layer: int | str) -> list[str]:
@@ -154,5 +172,10 @@ def _without_patches(about: Subject) -> InputError:
 
 def _without_cls(about: Subject) -> InputError:
     pool = getattr(getattr(about.model, "config", None), "pool", None)
-    why = {"mean": ": its answer is the mean of all patches", "attention": ": a learned query pools (pool.weights)"}
-    return InputError(f"this {about.name} has no class token{why.get(str(pool), '')}; views that fit: {FITTING}")
+    why = {
+        "mean": ": its answer is the mean of all patches",
+        "attention": ": a learned query pools (pool.weights)",
+    }
+    return InputError(
+        f"this {about.name} has no class token{why.get(str(pool), '')}; views that fit: {FITTING}"
+    )

@@ -21,7 +21,11 @@ from .attention_map import DENSE_LIMIT, AttentionMap, MapSizeError
 from .call import DenseCall
 
 Fusion = Literal["mean", "max", "min"]
-FUSIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mean": torch.add, "max": torch.maximum, "min": torch.minimum}
+FUSIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 LARGE = "rollout multiplies whole maps; of an input as long, rows fit: cls_maps, AttentionMap.row, pool and top"
 
 SHOWN = 8  # names of maps in a message
@@ -57,7 +61,10 @@ def rollout(
     result = None
     for layer in layers.values():
         fused = _fused(layer, fusion)
-        mixed = residual * torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device) + (1 - residual) * fused
+        mixed = (
+            residual * torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
+            + (1 - residual) * fused
+        )
         mixed = mixed / mixed.sum(-1, keepdim=True)
         result = mixed if result is None else mixed @ result
     assert result is not None
@@ -88,10 +95,14 @@ def gradient_rollout(tape: Tape) -> Float[Tensor, "b t t"]:
     return relevance([(weights_of(layer), tape.gradient(name)) for name, layer in layers.items()])
 
 
-def relevance(layers: Sequence[tuple[Float[Tensor, "b h t t"], Float[Tensor, "b h t t"]]]) -> Float[Tensor, "b t t"]:
+def relevance(
+    layers: Sequence[tuple[Float[Tensor, "b h t t"], Float[Tensor, "b h t t"]]],
+) -> Float[Tensor, "b t t"]:
     """The relevance of input tokens from weights and their gradients, layer by layer: Eq. 5 and 6."""
     first = layers[0][0]
-    result = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device).expand(first.shape[0], -1, -1)
+    result = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device).expand(
+        first.shape[0], -1, -1
+    )
     for weights, slope in layers:
         result = result + (weights.detach() * slope).clamp(min=0).mean(1) @ result
     return result
@@ -115,7 +126,9 @@ def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
     """The self-attention maps among those recorded, which must all be over the same tokens."""
     found = {name: layer for name, layer in maps.items() if layer.shape[2] == layer.shape[3]}
     if not found:
-        raise InputError("rollout has no self-attention maps: watch '...attn.weights' of a model with self-attention")
+        raise InputError(
+            "rollout has no self-attention maps: watch '...attn.weights' of a model with self-attention"
+        )
     layers = list(found.values())
     sizes = sorted({(layer.shape[0], layer.shape[2]) for layer in layers})
     if len(sizes) > 1:
@@ -125,7 +138,9 @@ def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
         )
     b, _, t, _ = layers[0].shape
     if b * t * t > DENSE_LIMIT:
-        raise MapSizeError(f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}")
+        raise MapSizeError(
+            f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}"
+        )
     return found
 
 
@@ -144,7 +159,9 @@ def say_left_out(maps: Mapping[str, AttentionMap]) -> None:
     """Say with a Notice which maps rollout leaves out."""
     names = left_out(maps)
     if names:
-        warnings.warn(f"rollout leaves out the maps that are not square: {names}", Notice, stacklevel=3)
+        warnings.warn(
+            f"rollout leaves out the maps that are not square: {names}", Notice, stacklevel=3
+        )
 
 
 def _fused(layer: AttentionMap, fusion: str) -> Float[Tensor, "b t t"]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 View = Literal["raw", "without-sink", "value-norm"]
-SINK = 0.3  # a key is a sink of a head if it gets more of an average query's weight (Gu et al. 2025, section 3)
+# a key is a sink of a head if it gets more of an average query's weight (Gu et al. 2025, section 3)
+SINK = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,9 +40,11 @@ class AttentionView(draw.Drawn):
     """
 
     view: str  # raw, without-sink or value-norm
-    weights: Float[Tensor, "b h q k"]  # raw; without sinks, rows scaled to sum to 1 again; or times value norms
+    # Raw; without sinks, rows scaled to sum to 1 again; or times value norms
+    weights: Float[Tensor, "b h q k"]
     sinks: Bool[Tensor, "b h k"]  # the keys that are sinks, per head
-    removed: Float[Tensor, "b h q"]  # the weight that each query puts on sinks; removed in the view without-sink
+    # the weight that each query puts on sinks; removed in the view without-sink
+    removed: Float[Tensor, "b h q"]
 
     def __repr__(self) -> str:
         b, h, q, k = self.weights.shape
@@ -61,16 +64,20 @@ class AttentionView(draw.Drawn):
         own = slice(None) if head is None else slice(head, head + 1)
         share = float(self.removed[0, own].mean())
         return draw.heatmap(
-            self.weights[0, own].mean(0).float().cpu().numpy(), rows=tokens, columns=tokens,
+            self.weights[0, own].mean(0).float().cpu().numpy(),
+            rows=tokens,
+            columns=tokens,
             title=f"{self.view}, {'mean over heads' if head is None else f'head {head}'}, {share:.0%} on sinks",
-        )  # fmt: skip
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "view": self.view, "weights": self.weights.tolist(), "sinks": self.sinks.tolist(),
+            "view": self.view,
+            "weights": self.weights.tolist(),
+            "sinks": self.sinks.tolist(),
             "removed": self.removed.tolist(),
-        }  # fmt: skip
+        }
 
 
 def attention_view(
@@ -107,11 +114,15 @@ def attention_view(
         at = dense.mean(2) > SINK
     else:
         if any(not 0 <= key < dense.shape[3] for key in sinks):
-            raise InputIndexError(f"sinks {list(sinks)}: there are {dense.shape[3]} keys, counted from 0")
+            raise InputIndexError(
+                f"sinks {list(sinks)}: there are {dense.shape[3]} keys, counted from 0"
+            )
         at = torch.zeros_like(dense[:, :, 0], dtype=torch.bool)
         at[..., list(sinks)] = True
     removed = (dense * at[:, :, None]).sum(-1)
-    return AttentionView(view=view, weights=VIEWS[view](dense, at, values), sinks=at, removed=removed)
+    return AttentionView(
+        view=view, weights=VIEWS[view](dense, at, values), sinks=at, removed=removed
+    )
 
 
 def _raw(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor:
@@ -132,9 +143,14 @@ def _value_norm(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor
             "values of this attention, watched at '...attn.v'"
         )
     norms = values.to(weights.dtype).norm(dim=-1)  # (b, g, k)
-    return weights.abs() * norms.repeat_interleave(weights.shape[1] // norms.shape[1], dim=1)[:, :, None]
+    return (
+        weights.abs()
+        * norms.repeat_interleave(weights.shape[1] // norms.shape[1], dim=1)[:, :, None]
+    )
 
 
 VIEWS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
-    "raw": _raw, "without-sink": _without_sink, "value-norm": _value_norm,
-}  # fmt: skip
+    "raw": _raw,
+    "without-sink": _without_sink,
+    "value-norm": _value_norm,
+}

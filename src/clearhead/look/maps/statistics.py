@@ -45,7 +45,8 @@ def _short_line(first: int, count: int, device: torch.device) -> Float[Tensor, "
 
 def line(first: int, count: int, device: torch.device) -> Float[Tensor, "n"]:
     """The places of tokens on a line."""
-    kept = count <= LINE and device.type == "cpu"  # on a GPU another stream might read them before they are written
+    # on a GPU another stream might read them before they are written
+    kept = count <= LINE and device.type == "cpu"
     return (_short_line if kept else _short_line.__wrapped__)(first, count, device)
 
 
@@ -128,7 +129,9 @@ def statistics(
     """
     check(names)
     if special < 0 or (special and grid is None):
-        raise InputError(f"special={special}, grid={grid}: expected a number of tokens before a grid")
+        raise InputError(
+            f"special={special}, grid={grid}: expected a number of tokens before a grid"
+        )
     placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
     with full_precision(source.device):
@@ -136,7 +139,9 @@ def statistics(
             result = stream.statistics(source, names, places, special)
         elif special and placed:
             others = [name for name in names if name not in PLACED]
-            result = tiled(source.without(special), placed, places) | (tiled(source, others, None) if others else {})
+            result = tiled(source.without(special), placed, places) | (
+                tiled(source, others, None) if others else {}
+            )
         else:
             result = tiled(source, names, places)
     if special:
@@ -161,9 +166,14 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
                 received[:, :, slice(*band.keys)] += sums
         for name, parts in rows.items():
             parts.append(_of(name, band, source.first_key, places, causal))
-    result = {name: parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for name, parts in rows.items()}
+    result = {
+        name: parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+        for name, parts in rows.items()
+    }
     if received is not None:
-        result["received"] = F.pad(received, (source.first_key, 0)) if source.first_key else received
+        result["received"] = (
+            F.pad(received, (source.first_key, 0)) if source.first_key else received
+        )
     return result
 
 
@@ -174,7 +184,8 @@ def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bo
         p = p.new_zeros(*p.shape[:-1], 1)
         band = Band(band.rows, (0, 1), p, p, normal=True)
     if name == "entropy":
-        return 0.0 - band.log().mul_(p).sum(-1)  # nothing else needs the logarithms; not -x, which would be -0.0
+        # nothing else needs the logarithms; not -x, which would be -0.0
+        return 0.0 - band.log().mul_(p).sum(-1)
     if name == "sink":
         return p[..., 0].clone() if first_key + band.keys[0] == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":
@@ -188,7 +199,9 @@ def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bo
         # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
         # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
         here = line(0, r, p.device).to(p.dtype)
-        return here * p.sum(-1) - p @ line(band.keys[0] - band.rows[0] - start, c, p.device).to(p.dtype)
+        return here * p.sum(-1) - p @ line(band.keys[0] - band.rows[0] - start, c, p.device).to(
+            p.dtype
+        )
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":
         return p @ there[:, None].to(p.dtype)

@@ -56,7 +56,9 @@ def serves(source: Call, grid: tuple[int, int] | None = None) -> bool:
     )
 
 
-def statistics(source: Call, names: Sequence[str], places: Places | None, special: int = 0) -> dict[str, Tensor]:
+def statistics(
+    source: Call, names: Sequence[str], places: Places | None, special: int = 0
+) -> dict[str, Tensor]:
     """The named statistics of one call; those over places leave out the first `special` keys."""
     assert isinstance(source, LazyCall)
     wanted, n = set(names), source.shape[2]
@@ -65,7 +67,9 @@ def statistics(source: Call, names: Sequence[str], places: Places | None, specia
     if "sink" in wanted:
         scores, pattern = source.scores((0, n), (0, 1))
         sink = (scores[..., 0] - lse / LOG2E).exp()
-        result["sink"] = sink if pattern is None else sink.masked_fill(pattern.forbidden[..., 0], 0.0)
+        result["sink"] = (
+            sink if pattern is None else sink.masked_fill(pattern.forbidden[..., 0], 0.0)
+        )
     rest = wanted & {"entropy", *PLACED}
     if "received" in wanted:
         beside = rest - set(PLACED) if special else rest
@@ -74,16 +78,24 @@ def statistics(source: Call, names: Sequence[str], places: Places | None, specia
         rest -= beside
     if rest:
         result |= _read(_measure_queries(source, rest, places, lse, special), rest, places)
-    return {name: value if name == "peak" else value.float() for name, value in result.items() if name in wanted}
+    return {
+        name: value if name == "peak" else value.float()
+        for name, value in result.items()
+        if name in wanted
+    }
 
 
-def _read(total: Callable[[int], Tensor], names: set[str], places: Places | None) -> dict[str, Tensor]:
+def _read(
+    total: Callable[[int], Tensor], names: set[str], places: Places | None
+) -> dict[str, Tensor]:
     """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x."""
     read: dict[str, Callable[[], Tensor]] = {
         "entropy": lambda: 0.0 - total(0) / LOG2E,
         "distance": lambda: total(1),
         "rms": lambda: total(2).sqrt(),
-        "position": lambda: torch.stack([total(3 + c) for c in range(places.axes if places else 0)], dim=-1),
+        "position": lambda: torch.stack(
+            [total(3 + c) for c in range(places.axes if places else 0)], dim=-1
+        ),
     }
     return {name: read[name]() for name in names}
 
@@ -99,7 +111,9 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     lse = torch.empty(b, h, n, device=source.device)
     best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32) if peak else lse
     sizes = _sizes(source)
-    normalise[(_blocks(n, sizes["BM"]), b * h)](lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak)
+    normalise[(_blocks(n, sizes["BM"]), b * h)](
+        lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak
+    )
     most = best[1].view(torch.float32) if peak else lse
     most = most.masked_fill(lse == -math.inf, 0.0).masked_fill(lse.isnan(), math.nan)
     return lse, best[0].long(), most
@@ -157,7 +171,9 @@ def _spots(places: Places | None, unread: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=8)
-def _tables(grid: tuple[int, int], special: int, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
+def _tables(
+    grid: tuple[int, int], special: int, device: torch.device, stream: int
+) -> tuple[Tensor, Tensor]:
     """Two tables of half-precision numbers; row i of one times row j of the other is the squared distance of i and j.
 
     That is y_i^2 + x_i^2 - 2 y_i y_j - 2 x_i x_j + y_j^2 + x_j^2, exactly: all factors and products are integers that
@@ -180,7 +196,9 @@ def _blocks(n: int, size: int) -> int:
     return -(-n // size)
 
 
-def _sizes(source: LazyCall, tiles: dict[int, list[tuple[int, int, int, int]]] = TILES) -> dict[str, int]:
+def _sizes(
+    source: LazyCall, tiles: dict[int, list[tuple[int, int, int, int]]] = TILES
+) -> dict[str, int]:
     """The first tiles that fit into shared memory."""
     width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
     if INTERPRETED:
@@ -195,7 +213,9 @@ def _sizes(source: LazyCall, tiles: dict[int, list[tuple[int, int, int, int]]] =
 @cache
 def _shared_memory(device: torch.device) -> int:
     properties: Any = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
+    return int(
+        getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
+    )
 
 
 def _flags(source: LazyCall) -> dict[str, Any]:
@@ -226,7 +246,9 @@ def _arguments(source: LazyCall) -> list[Any]:
             return [q, *([0] * axes)]
         x = torch.as_tensor(x, device=q.device)
         x = x.expand(size) if size else x.contiguous()
-        return [x, *(s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True))][: axes + 1]
+        return [x, *(s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True))][
+            : axes + 1
+        ]
 
     def rows(x: Any) -> list[Any]:
         """One number for all rows (filled in on the device: a copy would wait for it), or one per row."""
@@ -236,7 +258,9 @@ def _arguments(source: LazyCall) -> list[Any]:
         """Numbers along the sequence, for all rows or per row."""
         return shared(None if x is None else x.reshape(-1, x.shape[-1]), 1)
 
-    slope, table, dense = (None, None, None) if bias is None else (bias.slope, bias.table, bias.dense)
+    slope, table, dense = (
+        (None, None, None) if bias is None else (bias.slope, bias.table, bias.dense)
+    )
     return [
         q, *q.stride(), k, *k.stride(),
         h, h // k.shape[1], n, m, q.shape[-1], source.scale * LOG2E,

@@ -35,7 +35,12 @@ def _scores(
             bucket = tl.minimum(tl.maximum(d, -reach), reach) + reach
             s += tl.load(table + h * table_h + bucket).to(tl.float32) * LOG2E
     if DENSE:
-        at = b * dense_b + h * dense_h + i[:, None].to(tl.int64) * dense_i + j[None, :].to(tl.int64) * dense_j
+        at = (
+            b * dense_b
+            + h * dense_h
+            + i[:, None].to(tl.int64) * dense_i
+            + j[None, :].to(tl.int64) * dense_j
+        )
         s += tl.load(dense + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
     if MASKED:
         allowed = inside
@@ -51,7 +56,12 @@ def _scores(
             theirs = tl.load(documents + b * documents_b + j, mask=j < m, other=-2)
             allowed = allowed & (own[:, None] == theirs[None, :])
         if ALLOW:
-            at = b * allow_b + h * allow_h + i[:, None].to(tl.int64) * allow_i + j[None, :].to(tl.int64) * allow_j
+            at = (
+                b * allow_b
+                + h * allow_h
+                + i[:, None].to(tl.int64) * allow_i
+                + j[None, :].to(tl.int64) * allow_j
+            )
             allowed = allowed & (tl.load(allow + at, mask=inside, other=0) != 0)
         s = tl.where(allowed, s, float("-inf"))
     return s
@@ -118,7 +128,9 @@ def normalise(
     )  # fmt: skip
     k_base = k + b * k_b + (h // group) * k_h + e[:, None] * k_e
 
-    low, high, whole = _reach(block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN)
+    low, high, whole = _reach(
+        block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN
+    )
 
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
@@ -149,11 +161,16 @@ def normalise(
             top = new
 
     at = bh.to(tl.int64) * n + i
-    tl.store(lse_out + at, top + tl.log2(total), mask=i < n)  # -inf for a row whose keys are all masked
+    # -inf for a row whose keys are all masked
+    tl.store(lse_out + at, top + tl.log2(total), mask=i < n)
     if PEAK:
         size = tl.num_programs(1).to(tl.int64) * n
         tl.store(peak_out + at, peak, mask=i < n)
-        tl.store(peak_out + size + at, (1.0 / tl.maximum(total, 1.0)).to(tl.int32, bitcast=True), mask=i < n)
+        tl.store(
+            peak_out + size + at,
+            (1.0 / tl.maximum(total, 1.0)).to(tl.int32, bitcast=True),
+            mask=i < n,
+        )
 
 
 @triton.jit
@@ -230,7 +247,8 @@ def measure(
             )  # fmt: skip
             at = bh.to(tl.int64) * n + i
             norm = tl.load(lse + at, mask=i < n, other=float("inf"))
-            norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
+            # a fully masked row adds nothing
+            norm = tl.where(norm == float("-inf"), float("inf"), norm)
             log = s - norm[:, None]
             w = tl.exp2(log)
             if RECEIVED:
@@ -297,15 +315,25 @@ def measure_queries(
         mask=(i < n)[:, None] & (e < width)[None, :], other=0.0,
     )  # fmt: skip
     k_base = k + b * k_b + (h // group) * k_h + e[:, None] * k_e
-    low, high, whole = _reach(block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN)
+    low, high, whole = _reach(
+        block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN
+    )
 
     at = bh.to(tl.int64) * n + i
     norm = tl.load(lse + at, mask=i < n, other=float("inf"))
     norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
     if GRID:
         here = _spots(q_place, i, n, PLACE)
-    entropy, far, far2 = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
-    mean_y, mean_x, placed = tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM,), tl.float32)
+    entropy, far, far2 = (
+        tl.zeros((BM,), tl.float32),
+        tl.zeros((BM,), tl.float32),
+        tl.zeros((BM,), tl.float32),
+    )
+    mean_y, mean_x, placed = (
+        tl.zeros((BM,), tl.float32),
+        tl.zeros((BM,), tl.float32),
+        tl.zeros((BM,), tl.float32),
+    )
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
             j = start + tl.arange(0, BN)
@@ -333,8 +361,14 @@ def measure_queries(
                 if POSITION:
                     there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
                     if GRID:
-                        there_y = tl.load(k_place + PLACE * j, mask=j < m, other=0.0).to(tl.float32) * -0.5
-                        there_x = tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0).to(tl.float32) * -0.5
+                        there_y = (
+                            tl.load(k_place + PLACE * j, mask=j < m, other=0.0).to(tl.float32)
+                            * -0.5
+                        )
+                        there_x = (
+                            tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0).to(tl.float32)
+                            * -0.5
+                        )
                     mean_y += tl.sum(w * there_y[None, :], axis=1)
                     mean_x += tl.sum(w * there_x[None, :], axis=1)
                 if DISTANCE or RMS:

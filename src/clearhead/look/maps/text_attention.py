@@ -38,11 +38,16 @@ class TextAttention(draw.Drawn):
         (1, 5, 5, 5)
     """
 
-    pieces: list[str]  # the text of each token, special ones included; for a translator, of the source
-    maps: dict[str, list[AttentionMap]]  # one per layer, by kind: "self", or "encoder", "decoder" and "cross"
-    target: list[str] | None = None  # the text of each token that a translator writes, the end token included
-    decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
-    addresses: dict[str, list[str]] = field(default_factory=dict)  # of the modules that attend, by kind
+    # the text of each token, special ones included; for a translator, of the source
+    pieces: list[str]
+    # one per layer, by kind: "self", or "encoder", "decoder" and "cross"
+    maps: dict[str, list[AttentionMap]]
+    # the text of each token that a translator writes, the end token included
+    target: list[str] | None = None
+    # the text of each token that its decoder reads: the start, then the target
+    decoder_input: list[str] | None = None
+    # of the modules that attend, by kind
+    addresses: dict[str, list[str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         maps = ", ".join(f"{kind}={len(layers)}" for kind, layers in self.maps.items())
@@ -64,7 +69,10 @@ class TextAttention(draw.Drawn):
         if layer is None:
             return queries, keys
         sizes = self.maps[kind][self.layer_number(kind, layer)].shape[2:]
-        fitting = [x if len(x) == n else [*map(str, range(n))] for x, n in zip((queries, keys), sizes, strict=True)]
+        fitting = [
+            x if len(x) == n else [*map(str, range(n))]
+            for x, n in zip((queries, keys), sizes, strict=True)
+        ]
         return fitting[0], fitting[1]
 
     def layer_name(self, kind: str, layer: int) -> str:
@@ -75,12 +83,18 @@ class TextAttention(draw.Drawn):
         layer, names = self.layer_number(kind, layer), self.addresses.get(kind, [])
         numbers = [re.search(r"(?<![^.])\d+(?![^.@])", name) for name in names]
         in_order = all(n is not None and int(n[0]) == i for i, n in enumerate(numbers))
-        shared = len({name.partition("@")[0] for name in names}) == 1  # one module runs for all layers (ALBERT)
+        # one module runs for all layers (ALBERT)
+        shared = len({name.partition("@")[0] for name in names}) == 1
         return f"layer {layer}" if in_order or shared else names[layer]
 
     def figure(
-        self, layer: int = -1, head: int | None = None, *, kind: str | None = None, most: float | None = 1.0
-    ) -> Figure:  # fmt: skip
+        self,
+        layer: int = -1,
+        head: int | None = None,
+        *,
+        kind: str | None = None,
+        most: float | None = 1.0,
+    ) -> Figure:
         """Draw one layer and head as a heat map, its rows the queries and its columns the keys.
 
         Args:
@@ -95,11 +109,13 @@ class TextAttention(draw.Drawn):
         one = self.maps[kind][self.layer_number(kind, layer)]
         weights = one.dense() if head is None else one.only(head).dense()
         return draw.heatmap(
-            weights[0].mean(0).float().cpu().numpy(), rows=queries, columns=keys,
+            weights[0].mean(0).float().cpu().numpy(),
+            rows=queries,
+            columns=keys,
             title=f"{_title(kind)}, {self.layer_name(kind, layer)}, "
             + ("mean over heads" if head is None else f"head {head}"),
             most=most,
-        )  # fmt: skip
+        )
 
     def heads_figure(self, layer: int = -1, *, kind: str | None = None) -> Figure:
         """Draw all heads of one layer as small heat maps on one colour scale.
@@ -121,8 +137,16 @@ class TextAttention(draw.Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: the tokens, and the weights (heads, queries, keys) of each layer by kind."""
-        maps = {kind: [one.dense()[0].float().tolist() for one in layers] for kind, layers in self.maps.items()}
-        return {"pieces": self.pieces, "target": self.target, "decoder_input": self.decoder_input, "maps": maps}
+        maps = {
+            kind: [one.dense()[0].float().tolist() for one in layers]
+            for kind, layers in self.maps.items()
+        }
+        return {
+            "pieces": self.pieces,
+            "target": self.target,
+            "decoder_input": self.decoder_input,
+            "maps": maps,
+        }
 
     def layer_number(self, kind: str, layer: int) -> int:
         """The number of a layer, counted from 0; raises if it is out of range."""
@@ -133,7 +157,9 @@ class TextAttention(draw.Drawn):
 
     def _check(self, kind: str) -> None:
         if kind not in self.maps:
-            raise InputError(f"kind={kind!r}: expected one of {', '.join(self.maps)}{nearest(kind, self.maps)}")
+            raise InputError(
+                f"kind={kind!r}: expected one of {', '.join(self.maps)}{nearest(kind, self.maps)}"
+            )
 
 
 def _title(kind: str) -> str:
@@ -142,7 +168,11 @@ def _title(kind: str) -> str:
 
 @torch.no_grad()
 def attention(
-    bundle: Bundle | nn.Module, text: str | tuple[str, str], *, target: str | None = None, tokenizer: Any = None
+    bundle: Bundle | nn.Module,
+    text: str | tuple[str, str],
+    *,
+    target: str | None = None,
+    tokenizer: Any = None,
 ) -> TextAttention:
     """Return the attention maps of a text, layer by layer, from one forward pass.
 
@@ -172,10 +202,18 @@ def attention(
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
         fields, found = foreign_attention(bundle, tokenizer, text, target)
         return TextAttention(**fields, **named_maps(found))
-    if hasattr(bundle, "config") and isinstance(bundle, nn.Module) and not isinstance(bundle, Model):
-        raise InputError(f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=...")
+    if (
+        hasattr(bundle, "config")
+        and isinstance(bundle, nn.Module)
+        and not isinstance(bundle, Model)
+    ):
+        raise InputError(
+            f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=..."
+        )
     if not isinstance(text, str):
-        raise InputError("two texts are read by the tokenizer of a model of transformers, tokenizer=...: expected one")
+        raise InputError(
+            "two texts are read by the tokenizer of a model of transformers, tokenizer=...: expected one"
+        )
     inputs = text_inputs(bundle, text, target)
     assert isinstance(bundle, Bundle)
     with watch(bundle, *inputs.kinds.values()) as tape:
@@ -184,15 +222,20 @@ def attention(
     if not any(found.values()):
         raise InputError(f"no attention was seen in this {bundle.name}: {tape.unseen}")
     return TextAttention(
-        pieces=inputs.pieces, target=inputs.target, decoder_input=inputs.decoder_input, **named_maps(found)
-    )  # fmt: skip
+        pieces=inputs.pieces,
+        target=inputs.target,
+        decoder_input=inputs.decoder_input,
+        **named_maps(found),
+    )
 
 
 def named_maps(found: Mapping[str, Mapping[str, AttentionMap]]) -> dict[str, Any]:
     """The fields `maps` and `addresses` of a TextAttention, from maps by kind and address."""
     return {
         "maps": {kind: list(maps.values()) for kind, maps in found.items()},
-        "addresses": {kind: [name.removesuffix(".weights") for name in maps] for kind, maps in found.items()},
+        "addresses": {
+            kind: [name.removesuffix(".weights") for name in maps] for kind, maps in found.items()
+        },
     }
 
 
@@ -200,11 +243,15 @@ def named_maps(found: Mapping[str, Mapping[str, AttentionMap]]) -> dict[str, Any
 class TextInputs:
     """The inputs of a model for one text, and the text of their tokens."""
 
-    row: dict[str, Tensor]  # the arguments of forward, a batch of one row: ids, and the source of a translator
-    kinds: dict[str, str]  # the kinds of attention that the model has, and the addresses of their weights
+    # the arguments of forward, a batch of one row: ids, and the source of a translator
+    row: dict[str, Tensor]
+    # the kinds of attention that the model has, and the addresses of their weights
+    kinds: dict[str, str]
     pieces: list[str]  # the text of each token; for a translator, of the source
-    target: list[str] | None = None  # the text of each token that a translator writes, the end token included
-    decoder_input: list[str] | None = None  # the text of each token that its decoder reads: the start, then the target
+    # the text of each token that a translator writes, the end token included
+    target: list[str] | None = None
+    # the text of each token that its decoder reads: the start, then the target
+    decoder_input: list[str] | None = None
     written: Tensor | None = None  # (t,) the ids of `target`
 
 
@@ -233,7 +280,9 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
     if target is not None:
         raise InputError(f"this {name} is no translator: expected a text without a target")
     ids, _ = read_ids(bundle, text)
-    return TextInputs(row={"ids": id_row(bundle, ids, "text")}, kinds=kinds, pieces=pieces_of(bundle, ids))
+    return TextInputs(
+        row={"ids": id_row(bundle, ids, "text")}, kinds=kinds, pieces=pieces_of(bundle, ids)
+    )
 
 
 def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
@@ -244,7 +293,9 @@ def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
     tokens = bundle.tokenizer()
     if "fill" in bundle.can:
         return masked_ids(tokens, text)
-    return tokens.wrapped(text) if "predict" in bundle.can else with_special(tokens, tokens.encode(text)), []
+    return tokens.wrapped(text) if "predict" in bundle.can else with_special(
+        tokens, tokens.encode(text)
+    ), []
 
 
 def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
@@ -254,7 +305,9 @@ def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
     return [known.pop(0) if i < len(tokens) else MASKS[0] for i in ids.tolist()]
 
 
-def translation_inputs(bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]) -> TextInputs:
+def translation_inputs(
+    bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]
+) -> TextInputs:
     """The inputs of a translator, with the target given to its decoder."""
     pair = bundle.pair()
     if target is None:
@@ -264,13 +317,18 @@ def translation_inputs(bundle: Bundle, text: str, target: str | None, kinds: dic
         )
     source = pair.read(text)
     start, *first = bundle.decoder_prompt()
-    written = np.array([*first, *pair.written(target)], np.int64)  # a forced first token is written, too
+    # a forced first token is written, too
+    written = np.array([*first, *pair.written(target)], np.int64)
     read = np.append(np.int64(start), written[:-1])
     row = {"ids": id_row(bundle, read, "target"), "source": id_row(bundle, source, "text")}
     return TextInputs(
-        row=row, kinds=kinds, pieces=pair.source.pieces(source), target=pair.target.pieces(written),
-        decoder_input=pair.target.pieces(read), written=id_row(bundle, written, "target")[0],
-    )  # fmt: skip
+        row=row,
+        kinds=kinds,
+        pieces=pair.source.pieces(source),
+        target=pair.target.pieces(written),
+        decoder_input=pair.target.pieces(read),
+        written=id_row(bundle, written, "target")[0],
+    )
 
 
 def id_row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
@@ -278,5 +336,7 @@ def id_row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
     if not len(ids):
         raise InputError(f"the {what} is empty: expected a token or more")
     if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
-        raise InputError(f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once")
+        raise InputError(
+            f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once"
+        )
     return torch.from_numpy(ids)[None].to(bundle.device)

@@ -32,21 +32,23 @@ if TYPE_CHECKING:
 
 # HSIC of all pairs of layers at once, from batches of their features: exact sums, or an estimate per minibatch.
 #
-# HSIC compares two kernel matrices K and L over the same n inputs (Gretton et al. 2005), and CKA is HSIC(K, L) divided by
-# sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al. 2019, Eq. 4). For linear kernels K = X X', L = Y Y' of features X, Y:
+# HSIC compares two kernel matrices K and L over the same n inputs (Gretton et al. 2005), and CKA is HSIC(K, L) divided
+# by sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al. 2019, Eq. 4). For linear kernels K = X X', L = Y Y' of features X, Y:
 #
 # biased      |X' H Y|^2 with the centring H, Eq. 2 of Kornblith et al. 2019: a norm of the cross-covariance
 # debiased    Eq. 5 of Song et al. 2012, in which no input is compared with itself. With K~ = K without its diagonal,
-#             tr(K~ L~) + (1'K~1)(1'L~1) / ((n-1)(n-2)) - 2 (1'K~L~1) / (n-2), and all three follow from sums over inputs:
-#             of x y', x, |x|^2, |x|^2 |y|^2 and x |y|^2
+#             tr(K~ L~) + (1'K~1)(1'L~1) / ((n-1)(n-2)) - 2 (1'K~L~1) / (n-2), and all three follow from sums over
+#             inputs: of x y', x, |x|^2, |x|^2 |y|^2 and x |y|^2
 # minibatch   the debiased estimate of each minibatch, averaged (Nguyen et al. 2021, Eq. 3), for any kernel and width
 #
-# The sums need no n x n matrix and no second pass over the data. The features of all layers stand side by side, so that a
-# batch is one matrix product for all pairs.
+# The sums need no n x n matrix and no second pass over the data. The features of all layers stand side by side, so that
+# a batch is one matrix product for all pairs.
 
 
 MOST_BYTES = 1 << 32  # of the sums of products on a CPU; on a GPU half of the free memory
-NOISE = 1e-12  # a layer whose variance is a smaller part of its mean square is constant up to the rounding of float32
+# a layer whose variance is a smaller part of its mean square is constant up to the rounding of
+# float32
+NOISE = 1e-12
 WIDE = torch.float64
 
 
@@ -63,7 +65,8 @@ class Hsic(ABC):
 
     def add(self, layers: Sequence[Float[Tensor, "b _"]]) -> None:
         """Add the features of some inputs, one matrix per layer."""
-        device = torch.device("cpu") if layers[0].device.type == "mps" else layers[0].device  # which has no float64
+        # which has no float64
+        device = torch.device("cpu") if layers[0].device.type == "mps" else layers[0].device
         wide = [x.to(device).to(WIDE) for x in layers]
         broken = torch.stack([~x.isfinite().all() for x in wide])
         self.broken = broken if self.broken is None else self.broken | broken
@@ -100,11 +103,13 @@ class Sums(Hsic):
         self.shift = torch.cat([x.mean(0) for x in layers])
         self.products = layers[0].new_zeros(total, total)  # sum of z z'
         self.total = layers[0].new_zeros(total)  # sum of z
-        self.norms = layers[0].new_zeros(len(layers), len(layers))  # sum of r r', with r the |x|^2 of each layer
+        # sum of r r', with r the |x|^2 of each layer
+        self.norms = layers[0].new_zeros(len(layers), len(layers))
         self.lengths = layers[0].new_zeros(len(layers))  # sum of r
         self.weighted = layers[0].new_zeros(total, len(layers))  # sum of z r'
         index = torch.arange(len(layers), device=device)
-        self.owner = index.repeat_interleave(torch.tensor(self.widths, device=device))  # the layer of each feature
+        # the layer of each feature
+        self.owner = index.repeat_interleave(torch.tensor(self.widths, device=device))
 
     def _add(self, layers: list[Tensor]) -> None:
         if not self.widths:
@@ -145,13 +150,18 @@ class Debiased(Sums):
     def result(self) -> tuple[Tensor, Tensor]:
         n = self.count
         if n < 4:
-            raise InputError(f"the debiased estimator compares 4 inputs or more, and there are {n}: 'biased' takes any")
+            raise InputError(
+                f"the debiased estimator compares 4 inputs or more, and there are {n}: 'biased' takes any"
+            )
         both = self._blocks(self.products.square()) - self.norms  # tr(K~ L~)
         sums = self._by_layer(self.total.square()) - self.lengths  # 1' K~ 1
         with_total = self._blocks(self.products * torch.outer(self.total, self.total))
-        mixed = self._by_layer(self.total[:, None] * self.weighted)  # the sum over inputs of (x . s_x) |y|^2
+        # the sum over inputs of (x . s_x) |y|^2
+        mixed = self._by_layer(self.total[:, None] * self.weighted)
         rows = with_total - mixed - mixed.T + self.norms  # 1' K~ L~ 1
-        return both + torch.outer(sums, sums) / ((n - 1) * (n - 2)) - 2 * rows / (n - 2), self._noise()
+        return both + torch.outer(sums, sums) / ((n - 1) * (n - 2)) - 2 * rows / (
+            n - 2
+        ), self._noise()
 
 
 def linear(x: Float[Tensor, "b d"], width: float | None) -> tuple[Float[Tensor, "b b"], None]:
@@ -167,7 +177,9 @@ def rbf(x: Float[Tensor, "b d"], width: float | None) -> tuple[Float[Tensor, "b 
         apart = distances[~torch.eye(len(x), dtype=torch.bool, device=x.device)]
         width = float(apart.median()) or float(apart.mean())  # 0 if most inputs have an equal
         # Differences that are rounding alone are none: all inputs are then alike.
-        width = width if width > NOISE**0.5 * float(x.square().sum(1).mean().sqrt()) else float("inf")
+        width = (
+            width if width > NOISE**0.5 * float(x.square().sum(1).mean().sqrt()) else float("inf")
+        )
     return torch.exp(-distances.square() / (2 * width**2)), width
 
 
@@ -192,7 +204,9 @@ class Minibatch(Hsic):
     def _add(self, layers: list[Tensor]) -> None:
         n = len(layers[0])
         if n < 4:
-            raise InputError(f"a minibatch has {n} inputs: expected 4 or more, rows=4 or more and as many inputs")
+            raise InputError(
+                f"a minibatch has {n} inputs: expected 4 or more, rows=4 or more and as many inputs"
+            )
         widths = self.widths or [None] * len(layers)
         found = [self.kernel(x, width) for x, width in zip(layers, widths, strict=True)]
         self.widths = [width for _, width in found]
@@ -235,7 +249,9 @@ def make_hsic(estimator: str, kernel: str, count: int) -> Hsic:
             f"kernel of {', '.join(KERNELS)}"
         )
     if kernel != "linear" and estimator != "minibatch":
-        raise InputError(f"kernel={kernel!r} has no exact sums over batches: expected estimator='minibatch'")
+        raise InputError(
+            f"kernel={kernel!r} has no exact sums over batches: expected estimator='minibatch'"
+        )
     return ESTIMATORS[estimator](count, kernel)
 
 
@@ -258,12 +274,14 @@ class Similarity(draw.Drawn):
     matrix: Float[np.ndarray, "a b"]  # CKA of the layers `rows` with the layers `columns`
     rows: list[str]  # the layers of the first model, or models
     columns: list[str]  # the layers of the second; the same as `rows` if there is none
-    within: tuple[Float[np.ndarray, "a a"], Float[np.ndarray, "b b"]]  # CKA of the layers of each with one another
+    # CKA of the layers of each with one another
+    within: tuple[Float[np.ndarray, "a a"], Float[np.ndarray, "b b"]]
     titles: tuple[str, str] = ("", "")  # the names of both
     inputs: int = 0  # the number of inputs
     estimator: str = "debiased"  # "biased", "debiased" or "minibatch"
     kernel: str = "linear"  # "linear" or "rbf"
-    degenerate: list[str] = field(default_factory=list)  # layers that are the same for all inputs: their CKA is 0
+    # layers that are the same for all inputs: their CKA is 0
+    degenerate: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         names = "".join(f", {name!r}" for name in dict.fromkeys(self.titles) if name)
@@ -277,17 +295,27 @@ class Similarity(draw.Drawn):
         """
         names = " and ".join(dict.fromkeys(name for name in self.titles if name))
         return draw.similarity(
-            self.matrix, rows=self.rows, columns=self.columns, ylabel=self.titles[0], xlabel=self.titles[1],
+            self.matrix,
+            rows=self.rows,
+            columns=self.columns,
+            ylabel=self.titles[0],
+            xlabel=self.titles[1],
             title=f"CKA of {names}" if title is None and names else title or "CKA",
-        )  # fmt: skip
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "matrix": self.matrix.tolist(), "rows": self.rows, "columns": self.columns,
-            "within": [part.tolist() for part in self.within], "titles": list(self.titles), "inputs": self.inputs,
-            "estimator": self.estimator, "kernel": self.kernel, "degenerate": self.degenerate,
-        }  # fmt: skip
+            "matrix": self.matrix.tolist(),
+            "rows": self.rows,
+            "columns": self.columns,
+            "within": [part.tolist() for part in self.within],
+            "titles": list(self.titles),
+            "inputs": self.inputs,
+            "estimator": self.estimator,
+            "kernel": self.kernel,
+            "degenerate": self.degenerate,
+        }
 
 
 def cka(
@@ -341,7 +369,9 @@ def cka(
         raise InputError(f"rows={rows}: expected 1 input or more per batch")
     pools = (features, features) if isinstance(features, str) else features
     first = _readers(a, data, layers, pools[0])
-    second = [] if b is None else _readers(b, data, layers if layers_b is None else layers_b, pools[1])
+    second = (
+        [] if b is None else _readers(b, data, layers if layers_b is None else layers_b, pools[1])
+    )
     readers = [reader for _, reader in (*first, *second)]
     count, device = len(readers[0]), device_of(readers[0].model)
     hsic = make_hsic(estimator, kernel, count)
@@ -386,7 +416,9 @@ def cka_of_features(
     given = [as_tensor(x) for part in (a, b or {}) for x in part.values()]
     shapes = {tuple(x.shape) for x in given}
     if any(x.ndim != 2 for x in given) or len({shape[0] for shape in shapes}) != 1:
-        raise InputError(f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs")
+        raise InputError(
+            f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs"
+        )
     given = [_scaled(x) for x in given]
     count = len(given[0])
     hsic = make_hsic(estimator, kernel, count)
@@ -408,7 +440,10 @@ def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[
         named = list(models.items())
     elif isinstance(models, Sequence) and not isinstance(models, str | nn.Module):
         names = [_name(one) for one in models]
-        named = [(f"{name} {i}" if names.count(name) > 1 else name, models[i]) for i, name in enumerate(names)]
+        named = [
+            (f"{name} {i}" if names.count(name) > 1 else name, models[i])
+            for i, name in enumerate(names)
+        ]
     else:
         named = [(_name(models), models)]
     if not named:
@@ -420,13 +455,21 @@ def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[
 def _name(model: Any) -> str:
     """The name of a model: that of its folder, or its class."""
     folder = model if isinstance(model, str | Path) else getattr(model, "folder", None)
-    return Path(folder).name if folder is not None else str(getattr(model, "name", type(model).__name__))
+    return (
+        Path(folder).name
+        if folder is not None
+        else str(getattr(model, "name", type(model).__name__))
+    )
 
 
 def _named(readers: Sequence[tuple[str, LayerReader]]) -> list[str]:
     """The names of all layers; of several models with that of the model."""
     several = len(readers) > 1
-    return [f"{name}: {layer}" if several else layer for name, reader in readers for layer in reader.names]
+    return [
+        f"{name}: {layer}" if several else layer
+        for name, reader in readers
+        for layer in reader.names
+    ]
 
 
 def _spans(count: int, rows: int) -> list[tuple[int, int]]:
@@ -437,7 +480,12 @@ def _spans(count: int, rows: int) -> list[tuple[int, int]]:
 
 
 def _similarity(
-    hsic: Hsic, rows: list[str], columns: list[str], titles: tuple[str, str], estimator: str, kernel: str
+    hsic: Hsic,
+    rows: list[str],
+    columns: list[str],
+    titles: tuple[str, str],
+    estimator: str,
+    kernel: str,
 ) -> Similarity:
     """CKA from HSIC; 0 for layers that are constant, with a warning that names them."""
     values, noise = hsic.result()
@@ -460,6 +508,13 @@ def _similarity(
     first, second = whole[:edge, :edge], whole[edge:, edge:]
     between = whole[:edge, edge:] if columns else first
     return Similarity(
-        matrix=between, rows=rows, columns=columns or rows, within=(first, second if columns else first),
-        titles=titles, inputs=hsic.count, estimator=estimator, kernel=kernel, degenerate=degenerate,
-    )  # fmt: skip
+        matrix=between,
+        rows=rows,
+        columns=columns or rows,
+        within=(first, second if columns else first),
+        titles=titles,
+        inputs=hsic.count,
+        estimator=estimator,
+        kernel=kernel,
+        degenerate=degenerate,
+    )

@@ -48,7 +48,9 @@ def _first(x: Tensor, place: Place) -> Tensor:
     """The first token: the class token."""
     axes = place.layout.axes(place.name, x)
     if not axes.tokens or axes.channels == 1 or (axes.grid is not None and not axes.special):
-        raise InputError(f"{place.name!r} has no class token: expected features='mean' or 'flat' there")
+        raise InputError(
+            f"{place.name!r} has no class token: expected features='mean' or 'flat' there"
+        )
     return x[:, 0]
 
 
@@ -64,11 +66,18 @@ def _last(x: Tensor, place: Place) -> Tensor:
 def _flat(x: Tensor, place: Place) -> Tensor:
     """Everything side by side."""
     if place.lengths is not None and len(set(place.lengths.tolist())) > 1:
-        raise InputError("texts of different lengths have no flat features: expected features='mean', 'cls' or 'last'")
+        raise InputError(
+            "texts of different lengths have no flat features: expected features='mean', 'cls' or 'last'"
+        )
     return x.flatten(1)
 
 
-POOLS: dict[str, Callable[[Tensor, Place], Tensor]] = {"mean": _mean, "cls": _first, "last": _last, "flat": _flat}
+POOLS: dict[str, Callable[[Tensor, Place], Tensor]] = {
+    "mean": _mean,
+    "cls": _first,
+    "last": _last,
+    "flat": _flat,
+}
 
 
 class LayerReader:
@@ -92,14 +101,17 @@ class LayerReader:
         grad: bool = False,
     ) -> None:
         if features not in POOLS and features != "all":
-            raise InputError(f"features={features!r}: expected one of {', '.join(POOLS)}{nearest(features, POOLS)}")
+            raise InputError(
+                f"features={features!r}: expected one of {', '.join(POOLS)}{nearest(features, POOLS)}"
+            )
         self.model, self.grad, self.pool = model, grad, POOLS.get(features, lambda x, _: x)
         self.names = layer_names(network(model), layers)
         self.inputs = Inputs(model, data)
         self._batch: Batch | None = None
         self._found: dict[str, Tensor] = {}
         self._ordered: set[str] = set()  # layers whose tokens are known to be in the order of rows
-        self.layout = Layout(Tree(network(model)))  # of the last batch: what the axes of the layers are
+        # of the last batch: what the axes of the layers are
+        self.layout = Layout(Tree(network(model)))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -109,7 +121,9 @@ class LayerReader:
         """Watch the layers while a `with` lasts."""
         with torch.set_grad_enabled(self.grad), ExitStack() as stack:
             for name in self.names:
-                stack.enter_context(watch(self.model, name, grad=self.grad, keep=partial(self._keep, name)))
+                stack.enter_context(
+                    watch(self.model, name, grad=self.grad, keep=partial(self._keep, name))
+                )
             yield self
 
     def read(self, first: int, last: int) -> list[Tensor]:
@@ -120,7 +134,9 @@ class LayerReader:
         try:
             return [torch.cat(some) for some in zip(*parts, strict=True)]
         except RuntimeError as cause:
-            raise InputError("inputs of different sizes have features of different widths: pool them") from cause
+            raise InputError(
+                "inputs of different sizes have features of different widths: pool them"
+            ) from cause
 
     def read_batch(self, batch: Batch) -> list[Tensor]:
         """The features of one batch."""
@@ -132,7 +148,9 @@ class LayerReader:
             self._batch = None
         missing = [name for name in self.names if name not in self._found]
         if missing:
-            raise InputError(f"{missing[0]!r} did not run: expected layers that every input passes through")
+            raise InputError(
+                f"{missing[0]!r} did not run: expected layers that every input passes through"
+            )
         return [self._found[name] for name in self.names]
 
     def grid_axes(self, name: str, x: Tensor) -> Axes:
@@ -144,10 +162,15 @@ class LayerReader:
         """
         axes = self.layout.axes(name, x)
         if axes.grid is None:
-            fit = [path for path in layer_names(network(self.model), None) if path in self.layout.gridded()]
+            fit = [
+                path
+                for path in layer_names(network(self.model), None)
+                if path in self.layout.gridded()
+            ]
             raise InputError(
                 f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional "
-                "network, or one with a token per patch" + (f", such as {', '.join(fit[:3])}" if fit else "")
+                "network, or one with a token per patch"
+                + (f", such as {', '.join(fit[:3])}" if fit else "")
             )
         if axes.tokens and name not in self._ordered:
             self.layout.check_order(name)
@@ -160,7 +183,9 @@ class LayerReader:
         x = find_tensor(value)
         if x is None or x.ndim < 2 or len(x) != self._batch.rows:
             got = type(value).__name__ if x is None else f"a tensor {tuple(x.shape)}"
-            raise InputError(f"{name!r} gave {got}: expected one with {self._batch.rows} rows, one per input")
+            raise InputError(
+                f"{name!r} gave {got}: expected one with {self._batch.rows} rows, one per input"
+            )
         if name.rpartition(".")[2] in HEADS and x.ndim == 4:
             x = x.transpose(1, 2).flatten(2)  # (b, h, t, e) -> (b, t, h e)
         target = name.split(".")[0] == "decoder" and self._batch.target_lengths is not None
@@ -214,11 +239,19 @@ def _repeated(model: nn.Module) -> list[str]:
 
 def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:
     """The first convolution of a model in the order of its modules, with its address; None if there is none."""
-    return next(((name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d)), None)
+    return next(
+        ((name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d)), None
+    )
 
 
 def features(
-    model: Bundle | nn.Module, data: Data, layer: str, *, pool: str = "mean", rows: int = ROWS, done: Done | None = None
+    model: Bundle | nn.Module,
+    data: Data,
+    layer: str,
+    *,
+    pool: str = "mean",
+    rows: int = ROWS,
+    done: Done | None = None,
 ) -> Float[np.ndarray, "n d"]:
     """Return a vector for each input: the activation of a layer, pooled over its tokens or places.
 
@@ -245,7 +278,9 @@ def features(
     """
     reader = LayerReader(model, data, layer, pool)
     if len(reader.names) > 1:
-        raise InputError(f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}")
+        raise InputError(
+            f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}"
+        )
     found = []
     with reader.reading():
         for first in range(0, len(reader), rows):

@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 
 # The theoretical receptive field of layers: all pixels that a unit can depend on, whatever the weights.
 #
-# In a copy of the model every weight is positive, norms are left out and the maximum of a pooling becomes the mean. Then
-# nothing cancels, and the gradient of a unit is above 0 at exactly those pixels that a path leads from. Where they reach
-# the edge of the image, the image grows until they do not.
+# In a copy of the model every weight is positive, norms are left out and the maximum of a pooling becomes the mean.
+# Then nothing cancels, and the gradient of a unit is above 0 at exactly those pixels that a path leads from. Where they
+# reach the edge of the image, the image grows until they do not.
 
 
 TINY = 1e-9  # value of every pixel: so small that no activation saturates
 LONGEST = 2048  # pixels that an image may grow to
 GROWTH = 4  # by how much it grows at a time
-NARROW = (8, 32)  # pixels of its other side meanwhile, the first that the model reads; otherwise as many as it had
+# pixels of its other side meanwhile, the first that the model reads; otherwise as many as it had
+NARROW = (8, 32)
 
 
 Pick = Callable[[str, Tensor, Layout], Tensor | None]  # the unit of a layer's output
@@ -66,20 +67,33 @@ def _all_places(x: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def _mean_pool(
-    x: Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, *_: Any,
+    x: Tensor,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    *_: Any,
     **__: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The mean over the places of a maximum pooling."""
     if ceil_mode and dilation in (1, (1, 1)):
         return F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True)
     ones = x.new_ones(x.shape[1], 1, *((kernel, kernel) if isinstance(kernel, int) else kernel))
-    return F.conv2d(x, ones / ones[0].numel(), None, stride or kernel, padding, dilation, x.shape[1])
+    return F.conv2d(
+        x, ones / ones[0].numel(), None, stride or kernel, padding, dilation, x.shape[1]
+    )
 
 
 def _mean_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A convolution with equal weights: the mean over the channels of a group, and then over the places of the kernel.
 
     All channels of a group's output are the same, so that one is computed. Kernels with gaps or unusual margins are
@@ -88,10 +102,16 @@ def _mean_conv(
     kernel = tuple(weight.shape[-2:])
     margins = (padding, padding) if isinstance(padding, int) else padding
     plain = {dilation} == {1} if isinstance(dilation, int) else {*dilation} == {1}
-    if isinstance(margins, str) or not plain or any(2 * m > k for m, k in zip(margins, kernel, strict=True)):
+    if (
+        isinstance(margins, str)
+        or not plain
+        or any(2 * m > k for m, k in zip(margins, kernel, strict=True))
+    ):
         return F.conv2d(x, weight, None, stride, padding, dilation, groups)
     one = x.unflatten(1, (groups, -1)).mean(2)
-    return F.avg_pool2d(one, kernel, stride, padding).repeat_interleave(weight.shape[0] // groups, dim=1)
+    return F.avg_pool2d(one, kernel, stride, padding).repeat_interleave(
+        weight.shape[0] // groups, dim=1
+    )
 
 
 # What replaces a function of torch in the copy.
@@ -101,7 +121,14 @@ POSITIVE: dict[Any, Callable[..., Any]] = {
     torch.conv2d: _mean_conv,
 }  # fmt: skip
 # Functions by which every place depends on every other.
-MIXING = {F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax, F.group_norm, F.instance_norm}
+MIXING = {
+    F.scaled_dot_product_attention,
+    F.softmax,
+    torch.softmax,
+    Tensor.softmax,
+    F.group_norm,
+    F.instance_norm,
+}
 
 
 # Functions with a kernel: its height and width, strides and margins are pairs, or one number for both.
@@ -119,8 +146,12 @@ class _Positive(TorchFunctionMode):
         self.mixed |= func in MIXING
         if func in KERNELS:
             given = [*args[1:], *(kwargs or {}).values()]
-            pairs = [x.shape[-2:] if isinstance(x, Tensor) else x for x in given if not _is_vector(x)]
-            self.square &= all(len({*pair}) == 1 for pair in pairs if isinstance(pair, tuple | list))
+            pairs = [
+                x.shape[-2:] if isinstance(x, Tensor) else x for x in given if not _is_vector(x)
+            ]
+            self.square &= all(
+                len({*pair}) == 1 for pair in pairs if isinstance(pair, tuple | list)
+            )
         return POSITIVE.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -174,9 +205,14 @@ def _inside(edge: tuple[int, int], length: int) -> int | None:
 
 
 def _grown(
-    model: nn.Module, names: Sequence[str], channels: int, size: tuple[int, int], axis: int, length: int,
+    model: nn.Module,
+    names: Sequence[str],
+    channels: int,
+    size: tuple[int, int],
+    axis: int,
+    length: int,
     pick: Pick,
-) -> dict[str, Box]:  # fmt: skip
+) -> dict[str, Box]:
     """The fields in an image whose height or width is larger; nothing if the model reads no such images."""
     for narrow in (*NARROW, size[1 - axis]):
         shape = (channels, length, narrow) if axis == 0 else (channels, narrow, length)
@@ -188,16 +224,19 @@ def _grown(
 
 
 def _boxes(
-    model: nn.Module, names: Sequence[str], shape: tuple[int, int, int],
+    model: nn.Module,
+    names: Sequence[str],
+    shape: tuple[int, int, int],
     pick: Pick,
-) -> tuple[dict[str, Box], list[str], bool]:  # fmt: skip
+) -> tuple[dict[str, Box], list[str], bool]:
     """The field of each layer in an image of a shape, the layers that have one, and whether all kernels are square."""
     image = torch.full((1, *shape), TINY, dtype=torch.float64, requires_grad=True)
     tree, mode, units = Tree(model), _Positive(), dict[str, Tensor]()
     hooks = [
         part.register_forward_pre_hook(lambda *_: setattr(mode, "mixed", True))
-        for part in model.modules() if isinstance(part, Attention)
-    ]  # fmt: skip
+        for part in model.modules()
+        if isinstance(part, Attention)
+    ]
     left = list(names)
 
     def seen(name: str, out: Any) -> None:
@@ -212,7 +251,11 @@ def _boxes(
     def hook(name: str) -> Callable[..., None]:
         return lambda _, __, out: seen(name, out) if name in left else None
 
-    hooks += [tree.known[name][0].register_forward_hook(hook(name)) for name in names if name in tree.known]
+    hooks += [
+        tree.known[name][0].register_forward_hook(hook(name))
+        for name in names
+        if name in tree.known
+    ]
     try:
         with torch.enable_grad(), mode, record_layout(model, values=False) as layout:
             model(image)
@@ -235,7 +278,9 @@ def _copy(model: nn.Module) -> nn.Module:
     """A copy in float64 on the CPU whose weights are positive and whose biases are 0."""
     positive = copy.deepcopy(model).cpu().double().eval()
     for name, p in positive.named_parameters():
-        p.requires_grad_(False).fill_(1 / p[0].numel() if p.ndim > 1 else 0.0 if name.endswith("bias") else 1.0)
+        p.requires_grad_(False).fill_(
+            1 / p[0].numel() if p.ndim > 1 else 0.0 if name.endswith("bias") else 1.0
+        )
     return positive
 
 
@@ -259,7 +304,8 @@ class Fields(draw.Drawn):
 
     names: list[str]  # the layers
     maps: Float[np.ndarray, "l y x"]  # the mean absolute gradient at each pixel, with the sum 1
-    theoretical: list[tuple[int, int] | None]  # height and width in pixels; None: the whole image, or not asked for
+    # height and width in pixels; None: the whole image, or not asked for
+    theoretical: list[tuple[int, int] | None]
     title: str = ""  # the name of the model
 
     def __repr__(self) -> str:
@@ -289,11 +335,16 @@ class Fields(draw.Drawn):
             others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
         """
         if others:
-            every = [(one.title or f"model {i}", one.sides()) for i, one in enumerate((self, *others))]
+            every = [
+                (one.title or f"model {i}", one.sides()) for i, one in enumerate((self, *others))
+            ]
             return draw.curves(
-                {name: (np.linspace(0, 1, len(sides)), sides) for name, sides in every}, xlabel="relative depth",
-                ylabel="side in pixels", title="Square that holds 90 % of the gradient", zero=True,
-            )  # fmt: skip
+                {name: (np.linspace(0, 1, len(sides)), sides) for name, sides in every},
+                xlabel="relative depth",
+                ylabel="side in pixels",
+                title="Square that holds 90 % of the gradient",
+                zero=True,
+            )
         depth = np.arange(len(self.names))
         lines: dict[str, tuple[Any, Any]] = {"90 % of the gradient": (depth, self.sides())}
         if any(size is not None for size in self.theoretical):
@@ -301,11 +352,18 @@ class Fields(draw.Drawn):
             lines["theoretical"] = (depth, np.array(height))
         lines["image"] = (depth, np.full(len(depth), float(self.maps.shape[1])))
         return draw.curves(
-            lines, xlabel="layer", ylabel="side in pixels", title=f"Receptive field of {self.title or 'each layer'}",
-            dashed=["image"], zero=True, names=self.names,
-        )  # fmt: skip
+            lines,
+            xlabel="layer",
+            ylabel="side in pixels",
+            title=f"Receptive field of {self.title or 'each layer'}",
+            dashed=["image"],
+            zero=True,
+            names=self.names,
+        )
 
-    def pictures(self, *, across: int = 6, layers: Sequence[int] | None = None, title: str = "") -> Figure:
+    def pictures(
+        self, *, across: int = 6, layers: Sequence[int] | None = None, title: str = ""
+    ) -> Figure:
         """Draw the map of each layer: the root of the gradient, and the square that holds 90 % of the gradient.
 
         Each map has a scale of its own, from white at its smallest value. The root shows a wide and faint field, which
@@ -318,17 +376,24 @@ class Fields(draw.Drawn):
         """
         chosen = range(len(self.names)) if layers is None else layers
         return draw.tiles(
-            np.sqrt(self.maps[list(chosen)]), titles=[self.names[i] for i in chosen], title=title, across=across,
-            boxes=[_square(self.maps[i], MASS) for i in chosen], size=1.1,
-        )  # fmt: skip
+            np.sqrt(self.maps[list(chosen)]),
+            titles=[self.names[i] for i in chosen],
+            title=title,
+            across=across,
+            boxes=[_square(self.maps[i], MASS) for i in chosen],
+            size=1.1,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "names": self.names, "sides": self.sides().tolist(), "radii": self.radii().tolist(),
+            "names": self.names,
+            "sides": self.sides().tolist(),
+            "radii": self.radii().tolist(),
             "theoretical": [None if size is None else list(size) for size in self.theoretical],
-            "maps": self.maps.tolist(), "title": self.title,
-        }  # fmt: skip
+            "maps": self.maps.tolist(),
+            "title": self.title,
+        }
 
 
 def receptive_fields(
@@ -382,12 +447,15 @@ def receptive_fields(
             for batch in reader.inputs.batches(start, start + IMAGES):
                 batch, images = _with_gradient(batch)
                 if first is not None and images.shape[1:] != first.shape:
-                    raise InputError(f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size")
+                    raise InputError(
+                        f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size"
+                    )
                 first = images[0].detach()
                 outs = dict(zip(reader.names, reader.read_batch(batch), strict=True))
                 axes = {name: _axes(reader, name, x, unit) for name, x in outs.items()}
                 maps = [
-                    _gradient(_unit(name, x, axes[name], unit), images, channel, generator) for name, x in outs.items()
+                    _gradient(_unit(name, x, axes[name], unit), images, channel, generator)
+                    for name, x in outs.items()
                 ]
                 total = maps if not total else [a + b for a, b in zip(total, maps, strict=True)]
                 if done is not None:
@@ -421,7 +489,9 @@ def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
         if x.ndim == 4:
             x = x.detach().requires_grad_()
             return replace(batch, named={**(batch.named or {}), name: x}), x
-    raise InputError("receptive fields are of images: expected images, or a tensor (n, channels, height, width)")
+    raise InputError(
+        "receptive fields are of images: expected images, or a tensor (n, channels, height, width)"
+    )
 
 
 def _axes(reader: LayerReader, name: str, x: Tensor, unit: str | tuple[int, int]) -> Axes | None:
@@ -431,13 +501,17 @@ def _axes(reader: LayerReader, name: str, x: Tensor, unit: str | tuple[int, int]
     return reader.layout.axes(name, x) if unit == "cls" else reader.grid_axes(name, x)
 
 
-def _unit(name: str, x: Tensor, axes: Axes | None, unit: str | tuple[int, int]) -> Float[Tensor, "b c"]:
+def _unit(
+    name: str, x: Tensor, axes: Axes | None, unit: str | tuple[int, int]
+) -> Float[Tensor, "b c"]:
     """The channels of one unit of a layer's output."""
     if axes is None:
         return x
     if unit == "cls":
         if not axes.special:
-            raise InputError(f"{name!r} has no class token: expected unit='centre' or a (row, column)")
+            raise InputError(
+                f"{name!r} has no class token: expected unit='centre' or a (row, column)"
+            )
         return x[:, 0]
     assert axes.grid is not None
     rows, columns = axes.grid
@@ -445,17 +519,24 @@ def _unit(name: str, x: Tensor, axes: Axes | None, unit: str | tuple[int, int]) 
         unit = (rows // 2, columns // 2)
     row, column = unit
     if not (0 <= row < rows and 0 <= column < columns):
-        raise InputIndexError(f"unit={unit}: the grid of {name!r} has {rows} x {columns} cells, counted from 0")
+        raise InputIndexError(
+            f"unit={unit}: the grid of {name!r} has {rows} x {columns} cells, counted from 0"
+        )
     return axes.vectors(x)[:, row * columns + column]
 
 
 def _gradient(
-    unit: Float[Tensor, "b c"], images: Float[Tensor, "b k y x"], channel: int | None, generator: torch.Generator
+    unit: Float[Tensor, "b c"],
+    images: Float[Tensor, "b k y x"],
+    channel: int | None,
+    generator: torch.Generator,
 ) -> Float[Tensor, "y x"]:
     """The absolute gradient of a unit, summed over images and their channels, in float64."""
     if channel is not None:
         if not 0 <= channel < unit.shape[1]:
-            raise InputIndexError(f"channel={channel}: the unit has {unit.shape[1]}, counted from 0")
+            raise InputIndexError(
+                f"channel={channel}: the unit has {unit.shape[1]}, counted from 0"
+            )
         value = unit[:, channel].sum()
     else:
         signs = torch.randint(0, 2, unit.shape, generator=generator).to(unit) * 2 - 1
@@ -500,5 +581,7 @@ def _side(x: np.ndarray, mass: float) -> float:
 def _square(x: np.ndarray, mass: float) -> tuple[float, float, float, float]:
     """The square that holds a share of a map: its left, top, right and bottom edge in pixels."""
     side, total = _side(x, mass), x.sum() or 1.0
-    row, column = (float((places * x).sum() / total) + 0.5 for places in np.mgrid[: x.shape[0], : x.shape[1]])
+    row, column = (
+        float((places * x).sum() / total) + 0.5 for places in np.mgrid[: x.shape[0], : x.shape[1]]
+    )
     return column - side / 2, row - side / 2, column + side / 2, row + side / 2

@@ -39,7 +39,8 @@ class PictureGrid(draw.Drawn):
         >>> figure = grid.figure()
     """
 
-    pictures: Float[np.ndarray, "n height width *colours"]  # colours from 0 to 1, or maps of numbers
+    # colours from 0 to 1, or maps of numbers
+    pictures: Float[np.ndarray, "n height width *colours"]
     title: str  # the layer
     channels: list[int]  # the channel of each
 
@@ -56,7 +57,9 @@ class PictureGrid(draw.Drawn):
         return {"pictures": self.pictures.tolist(), "title": self.title, "channels": self.channels}
 
 
-def filters(model: Bundle | nn.Module, layer: str | None = None, *, most: int = MOST) -> PictureGrid:
+def filters(
+    model: Bundle | nn.Module, layer: str | None = None, *, most: int = MOST
+) -> PictureGrid:
     """Return the filters of a convolution that reads an image: the first one, or the projection of patches.
 
     Args:
@@ -79,10 +82,14 @@ def filters(model: Bundle | nn.Module, layer: str | None = None, *, most: int = 
         first = (layer, part) if isinstance(part, nn.Conv2d) else None
     if first is None or first[1].in_channels not in (1, 3):
         known = [
-            name for name, part in net.named_modules() if isinstance(part, nn.Conv2d) and part.in_channels in (1, 3)
+            name
+            for name, part in net.named_modules()
+            if isinstance(part, nn.Conv2d) and part.in_channels in (1, 3)
         ]
         fit = f"expected one of {', '.join(known[:4])}" if known else "this model has none"
-        raise InputError(f"{layer or 'filters'}: pictures are made of convolutions that read 1 or 3 channels; {fit}")
+        raise InputError(
+            f"{layer or 'filters'}: pictures are made of convolutions that read 1 or 3 channels; {fit}"
+        )
     weight = first[1].weight.detach().float().cpu()[:most]
     scaled = weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
     pictures = (0.5 + 0.5 * scaled).permute(0, 2, 3, 1) if weight.shape[1] == 3 else scaled[:, 0]
@@ -90,7 +97,12 @@ def filters(model: Bundle | nn.Module, layer: str | None = None, *, most: int = 
 
 
 def feature_maps(
-    model: Bundle | nn.Module, image: Any, layer: str, *, channels: Sequence[int] | None = None, most: int = MOST
+    model: Bundle | nn.Module,
+    image: Any,
+    layer: str,
+    *,
+    channels: Sequence[int] | None = None,
+    most: int = MOST,
 ) -> PictureGrid:
     """Return the activations of a layer for one image, a map per channel.
 
@@ -110,7 +122,11 @@ def feature_maps(
     if len(maps) != 1:
         raise InputError(f"{len(maps)} images: expected one")
     (x,) = maps
-    chosen = x.flatten(1).std(1).argsort(descending=True).tolist() if channels is None else list(channels)
+    chosen = (
+        x.flatten(1).std(1).argsort(descending=True).tolist()
+        if channels is None
+        else list(channels)
+    )
     if any(not 0 <= c < len(x) for c in chosen):
         raise InputError(f"channels={channels}: {layer!r} has {len(x)}, counted from 0")
     return PictureGrid(pictures=x[chosen[:most]].numpy(), title=layer, channels=chosen[:most])
@@ -130,7 +146,8 @@ class PatchColours(draw.Drawn):
     pictures: list[np.ndarray]  # (y, x, 3) colours from 0 to 1, one per image
     foreground: list[np.ndarray]  # (y, x) whether a patch belongs to the foreground
     explained: Float[np.ndarray, "3"]  # share of the variance of red, green and blue
-    images: list[np.ndarray] | None = None  # (height, width, 3) the images themselves, if they are known
+    # (height, width, 3) the images themselves, if they are known
+    images: list[np.ndarray] | None = None
     title: str = ""  # the layer
 
     def figure(self) -> Figure:
@@ -150,13 +167,19 @@ class PatchColours(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "pictures": [x.tolist() for x in self.pictures], "foreground": [x.tolist() for x in self.foreground],
-            "explained": self.explained.tolist(), "title": self.title,
-        }  # fmt: skip
+            "pictures": [x.tolist() for x in self.pictures],
+            "foreground": [x.tolist() for x in self.foreground],
+            "explained": self.explained.tolist(),
+            "title": self.title,
+        }
 
 
 def patch_colours(
-    model: Bundle | nn.Module, data: Data, layer: str | None = None, *, foreground: float | None = None
+    model: Bundle | nn.Module,
+    data: Data,
+    layer: str | None = None,
+    *,
+    foreground: float | None = None,
 ) -> PatchColours:
     """Return pictures whose red, green and blue are the first three principal components of the features of patches.
 
@@ -197,10 +220,14 @@ def patch_colours(
     edges = np.cumsum([0, *(int(shape[0] * shape[1]) for shape in shapes)])
     cut = [slice(a, b) for a, b in pairwise(edges)]
     return PatchColours(
-        pictures=[colours[part].reshape(*shape, 3) for part, shape in zip(cut, shapes, strict=True)],
+        pictures=[
+            colours[part].reshape(*shape, 3) for part, shape in zip(cut, shapes, strict=True)
+        ],
         foreground=[inside[part].reshape(*shape) for part, shape in zip(cut, shapes, strict=True)],
-        explained=explained, images=images, title=layer,
-    )  # fmt: skip
+        explained=explained,
+        images=images,
+        title=layer,
+    )
 
 
 def _edge(shape: Sequence[int]) -> np.ndarray:
@@ -210,18 +237,26 @@ def _edge(shape: Sequence[int]) -> np.ndarray:
     return edge.ravel()
 
 
-def _grids(model: Bundle | nn.Module, data: Data, layer: str) -> tuple[list[Tensor], list[np.ndarray] | None]:
+def _grids(
+    model: Bundle | nn.Module, data: Data, layer: str
+) -> tuple[list[Tensor], list[np.ndarray] | None]:
     """The features of a layer for each image, (channels, y, x), and the images themselves if they are known."""
     reader = LayerReader(model, data, layer, "all")
     if len(reader.names) > 1:
-        raise InputError(f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}")
+        raise InputError(
+            f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}"
+        )
     found: list[Tensor] = []
     with reader.reading():
         for i in range(len(reader)):
             for batch in reader.inputs.batches(i, i + 1):
                 (x,) = reader.read_batch(batch)
                 found += reader.grid_axes(reader.names[0], x).on_grid(x).float().cpu()
-    if not isinstance(model, Bundle) or model.preprocessing is None or isinstance(reader.inputs.items, dict):
+    if (
+        not isinstance(model, Bundle)
+        or model.preprocessing is None
+        or isinstance(reader.inputs.items, dict)
+    ):
         return found, None
     images = [model.preprocessing.pixels(open_image(image)) for image in reader.inputs.items[:]]
     return found, [np.broadcast_to(x.transpose(1, 2, 0), (*x.shape[1:], 3)) for x in images]
@@ -252,19 +287,34 @@ class PositionSimilarity(draw.Drawn):
         """Draw, for each cell of the grid, a map of its similarity with all cells; of a text, the matrix."""
         title = "Similarity of position embeddings"
         if self.grid is None:
-            return draw.matrix(self.matrix, most=1.0, xlabel="position", ylabel="position", title=title)
+            return draw.matrix(
+                self.matrix, most=1.0, xlabel="position", ylabel="position", title=title
+            )
         rows, columns = self.grid
-        maps = np.pad(self.matrix.reshape(rows, columns, rows, columns), [(0, 0), (0, 0), (0, 1), (0, 1)],
-                      constant_values=np.nan)  # fmt: skip
-        whole = maps.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
+        maps = np.pad(
+            self.matrix.reshape(rows, columns, rows, columns),
+            [(0, 0), (0, 0), (0, 1), (0, 1)],
+            constant_values=np.nan,
+        )
+        whole = maps.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))[
+            :-1, :-1
+        ]
         return draw.matrix(
-            whole, most=1.0, title=title, rows=[""] * len(whole), columns=[""] * whole.shape[1],
-            xlabel="column of the cell", ylabel="row of the cell",
-        )  # fmt: skip
+            whole,
+            most=1.0,
+            title=title,
+            rows=[""] * len(whole),
+            columns=[""] * whole.shape[1],
+            xlabel="column of the cell",
+            ylabel="row of the cell",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {"matrix": self.matrix.tolist(), "grid": None if self.grid is None else list(self.grid)}
+        return {
+            "matrix": self.matrix.tolist(),
+            "grid": None if self.grid is None else list(self.grid),
+        }
 
 
 def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
@@ -292,7 +342,11 @@ def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
             flat = table.detach().reshape(-1, table.shape[-1])
             side = int(len(flat) ** 0.5)  # a square of patches after a class token and registers
             square = first_convolution(net) is not None
-            return _similar(flat[len(flat) - side**2 :], (side, side)) if square else _similar(flat, None)
+            return (
+                _similar(flat[len(flat) - side**2 :], (side, side))
+                if square
+                else _similar(flat, None)
+            )
     raise InputError(
         f"the positions of this {type(net).__name__} are no vectors: expected learned or sinusoidal ones; rotary and "
         "relative positions act inside the attention (`watch` '...attn.scores')"

@@ -52,7 +52,9 @@ def _of_array(given: Any) -> Tensor:
     """The tensor of an array or of nested sequences."""
     rows = given if isinstance(given, Sequence) else ()
     if any(np.ma.is_masked(part) for part in (given, *rows)):
-        raise InputError("an array with masked entries: expected a number for each, such as x.filled(...) gives")
+        raise InputError(
+            "an array with masked entries: expected a number for each, such as x.filled(...) gives"
+        )
     try:
         if isinstance(given, Sequence) and any(isinstance(row, Tensor) for row in given):
             return torch.stack([as_tensor(row).double() for row in given])
@@ -99,8 +101,10 @@ class Projection(draw.Drawn):
 
     points: Float[np.ndarray, "n k"]  # a point per vector
     method: str  # "pca" or "tsne"
-    explained: Float[np.ndarray, "k"] | None = None  # pca: the share of the variance along each axis
-    components: Float[np.ndarray, "k d"] | None = None  # pca: the direction of each axis, of length 1
+    # pca: the share of the variance along each axis
+    explained: Float[np.ndarray, "k"] | None = None
+    # pca: the direction of each axis, of length 1
+    components: Float[np.ndarray, "k d"] | None = None
     labels: list[str] | None = None  # the class of each point
     texts: list[str] | None = None  # a text beside each point
 
@@ -115,16 +119,23 @@ class Projection(draw.Drawn):
             shares = zip(names, self.explained, strict=False)
             names = [f"{name} ({share:.0%} of the variance)" for name, share in shares]
         return draw.scatter(
-            self.points[:, :2], labels=self.labels, texts=self.texts, title=title, xlabel=names[0], ylabel=names[1]
+            self.points[:, :2],
+            labels=self.labels,
+            texts=self.texts,
+            title=title,
+            xlabel=names[0],
+            ylabel=names[1],
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "points": self.points.tolist(), "method": self.method,
+            "points": self.points.tolist(),
+            "method": self.method,
             "explained": None if self.explained is None else self.explained.tolist(),
-            "labels": self.labels, "texts": self.texts,
-        }  # fmt: skip
+            "labels": self.labels,
+            "texts": self.texts,
+        }
 
 
 def project(
@@ -160,19 +171,27 @@ def project(
     """
     values = as_tensor(x).double().numpy()
     if values.ndim != 2 or len(values) < 3 or values.shape[1] < 2 or not np.isfinite(values).all():
-        raise InputError(f"vectors of shape {values.shape}: expected finite numbers (n, d), three vectors or more")
+        raise InputError(
+            f"vectors of shape {values.shape}: expected finite numbers (n, d), three vectors or more"
+        )
     if method not in METHODS:
-        raise InputError(f"method={method!r}: expected one of {', '.join(METHODS)}{nearest(method, METHODS)}")
+        raise InputError(
+            f"method={method!r}: expected one of {', '.join(METHODS)}{nearest(method, METHODS)}"
+        )
     if not 2 <= dims <= min(values.shape):
         raise InputError(f"dims={dims}: expected 2 to {min(values.shape)}")
     for name, given in (("labels", labels), ("texts", texts)):
         if given is not None and len(given) != len(values):
-            raise InputError(f"{name} has {len(given)} entries: expected {len(values)}, one per vector")
+            raise InputError(
+                f"{name} has {len(given)} entries: expected {len(values)}, one per vector"
+            )
     fields = METHODS[method](values, dims, perplexity, seed)
     return Projection(
-        method=method, labels=None if labels is None else [str(label) for label in labels],
-        texts=None if texts is None else list(texts), **fields,
-    )  # fmt: skip
+        method=method,
+        labels=None if labels is None else [str(label) for label in labels],
+        texts=None if texts is None else list(texts),
+        **fields,
+    )
 
 
 def principal(x: Float[np.ndarray, "n d"], dims: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -200,16 +219,21 @@ def _tsne(x: np.ndarray, dims: int, perplexity: float, seed: int) -> dict[str, A
     try:
         from sklearn.manifold import TSNE
     except ImportError as cause:
-        raise MissingPackageError("t-SNE needs scikit-learn: pip install scikit-learn; 'pca' needs nothing") from cause
+        raise MissingPackageError(
+            "t-SNE needs scikit-learn: pip install scikit-learn; 'pca' needs nothing"
+        ) from cause
     if dims > 3 or not perplexity > 0 or seed < 0:
         raise InputError(
             f"dims={dims}, perplexity={perplexity}, seed={seed}: expected 2 or 3 dimensions, a perplexity above 0 and "
             "a seed of 0 or more"
         )
     if (x == x[0]).all():
-        raise InputError("all vectors are the same: expected vectors that differ")  # scikit-learn would crash
+        # Scikit-learn would crash
+        raise InputError("all vectors are the same: expected vectors that differ")
     most = max((len(x) - 1) / 3, 1.0)
-    points = TSNE(dims, perplexity=min(perplexity, most), init="pca", random_state=seed).fit_transform(x)
+    points = TSNE(
+        dims, perplexity=min(perplexity, most), init="pca", random_state=seed
+    ).fit_transform(x)
     return {"points": np.asarray(points, dtype=float)}
 
 
@@ -250,15 +274,24 @@ def neighbours(
     """
     vectors, queries = as_tensor(x).double(), as_tensor(query).double()
     queries = queries[None] if queries.ndim == 1 else queries
-    if vectors.ndim != 2 or queries.ndim != 2 or vectors.shape[1] != queries.shape[1] or not len(vectors):
-        raise InputError(f"vectors {tuple(vectors.shape)} and queries {tuple(queries.shape)}: expected (n, d), (m, d)")
+    if (
+        vectors.ndim != 2
+        or queries.ndim != 2
+        or vectors.shape[1] != queries.shape[1]
+        or not len(vectors)
+    ):
+        raise InputError(
+            f"vectors {tuple(vectors.shape)} and queries {tuple(queries.shape)}: expected (n, d), (m, d)"
+        )
     if names is not None and len(names) != len(vectors):
         raise InputError(f"names has {len(names)} entries: expected {len(vectors)}, one per vector")
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
     for i, one in enumerate(queries):
         if not one.isfinite().all() or not one.any():
-            raise InputError(f"query {i} is zero, or not finite: expected a vector with a direction")
+            raise InputError(
+                f"query {i} is zero, or not finite: expected a vector with a direction"
+            )
     kept = _finite_rows(vectors, "vectors")
     cosines, nearest_rows = (unit(queries) @ unit(vectors[kept]).T).topk(min(top, len(kept)), dim=1)
     answers = []
@@ -268,7 +301,9 @@ def neighbours(
     return answers
 
 
-def word_neighbours(bundle: Bundle, expression: str, *, side: str = "source", top: int = 10) -> Neighbours:
+def word_neighbours(
+    bundle: Bundle, expression: str, *, side: str = "source", top: int = 10
+) -> Neighbours:
     """Return the words whose embeddings are nearest to a word, or to a sum and difference of words.
 
     The vectors are the rows of the token embedding, scaled to length 1 before they are added (Mikolov et al. 2013);
@@ -304,7 +339,9 @@ def word_neighbours(bundle: Bundle, expression: str, *, side: str = "source", to
         words.add(word.casefold())
         used |= set(ids)
     if not query.isfinite().all() or not query.any():
-        raise InputError(f"{expression!r} is the vector 0, or not finite: expected words that do not cancel")
+        raise InputError(
+            f"{expression!r} is the vector 0, or not finite: expected words that do not cancel"
+        )
     pieces = tokens.pieces(np.arange(len(tokens)))
     special = {*tokens.special_names.values(), *used}
     answer: Neighbours = []
@@ -324,10 +361,14 @@ def _finite_rows(x: Float[Tensor, "n d"], what: str) -> Int[Tensor, "k"]:
     finite = x.isfinite().all(1)
     left_out = (~finite).nonzero().flatten().tolist()
     if len(left_out) == len(x):
-        raise InputError(f"none of the {len(x)} {what} is finite: expected vectors without NaN and infinity")
+        raise InputError(
+            f"none of the {len(x)} {what} is finite: expected vectors without NaN and infinity"
+        )
     if left_out:
         some = ", ".join(map(str, left_out[:5])) + (" ..." if len(left_out) > 5 else "")
-        warnings.warn(f"{len(left_out)} of {len(x)} {what} are not finite and are left out: {some}", Notice, 3)
+        warnings.warn(
+            f"{len(left_out)} of {len(x)} {what} are not finite and are left out: {some}", Notice, 3
+        )
     return finite.nonzero().flatten()
 
 
@@ -361,7 +402,10 @@ def _embedding(bundle: Bundle, side: str) -> tuple[Tokenizer, Float[Tensor, "v d
     """The tokenizer, and the embedding of its tokens."""
     model: Any = bundle.model
     if isinstance(bundle.tokens, Pair):
-        parts = {"source": (bundle.tokens.source, "encoder"), "target": (bundle.tokens.target, "decoder")}
+        parts = {
+            "source": (bundle.tokens.source, "encoder"),
+            "target": (bundle.tokens.target, "decoder"),
+        }
         if side not in parts:
             raise InputError(f"side={side!r}: expected {' or '.join(parts)}")
         tokens, name = parts[side]
@@ -369,7 +413,15 @@ def _embedding(bundle: Bundle, side: str) -> tuple[Tokenizer, Float[Tensor, "v d
     else:
         tokens = bundle.tokenizer()
     for part in model.modules():
-        table = part.table if isinstance(part, Tokens) else part.weight if isinstance(part, nn.Embedding) else None
+        table = (
+            part.table
+            if isinstance(part, Tokens)
+            else part.weight
+            if isinstance(part, nn.Embedding)
+            else None
+        )
         if table is not None and len(table) >= len(tokens):
             return tokens, table
-    raise InputError(f"this {bundle.name} has no embedding of its {len(tokens)} tokens: expected a model of text")
+    raise InputError(
+        f"this {bundle.name} has no embedding of its {len(tokens)} tokens: expected a model of text"
+    )

@@ -15,7 +15,8 @@ from ..capture.watch import watch
 from ..targets import Target
 from .embedded import Subject, differentiable
 
-Done = Callable[[int, int], None]  # called with the number of rows or windows just finished, and of all
+# called with the number of rows or windows just finished, and of all
+Done = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,10 +24,13 @@ class Attribution:
     """The saliency of one input before it is described."""
 
     values: Tensor  # (height, width) or (t,)
-    whole: Tensor  # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
+    # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y,
+    # x)
+    whole: Tensor
     layer: str | None = None  # the layer that it was taken at
     layers: list[str] | None = None  # the layers whose attention was multiplied
-    completeness: float | None = None  # integrated gradients: sum of the attributions - change of the score
+    # integrated gradients: sum of the attributions - change of the score
+    completeness: float | None = None
     complete: bool = True  # whether that is small beside the change
 
 
@@ -40,7 +44,9 @@ def magnitude(subject: Subject, x: Tensor) -> Tensor:
     return x.abs().amax(0) if subject.kind == "image" else x.abs().sum(1)
 
 
-def gradients(subject: Subject, target: Target, rows: Float[Tensor, "n *s"]) -> Float[Tensor, "n *s"]:
+def gradients(
+    subject: Subject, target: Target, rows: Float[Tensor, "n *s"]
+) -> Float[Tensor, "n *s"]:
     """The gradient of the target's score at each of several rows; parameters get none."""
     with differentiable(subject.model):
         x = rows.detach().clone().requires_grad_()

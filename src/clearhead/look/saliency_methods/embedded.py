@@ -28,7 +28,14 @@ from ..axes import find_tensor
 from ..capture.addresses import Tree, module_of
 from ..capture.watch import edit
 from ..maps.text_attention import id_row, pieces_of, read_ids, translation_inputs
-from ..targets import ClassNames, OutputNames, TokenNames, names_of, tokenizer_names, tokenizer_pieces
+from ..targets import (
+    ClassNames,
+    OutputNames,
+    TokenNames,
+    names_of,
+    tokenizer_names,
+    tokenizer_pieces,
+)
 
 # The token embeddings of a text as one tensor, and the model's output as a function of them.
 
@@ -59,14 +66,19 @@ class EmbeddedText:
     def mean(self) -> Float[Tensor, "1 t d"]:
         """At every token the mean embedding of the vocabulary that the token is of."""
         parts = [
-            _mean(self.model.get_submodule(place.address)).expand(place.stop - place.start, -1) for place in self.places
+            _mean(self.model.get_submodule(place.address)).expand(place.stop - place.start, -1)
+            for place in self.places
         ]
         return torch.cat(parts)[None].to(self.x)
 
-    def output(self, rows: Float[Tensor, "n t d"], run: Callable[[Mapping[str, Tensor]], Any]) -> Any:
+    def output(
+        self, rows: Float[Tensor, "n t d"], run: Callable[[Mapping[str, Tensor]], Any]
+    ) -> Any:
         """The output of `run`, which calls the model with arguments, if its embeddings return these rows instead."""
         given = {key: value.expand(len(rows), *value.shape[1:]) for key, value in self.row.items()}
-        changes = {place.address: _in_turn(self.places, place.address, rows) for place in self.places}
+        changes = {
+            place.address: _in_turn(self.places, place.address, rows) for place in self.places
+        }
         with edit(self.model, changes):
             return run(given)
 
@@ -75,12 +87,18 @@ def _mean(embedding: nn.Module) -> Float[Tensor, "1 d"]:
     """The mean output of an embedding over all ids."""
     weight = next(embedding.parameters())
     every = torch.arange(weight.shape[0], device=weight.device)
-    return sum(embedding(ids[None])[0].float().sum(0, keepdim=True) for ids in every.split(CHUNK)) / len(every)
+    return sum(
+        embedding(ids[None])[0].float().sum(0, keepdim=True) for ids in every.split(CHUNK)
+    ) / len(every)
 
 
 def _in_turn(places: Sequence[Place], address: str, rows: Tensor) -> Callable[[Tensor], Tensor]:
     """An edit that replaces the calls of one embedding by the parts of the rows that are theirs."""
-    own = {place.call: rows[:, place.start : place.stop] for place in places if place.address == address}
+    own = {
+        place.call: rows[:, place.start : place.stop]
+        for place in places
+        if place.address == address
+    }
     calls = iter(range(1 << 30))
 
     def change(x: Tensor) -> Tensor:
@@ -89,7 +107,9 @@ def _in_turn(places: Sequence[Place], address: str, rows: Tensor) -> Callable[[T
     return change
 
 
-def embed_text(model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]) -> tuple[EmbeddedText, Tensor]:
+def embed_text(
+    model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]
+) -> tuple[EmbeddedText, Tensor]:
     """Run a model once, and return the embeddings of its ids, and its output.
 
     Args:
@@ -97,7 +117,8 @@ def embed_text(model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]
         row: Its arguments by name, one row each; the argument without a name comes first.
         texts: The names of those that are ids.
     """
-    calls: list[tuple[str, int, Tensor, Tensor]] = []  # address, number of the call, ids, embeddings
+    # address, number of the call, ids, embeddings
+    calls: list[tuple[str, int, Tensor, Tensor]] = []
     count: dict[str, int] = {}
     hooks = []
     for path, module in Tree(model).parts:
@@ -120,8 +141,15 @@ def embed_text(model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]
         ids, start = row[name], sum(part.shape[1] for part in parts)
         for path, number, given, x in calls:
             taken = any((place.address, place.call) == (path, number) for place in places)
-            if not taken and path and given.numel() == ids.numel() and torch.equal(given.reshape(ids.shape), ids):
-                places.append(Place(address=path, call=number, start=start, stop=start + x.shape[1]))
+            if (
+                not taken
+                and path
+                and given.numel() == ids.numel()
+                and torch.equal(given.reshape(ids.shape), ids)
+            ):
+                places.append(
+                    Place(address=path, call=number, start=start, stop=start + x.shape[1])
+                )
                 parts.append(x)
                 break
         else:
@@ -129,7 +157,9 @@ def embed_text(model: nn.Module, row: Mapping[str, Tensor], texts: Sequence[str]
                 f"no embedding of these tokens was seen in this {type(model).__name__}: expected an nn.Embedding that "
                 "is called with the ids"
             )
-    return EmbeddedText(model=model, row=row, places=places, x=torch.cat(parts, dim=1)), output_of(out)
+    return EmbeddedText(model=model, row=row, places=places, x=torch.cat(parts, dim=1)), output_of(
+        out
+    )
 
 
 def call_model(model: nn.Module, row: Mapping[str, Tensor]) -> Any:
@@ -142,11 +172,14 @@ def output_of(out: Any) -> Tensor:
     logits = getattr(out, "logits", None)
     x = logits if isinstance(logits, Tensor) else find_tensor(out)
     if x is None:
-        raise InputError(f"the model returned a {type(out).__name__} without a tensor: expected logits")
+        raise InputError(
+            f"the model returned a {type(out).__name__} without a tensor: expected logits"
+        )
     return x
 
 
-Given = Any  # what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
+# what a Bundle takes: an image or a text, for a translator (source, target so far); or tensors
+Given = Any
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,14 +189,17 @@ class Subject:
     model: nn.Module
     name: str  # of the model, for messages
     x: Tensor  # one row: (1, c, height, width) or (1, t, d)
-    logits: Callable[[Tensor], Float[Tensor, "n v"]]  # of rows like x, at the position that is explained
+    # of rows like x, at the position that is explained
+    logits: Callable[[Tensor], Float[Tensor, "n v"]]
     names: OutputNames  # of the logits
     tokens: list[str] | None = None  # the text of each token; None: an image
-    at: int | None = None  # the token whose prediction is explained, if there are logits for every token
+    # the token whose prediction is explained, if there are logits for every token
+    at: int | None = None
     answers: int = 1  # number of tokens whose logits one pass computes
     picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model saw it
     preprocessing: Preprocessing | None = None  # of an image
-    mean: Callable[[], Tensor] | None = None  # of a text: like x, the mean embedding of the vocabulary at every token
+    # of a text: like x, the mean embedding of the vocabulary at every token
+    mean: Callable[[], Tensor] | None = None
 
     @property
     def kind(self) -> str:
@@ -176,10 +212,13 @@ class Subject:
         return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * self.answers)))
 
 
-ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64  # inputs or logits per pass, whose activations fit, and rows
+# inputs or logits per pass, whose activations fit, and rows
+ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64
 
 
-def subject(model: Bundle | nn.Module, given: Given, *, tokenizer: Any = None, at: int | None = None) -> Subject:
+def subject(
+    model: Bundle | nn.Module, given: Given, *, tokenizer: Any = None, at: int | None = None
+) -> Subject:
     """Prepare an input of a model, whose values can then be attributed to.
 
     Args:
@@ -190,7 +229,9 @@ def subject(model: Bundle | nn.Module, given: Given, *, tokenizer: Any = None, a
     """
     module = module_of(model)
     if module.training:
-        raise InputError(f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed")
+        raise InputError(
+            f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed"
+        )
     if isinstance(model, Bundle) and not isinstance(given, Mapping):
         if tokenizer is not None:
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
@@ -210,21 +251,32 @@ def _image(bundle: Bundle, given: Given, at: int | None) -> Subject:
         assert pre is not None
         seen = pre.pixels(open_image(given))
         seen = seen[::-1] if pre.channels == "bgr" else seen
-        picture = np.ascontiguousarray(np.broadcast_to(seen.transpose(1, 2, 0), (*seen.shape[1:], 3)))
+        picture = np.ascontiguousarray(
+            np.broadcast_to(seen.transpose(1, 2, 0), (*seen.shape[1:], 3))
+        )
     return Subject(
-        model=bundle.model, name=bundle.name, x=x.to(bundle.device, bundle.dtype), names=names_of(bundle),
-        logits=lambda rows: _at(bundle.model(rows), None), picture=picture, preprocessing=bundle.preprocessing,
-    )  # fmt: skip
+        model=bundle.model,
+        name=bundle.name,
+        x=x.to(bundle.device, bundle.dtype),
+        names=names_of(bundle),
+        logits=lambda rows: _at(bundle.model(rows), None),
+        picture=picture,
+        preprocessing=bundle.preprocessing,
+    )
 
 
 def _text(bundle: Bundle, given: Given, at: int | None) -> Subject:
     """A text for a language model, a BERT or a classifier of texts."""
     if not isinstance(given, str):
-        raise InputError(f"this {bundle.name} reads text: expected a string, got {type(given).__name__}")
+        raise InputError(
+            f"this {bundle.name} reads text: expected a string, got {type(given).__name__}"
+        )
     ids, masks = read_ids(bundle, given)
     if "fill" in bundle.can:
         if at is None and not masks:
-            raise InputError(f"{given[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token")
+            raise InputError(
+                f"{given[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token"
+            )
         at = masks[0] if at is None else at
     elif "predict" in bundle.can:
         at = -1 if at is None else at
@@ -238,24 +290,36 @@ def _pair(bundle: Bundle, given: Given, at: int | None) -> Subject:
     inputs = translation_inputs(bundle, source, written, {})
     row = {"source": inputs.row["source"], "ids": inputs.row["ids"]}
     pieces = [*inputs.pieces, *(inputs.decoder_input or [])]
-    return _of_tokens(bundle.model, bundle.name, row, names_of(bundle), pieces, -1 if at is None else at)
+    return _of_tokens(
+        bundle.model, bundle.name, row, names_of(bundle), pieces, -1 if at is None else at
+    )
 
 
 def _unknown(bundle: Bundle, given: Given, at: int | None) -> Subject:
-    raise InputError(f"this {bundle.name} reads {bundle.reads}: expected a model that reads images or text")
+    raise InputError(
+        f"this {bundle.name} reads {bundle.reads}: expected a model that reads images or text"
+    )
 
 
-READERS: dict[str, Callable[[Bundle, Given, int | None], Subject]] = {"images": _image, "tokens": _text, "pairs": _pair}
+READERS: dict[str, Callable[[Bundle, Given, int | None], Subject]] = {
+    "images": _image,
+    "tokens": _text,
+    "pairs": _pair,
+}
 
 
 def _foreign(model: nn.Module, given: Given, tokenizer: Any, at: int | None) -> Subject:
     """The tensors of a bare module, or a text and its tokenizer."""
     name, labels = type(model).__name__, getattr(getattr(model, "config", None), "id2label", None)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    names: OutputNames = ClassNames(tuple(str(labels[i]) for i in sorted(labels)) if labels else None)
+    names: OutputNames = ClassNames(
+        tuple(str(labels[i]) for i in sorted(labels)) if labels else None
+    )
     if isinstance(given, str):
         if tokenizer is None:
-            raise InputError(f"a text for this {name}, which has no tokens: expected tokenizer=..., a Bundle or ids")
+            raise InputError(
+                f"a text for this {name}, which has no tokens: expected tokenizer=..., a Bundle or ids"
+            )
         given = dict(tokenizer(given, return_tensors="pt"))
     if isinstance(given, Tensor):
         given = {"": given}
@@ -270,16 +334,23 @@ def _foreign(model: nn.Module, given: Given, tokenizer: Any, at: int | None) -> 
         key = pixels[0]
         row[key] = _one_image(row[key])
         return Subject(
-            model=model, name=name, x=row[key], names=names,
-            logits=lambda rows: _at(call_model(model, {**_repeated(row, len(rows)), key: rows}), at or 0),
-        )  # fmt: skip
+            model=model,
+            name=name,
+            x=row[key],
+            names=names,
+            logits=lambda rows: _at(
+                call_model(model, {**_repeated(row, len(rows)), key: rows}), at or 0
+            ),
+        )
     row = {key: x if x.ndim > 1 else x[None] for key, x in row.items()}
     ids = next(iter(row.values()))
     mask = getattr(tokenizer, "mask_token_id", None)
     if at is None:
         gaps = (ids[0] == mask).nonzero() if mask is not None else []
         at = int(gaps[0]) if len(gaps) else -1
-    texts = [key for key in row if key in ("", "input_ids", "ids", "decoder_input_ids", "source")] or list(row)[:1]
+    texts = [
+        key for key in row if key in ("", "input_ids", "ids", "decoder_input_ids", "source")
+    ] or list(row)[:1]
     pieces = [str(i) for key in texts for i in row[key][0].tolist()]
     if tokenizer is not None:
         pieces, by_text = tokenizer_pieces(tokenizer, map(int, pieces)), tokenizer_names(tokenizer)
@@ -307,13 +378,24 @@ def _of_tokens(
         raise InputIndexError(f"at={at}: there are {queries} tokens")
     at = at % queries if at is not None and queries else None
     ours: Any = model
-    one = at is not None and isinstance(model, Model) and hasattr(model, "states") and hasattr(model, "head")
+    one = (
+        at is not None
+        and isinstance(model, Model)
+        and hasattr(model, "states")
+        and hasattr(model, "head")
+    )
     run = (lambda row: ours.head(ours.states(**row)[:, at])) if one else partial(call_model, model)
     return Subject(
-        model=model, name=name, x=embedded.x, tokens=pieces, at=at, answers=1 if one else len(pieces),
+        model=model,
+        name=name,
+        x=embedded.x,
+        tokens=pieces,
+        at=at,
+        answers=1 if one else len(pieces),
         names=names if queries or classes is None else classes,
-        logits=lambda rows: _at(embedded.output(rows, run), at), mean=embedded.mean,
-    )  # fmt: skip
+        logits=lambda rows: _at(embedded.output(rows, run), at),
+        mean=embedded.mean,
+    )
 
 
 def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
@@ -321,14 +403,18 @@ def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
     if x.ndim == 3 and at is not None:
         return x[:, at]
     if x.ndim != 2:
-        raise InputError(f"the model returned a tensor of shape {tuple(x.shape)}: expected (rows, outputs)")
+        raise InputError(
+            f"the model returned a tensor of shape {tuple(x.shape)}: expected (rows, outputs)"
+        )
     return x
 
 
 def _one_image(x: Tensor) -> Tensor:
     x = x if x.ndim == 4 else x[None]
     if x.ndim != 4 or x.shape[0] != 1:
-        raise InputError(f"an image of shape {tuple(x.shape)}: expected (channels, height, width), a single image")
+        raise InputError(
+            f"an image of shape {tuple(x.shape)}: expected (channels, height, width), a single image"
+        )
     return x
 
 

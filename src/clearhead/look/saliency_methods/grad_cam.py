@@ -19,10 +19,13 @@ from .embedded import Subject
 class LayerOptions:
     """The options of Grad-CAM."""
 
-    layer: str | int | None = None  # address or number of a stage or block; None: the last one that can be explained
+    # address or number of a stage or block; None: the last one that can be explained
+    layer: str | int | None = None
 
 
-def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | None) -> Attribution:
+def grad_cam(
+    subject: Subject, target: Target, options: LayerOptions, _: Done | None
+) -> Attribution:
     """The positive part of a layer's channels, each weighted by the mean of its gradient over all places.
 
     The layer is a feature map, or the tokens of a vision transformer, whose patches are put on their grid. After the
@@ -56,7 +59,9 @@ def grad_cam(subject: Subject, target: Target, options: LayerOptions, _: Done | 
 
 
 def _without_gradient(subject: Subject, target: Target) -> InputError:
-    return InputError(f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit")
+    return InputError(
+        f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit"
+    )
 
 
 def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
@@ -109,4 +114,4 @@ def _enlarged(subject: Subject, layout: Layout, address: str, weighted: Tensor) 
     height, width = subject.x.shape[-2:]
     return Attribution(
         values=enlarged(weighted.clamp(min=0), (height, width)), whole=weighted, layer=address
-    )  # fmt: skip
+    )

@@ -23,14 +23,17 @@ from .embedded import Subject
 # Baselines: inputs that stand for "nothing", which integrated gradients start from and occlusion puts in place.
 
 
-Baseline = str | float | Tensor  # a word of BASELINES, one number for all values, or a tensor like the input
+# a word of BASELINES, one number for all values, or a tensor like the input
+Baseline = str | float | Tensor
 
 
 def _colour(value: int) -> Callable[[Subject], Tensor]:
     def fill(subject: Subject) -> Tensor:
         pre = subject.preprocessing
         if pre is None:
-            raise InputError("black and white need a Bundle with preprocessing: expected 'zero', 'blur' or a tensor")
+            raise InputError(
+                "black and white need a Bundle with preprocessing: expected 'zero', 'blur' or a tensor"
+            )
         scaled = [(value * pre.scale - m) / d for m, d in zip(pre.mean, pre.deviation, strict=True)]
         return subject.x.new_tensor(scaled)[None, :, None, None].expand_as(subject.x)
 
@@ -56,7 +59,8 @@ BASELINES: dict[str, dict[str, Callable[[Subject], Tensor]]] = {
     "image": {"zero": _zero, "black": _colour(0), "white": _colour(255), "blur": _blur},
     "text": {"zero": _zero, "mean": _mean},
 }
-START = {"image": "zero", "text": "mean"}  # where the path of integrated gradients begins, if not given
+# where the path of integrated gradients begins, if not given
+START = {"image": "zero", "text": "mean"}
 
 
 def baseline_of(subject: Subject, given: Baseline) -> Tensor:
@@ -65,7 +69,9 @@ def baseline_of(subject: Subject, given: Baseline) -> Tensor:
     if isinstance(given, Tensor):
         value = given if given.ndim == x.ndim else given[None]
         if value.shape != x.shape:
-            raise InputError(f"baseline of shape {tuple(given.shape)}: expected {tuple(x.shape[1:])}, as the input")
+            raise InputError(
+                f"baseline of shape {tuple(given.shape)}: expected {tuple(x.shape[1:])}, as the input"
+            )
         return value.to(x)
     if isinstance(given, int | float):
         return torch.full_like(x, given)
@@ -89,7 +95,8 @@ def blur(x: Float[Tensor, "b c y x"], sigma: float) -> Float[Tensor, "b c y x"]:
     return F.conv2d(rows, kernel[:, None].expand(channels, 1, -1, 1), groups=channels)
 
 
-INCOMPLETE = 0.1  # error of completeness, as a share of the change of the score, above which values say nothing
+# error of completeness, as a share of the change of the score, above which values say nothing
+INCOMPLETE = 0.1
 STEPS = 64  # points of the path, if not given
 SPANS, ORDER = 8, 4  # spans of a path that is refined, and points of each
 MOST, NARROW = 512, 1e-4  # points of a refined path, and its narrowest span
@@ -118,7 +125,8 @@ class NoiseOptions:
 class PathOptions:
     """The options of integrated gradients."""
 
-    steps: int | None = None  # points of the path at which the gradient is taken; None: STEPS, and more where needed
+    # points of the path at which the gradient is taken; None: STEPS, and more where needed
+    steps: int | None = None
     baseline: Baseline | None = None  # where the path begins; None: see START
     refined: bool = True  # False: STEPS points or none
 
@@ -132,13 +140,17 @@ def gradient(subject: Subject, target: Target, _: GradientOptions, __: Done | No
     return Attribution(values=magnitude(subject, found), whole=found)
 
 
-def input_gradient(subject: Subject, target: Target, _: GradientOptions, __: Done | None) -> Attribution:
+def input_gradient(
+    subject: Subject, target: Target, _: GradientOptions, __: Done | None
+) -> Attribution:
     """The gradient times the input (Shrikumar et al. 2017)."""
     found = (gradients(subject, target, subject.x) * subject.x)[0]
     return Attribution(values=summed(subject, found), whole=found)
 
 
-def smooth_gradient(subject: Subject, target: Target, options: NoiseOptions, done: Done | None) -> Attribution:
+def smooth_gradient(
+    subject: Subject, target: Target, options: NoiseOptions, done: Done | None
+) -> Attribution:
     """The mean gradient of noisy copies of the input (Smilkov et al. 2017)."""
     x = subject.x
     scale = options.noise * float(x.max() - x.min())
@@ -146,7 +158,8 @@ def smooth_gradient(subject: Subject, target: Target, options: NoiseOptions, don
     total, step = torch.zeros_like(x[0]), subject.rows(target.outputs)
     for start in range(0, options.samples, step):
         count = min(step, options.samples - start)
-        draws = [torch.randn(x.shape[1:], generator=generator) for _ in range(count)]  # the same in any batch size
+        # the same in any batch size
+        draws = [torch.randn(x.shape[1:], generator=generator) for _ in range(count)]
         total += gradients(subject, target, x + scale * torch.stack(draws).to(x)).sum(0)
         if done is not None:
             done(count, options.samples)
@@ -158,7 +171,9 @@ class IncompleteError(InputError):
     """Integrated gradients do not add up to the change of the score."""
 
 
-def integrated_gradients(subject: Subject, target: Target, options: PathOptions, done: Done | None) -> Attribution:
+def integrated_gradients(
+    subject: Subject, target: Target, options: PathOptions, done: Done | None
+) -> Attribution:
     """The integral of the gradient from a baseline to the input, times their difference (Sundararajan et al. 2017).
 
     The sum of all attributions is the change of the score (completeness). Gauss-Legendre with STEPS points gives that
@@ -168,7 +183,9 @@ def integrated_gradients(subject: Subject, target: Target, options: PathOptions,
     Raises:
         IncompleteError: If the error stays above INCOMPLETE; with a number of steps of the caller's it is a Notice.
     """
-    path = _Path(subject, target, START[subject.kind] if options.baseline is None else options.baseline, done)
+    path = _Path(
+        subject, target, START[subject.kind] if options.baseline is None else options.baseline, done
+    )
     found = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
     if options.steps is None and not found.complete and options.refined:
         found = path.attribution(_refined(path))
@@ -190,7 +207,9 @@ def integrated_gradients(subject: Subject, target: Target, options: PathOptions,
 class _Path:
     """The straight path from a baseline to the input, the score along it, and integrals of the gradient."""
 
-    def __init__(self, subject: Subject, target: Target, baseline: Baseline, done: Done | None) -> None:
+    def __init__(
+        self, subject: Subject, target: Target, baseline: Baseline, done: Done | None
+    ) -> None:
         self.subject, self.target, self.done = subject, target, done
         self.start = baseline_of(subject, baseline)
         self.way = subject.x - self.start
@@ -205,9 +224,13 @@ class _Path:
     @torch.no_grad()
     def score(self, place: float) -> float:
         """The target's score at a place of the path."""
-        return float(self.target.score(self.subject.logits(self.at(self.way.new_tensor([place])))).double())
+        return float(
+            self.target.score(self.subject.logits(self.at(self.way.new_tensor([place])))).double()
+        )
 
-    def integrals(self, spans: Sequence[tuple[float, float]], order: int, expected: int | None = None) -> list[Tensor]:
+    def integrals(
+        self, spans: Sequence[tuple[float, float]], order: int, expected: int | None = None
+    ) -> list[Tensor]:
         """The attribution to each value that each span of the path adds, by Gauss-Legendre with `order` points."""
         nodes, weights = np.polynomial.legendre.leggauss(order)
         places = [left + (right - left) * (node + 1) / 2 for left, right in spans for node in nodes]
@@ -228,7 +251,7 @@ class _Path:
         complete = abs(error) <= INCOMPLETE * abs(self.change)
         return Attribution(
             values=summed(self.subject, whole), whole=whole, completeness=error, complete=complete
-        )  # fmt: skip
+        )
 
 
 def _refined(path: _Path) -> Tensor:
@@ -243,7 +266,8 @@ def _refined(path: _Path) -> Tensor:
             for (left, right), part in parts.items()
         }
         wrong = _largest(errors, INCOMPLETE / 2 * abs(path.change))
-        narrow = min(right - left for left, right in parts) < NARROW  # a jump, which no number of points follows
+        # a jump, which no number of points follows
+        narrow = min(right - left for left, right in parts) < NARROW
         if not wrong or narrow or path.used >= MOST:
             return torch.stack(list(parts.values())).sum(0)
         halves = []

@@ -20,20 +20,27 @@ from .gradients import Baseline, baseline_of
 class PatchOptions:
     """The options of occlusion."""
 
-    patch: int | None = None  # edge of the window in pixels, or tokens; None: an eighth of an image, one token
-    stride: int | None = None  # pixels or tokens between windows; None: half of the window, one token
+    # edge of the window in pixels, or tokens; None: an eighth of an image, one token
+    patch: int | None = None
+    # pixels or tokens between windows; None: half of the window, one token
+    stride: int | None = None
     baseline: Baseline | None = None  # what takes the place of the input; None: zero
 
     def __post_init__(self) -> None:
         at_least(self, 1, "patch", "stride")
 
 
-def occlusion(subject: Subject, target: Target, options: PatchOptions, done: Done | None) -> Attribution:
+def occlusion(
+    subject: Subject, target: Target, options: PatchOptions, done: Done | None
+) -> Attribution:
     """The loss of score where a window is replaced by the baseline, averaged over the windows that cover a place.
 
     Windows are cut at the right and lower edge, so that every place is covered.
     """
-    x, empty = subject.x, baseline_of(subject, "zero" if options.baseline is None else options.baseline)
+    x, empty = (
+        subject.x,
+        baseline_of(subject, "zero" if options.baseline is None else options.baseline),
+    )
     image = subject.kind == "image"
     size = tuple(x.shape[-2:]) if image else (x.shape[1],)
     patch = options.patch or (max(1, min(size) // 8) if image else 1)
@@ -42,7 +49,9 @@ def occlusion(subject: Subject, target: Target, options: PatchOptions, done: Don
         raise InputError(
             f"patch={patch}, stride={stride}: expected a window of at most {min(size)}, and no larger stride than it"
         )
-    corners = torch.cartesian_prod(*(torch.arange(-(-(n - patch) // stride) + 1) * stride for n in size))
+    corners = torch.cartesian_prod(
+        *(torch.arange(-(-(n - patch) // stride) + 1) * stride for n in size)
+    )
     corners = corners.reshape(len(corners), len(size))
     losses, covered = x.new_zeros(size), x.new_zeros(size)
     with torch.no_grad():
@@ -65,5 +74,7 @@ def _windows(corners: Tensor, patch: int, size: tuple[int, ...]) -> Bool[Tensor,
     for axis, length in enumerate(size):
         at, low = torch.arange(length), corners[:, axis, None]
         along = (at >= low) & (at < low + patch)  # (n, length)
-        inside &= along.reshape(len(corners), *(length if i == axis else 1 for i in range(len(size))))
+        inside &= along.reshape(
+            len(corners), *(length if i == axis else 1 for i in range(len(size)))
+        )
     return inside

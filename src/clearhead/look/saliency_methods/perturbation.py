@@ -41,37 +41,54 @@ class PerturbationCurves(draw.Drawn):
 
     target: str  # the name of the class or token
     share: Float[Tensor, "n"]  # of the places that are deleted or inserted
-    deletion: dict[str, Float[Tensor, "n"]]  # its probability while places are deleted, by the name of a map
+    # its probability while places are deleted, by the name of a map
+    deletion: dict[str, Float[Tensor, "n"]]
     insertion: dict[str, Float[Tensor, "n"]]  # the same while they are inserted
 
     @property
     def deletion_area(self) -> dict[str, float]:
         """The area under each deletion curve: the smaller, the better."""
-        return {name: float(torch.trapezoid(curve, self.share)) for name, curve in self.deletion.items()}
+        return {
+            name: float(torch.trapezoid(curve, self.share)) for name, curve in self.deletion.items()
+        }
 
     @property
     def insertion_area(self) -> dict[str, float]:
         """The area under each insertion curve: the larger, the better."""
-        return {name: float(torch.trapezoid(curve, self.share)) for name, curve in self.insertion.items()}
+        return {
+            name: float(torch.trapezoid(curve, self.share))
+            for name, curve in self.insertion.items()
+        }
 
     def figure(self) -> Figure:
         """Draw the deletion and the insertion curves; the legend has the areas under both."""
         deleted, inserted = self.deletion_area, self.insertion_area
-        titles = {name: f"{name} ({deleted[name]:.2f}, {inserted[name]:.2f})" for name in self.deletion}
+        titles = {
+            name: f"{name} ({deleted[name]:.2f}, {inserted[name]:.2f})" for name in self.deletion
+        }
         plots = {
-            kind: {titles[name]: (self.share.numpy(), curve.numpy()) for name, curve in curves.items()}
+            kind: {
+                titles[name]: (self.share.numpy(), curve.numpy()) for name, curve in curves.items()
+            }
             for kind, curves in (("deletion", self.deletion), ("insertion", self.insertion))
         }
-        return draw.panels(plots, xlabel="share of places", ylabel=f"probability of {self.target.strip()}", zero=True)
+        return draw.panels(
+            plots,
+            xlabel="share of places",
+            ylabel=f"probability of {self.target.strip()}",
+            zero=True,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "target": self.target, "share": self.share.tolist(),
+            "target": self.target,
+            "share": self.share.tolist(),
             "deletion": {name: curve.tolist() for name, curve in self.deletion.items()},
             "insertion": {name: curve.tolist() for name, curve in self.insertion.items()},
-            "deletion_area": self.deletion_area, "insertion_area": self.insertion_area,
-        }  # fmt: skip
+            "deletion_area": self.deletion_area,
+            "insertion_area": self.insertion_area,
+        }
 
 
 def perturbation_curves(
@@ -112,7 +129,9 @@ def perturbation_curves(
         raise InputError(f"steps={steps}: expected 1 or more")
     chosen = {(one.index, one.at) for one in maps.values()}
     if len(chosen) > 1:
-        raise InputError(f"maps of several targets, {', '.join(sorted(one.target for one in maps.values()))}")
+        raise InputError(
+            f"maps of several targets, {', '.join(sorted(one.target for one in maps.values()))}"
+        )
     ((index, at),) = chosen
     if target is None and index is None:
         raise InputError("these maps are of a function of the logits: expected target=the function")
@@ -120,26 +139,39 @@ def perturbation_curves(
     size = tuple(about.x.shape[-2:]) if about.kind == "image" else (about.x.shape[1],)
     for name, one in maps.items():
         if tuple(one.values.shape) != size:
-            raise InputError(f"the map {name!r} has shape {tuple(one.values.shape)}: the input has {size}")
+            raise InputError(
+                f"the map {name!r} has shape {tuple(one.values.shape)}: the input has {size}"
+            )
     with torch.no_grad():
-        goal = choose_target(index if target is None else target, about.logits(about.x), about.names, about.name)
+        goal = choose_target(
+            index if target is None else target, about.logits(about.x), about.names, about.name
+        )
         places = about.x[0, 0].numel() if about.kind == "image" else size[0]
         counts = torch.linspace(0, places, min(steps, places) + 1).round().long()
-        start = baseline_of(about, ("blur" if about.kind == "image" else "zero") if empty is None else empty)
+        start = baseline_of(
+            about, ("blur" if about.kind == "image" else "zero") if empty is None else empty
+        )
         removed = baseline_of(about, deleted)
         rows = 2 * len(maps) * len(counts)
         curves: dict[str, list[Tensor]] = {}
         for name, one in maps.items():
             order = one.values.flatten().argsort(descending=True, stable=True)
-            rank = torch.empty_like(order).scatter_(0, order, torch.arange(places)).reshape(size).to(about.x.device)
+            rank = (
+                torch.empty_like(order)
+                .scatter_(0, order, torch.arange(places))
+                .reshape(size)
+                .to(about.x.device)
+            )
             curves[name] = [
                 _curve(about, goal, rank, counts, before, after, done, rows)
                 for before, after in ((about.x, removed), (start, about.x))
             ]
     return PerturbationCurves(
-        target=goal.name, share=counts / places, deletion={name: both[0] for name, both in curves.items()},
+        target=goal.name,
+        share=counts / places,
+        deletion={name: both[0] for name, both in curves.items()},
         insertion={name: both[1] for name, both in curves.items()},
-    )  # fmt: skip
+    )
 
 
 def _curve(
@@ -158,7 +190,9 @@ def _curve(
         changed = rank < some.to(rank.device).reshape(-1, *[1] * rank.ndim)
         changed = changed[:, None] if about.kind == "image" else changed[:, :, None]
         logits = about.logits(torch.where(changed, after, before)).double()
-        found.append(goal.score(logits) if goal.index is None else logits.softmax(-1)[:, goal.index])
+        found.append(
+            goal.score(logits) if goal.index is None else logits.softmax(-1)[:, goal.index]
+        )
         if done is not None:
             done(len(some), rows)
     return torch.cat(found).cpu().float()

@@ -17,7 +17,16 @@ from ..capture.addresses import Tree, matching
 from ..capture.tape import Tape
 from ..capture.watch import watch
 from ..maps.attention_map import AttentionMap
-from ..maps.rollout import Fusion, left_out, named_maps, relevance, rollout, say_left_out, square_maps, weights_of
+from ..maps.rollout import (
+    Fusion,
+    left_out,
+    named_maps,
+    relevance,
+    rollout,
+    say_left_out,
+    square_maps,
+    weights_of,
+)
 from ..targets import Target
 from .attributions import Attribution, Done, enlarged, layer_gradient
 from .embedded import Subject, differentiable
@@ -36,9 +45,15 @@ class RelevanceOptions:
     """The gradient-weighted rollout has no options."""
 
 
-def attention_rollout(subject: Subject, target: Target, options: RolloutOptions, __: Done | None) -> Attribution:
+def attention_rollout(
+    subject: Subject, target: Target, options: RolloutOptions, __: Done | None
+) -> Attribution:
     """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
-    with torch.no_grad(), record_layout(subject.model) as layout, _watched(subject, grad=False) as tape:
+    with (
+        torch.no_grad(),
+        record_layout(subject.model) as layout,
+        _watched(subject, grad=False) as tape,
+    ):
         subject.logits(subject.x)
     layers = _maps(subject, tape)
     matrix = rollout(list(layers.values()), residual=options.residual, fusion=options.fusion)[0]
@@ -47,7 +62,7 @@ def attention_rollout(subject: Subject, target: Target, options: RolloutOptions,
 
 def gradient_weighted_rollout(
     subject: Subject, target: Target, _: RelevanceOptions, __: Done | None
-) -> Attribution:  # fmt: skip
+) -> Attribution:
     """Attention maps weighted by their gradients, accumulated over the layers (Chefer et al. 2021)."""
     with differentiable(subject.model), record_layout(subject.model) as layout:
         x = subject.x.detach().clone().requires_grad_()
@@ -56,7 +71,9 @@ def gradient_weighted_rollout(
         layers = _maps(subject, tape)
         weights = [weights_of(layer) for layer in layers.values()]
         slopes = torch.autograd.grad(score, weights, allow_unused=True)
-    known = [(w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)]
+    known = [
+        (w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)
+    ]
     return _placed(subject, target, layout, relevance(known)[0], layers)
 
 
@@ -67,7 +84,8 @@ def _watched(subject: Subject, *, grad: bool) -> Iterator[Tape]:
     if not matching("**.weights", tree.known | tree.possible):
         raise _unfit(subject)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "no attention call", Notice)  # the error that follows says it
+        # the error that follows says it
+        warnings.filterwarnings("ignore", "no attention call", Notice)
         with watch(subject.model, "**.weights", grad=grad) as tape:
             yield tape
 
@@ -103,18 +121,21 @@ def _maps(subject: Subject, tape: Tape) -> dict[str, AttentionMap]:
 def _unfit(subject: Subject) -> InputError:
     return InputError(
         f"no self-attention was seen in this {subject.name}: rollout does not fit; gradient, input-gradient, "
-        "smoothgrad, integrated, occlusion" + (" and grad-cam do" if subject.kind == "image" else " do")
+        "smoothgrad, integrated, occlusion"
+        + (" and grad-cam do" if subject.kind == "image" else " do")
     )
 
 
 def _placed(
     subject: Subject, target: Target, layout: Layout, matrix: Tensor, maps: Iterable[str]
-) -> Attribution:  # fmt: skip
+) -> Attribution:
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
     tokens = len(matrix)
     axes = layout.places(tokens) if subject.kind == "image" else None
     if subject.kind == "text" and len(subject.tokens or []) != tokens:
-        raise InputError(f"this {subject.name} reads several texts: rollout follows one stack of self-attention")
+        raise InputError(
+            f"this {subject.name} reads several texts: rollout follows one stack of self-attention"
+        )
     if subject.kind == "image" and axes is None:
         raise InputError(
             f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
@@ -137,5 +158,7 @@ def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool
     _, slope = layer_gradient(subject, target, blocks[-1])
     read = slope[0].abs().sum(-1) > 0
     if not read.any():
-        raise InputError(f"the answer of this {subject.name} does not depend on its last layer: rollout does not fit")
+        raise InputError(
+            f"the answer of this {subject.name} does not depend on its last layer: rollout does not fit"
+        )
     return read

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DARKER = "important, the darker the more"  # the legend of values without a sign
-Region = Any  # of an image a box (left, top, right, bottom) or booleans (height, width); of a text numbers of tokens
+# of an image a box (left, top, right, bottom) or booleans (height, width); of a text numbers of
+# tokens
+Region = Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,14 +62,20 @@ class Method:
 
 SALIENCY_METHODS = {  # how saliency can be computed, by its name
     "gradient": Method(name="gradient", compute=gradient, options=GradientOptions),
-    "input-gradient": Method(name="input x gradient", compute=input_gradient, options=GradientOptions, signed=True),
+    "input-gradient": Method(
+        name="input x gradient", compute=input_gradient, options=GradientOptions, signed=True
+    ),
     "smoothgrad": Method(name="SmoothGrad", compute=smooth_gradient, options=NoiseOptions),
-    "integrated": Method(name="integrated gradients", compute=integrated_gradients, options=PathOptions, signed=True),
+    "integrated": Method(
+        name="integrated gradients", compute=integrated_gradients, options=PathOptions, signed=True
+    ),
     "grad-cam": Method(name="Grad-CAM", compute=grad_cam, options=LayerOptions, kinds=("image",)),
     "occlusion": Method(name="occlusion", compute=occlusion, options=PatchOptions, signed=True),
     "rollout": Method(name="attention rollout", compute=attention_rollout, options=RolloutOptions),
     "gradient-rollout": Method(
-        name="gradient-weighted rollout", compute=gradient_weighted_rollout, options=RelevanceOptions
+        name="gradient-weighted rollout",
+        compute=gradient_weighted_rollout,
+        options=RelevanceOptions,
     ),
 }
 
@@ -91,13 +99,18 @@ class Saliency(draw.Drawn):
     index: int | None  # its number among the model's outputs; None: a function of the logits
     score: float  # its logit
     probability: float | None  # the softmax of its logit; None for a function
-    whole: Tensor  # before reduction: (c, height, width) or (t, d), (y, x) of a layer's grid, or (t, t) of a rollout
+    # before reduction: (c, height, width) or (t, d), (y, x) of a layer's grid, or (t, t) of a
+    # rollout
+    whole: Tensor
     tokens: list[str] | None = None  # the text of each token; None: an image
-    at: int | None = None  # the token whose prediction is explained, if there are logits for every token
+    # the token whose prediction is explained, if there are logits for every token
+    at: int | None = None
     layer: str | None = None  # grad-cam: the layer
     layers: list[str] | None = None  # rollout: the layers whose attention was multiplied
-    completeness: float | None = None  # integrated: the sum of all values - the change of the score from the baseline
-    complete: bool = True  # whether that is at most a tenth of the change; other values are not drawn
+    # integrated: the sum of all values - the change of the score from the baseline
+    completeness: float | None = None
+    # whether that is at most a tenth of the change; other values are not drawn
+    complete: bool = True
     picture: np.ndarray | None = None  # (height, width, 3) uint8, the image as the model saw it
 
     def __repr__(self) -> str:
@@ -138,7 +151,9 @@ class Saliency(draw.Drawn):
         above, below = (f"for {answer}", f"against {answer}") if self.signed else (DARKER, "")
         values = self.values.numpy()
         if self.tokens is not None:
-            return draw.coloured_tokens(self.tokens, values, title=self.title, above=above, below=below)
+            return draw.coloured_tokens(
+                self.tokens, values, title=self.title, above=above, below=below
+            )
         return draw.signed_overlay(values, self.picture, title=self.title, above=above, below=below)
 
     @property
@@ -150,11 +165,19 @@ class Saliency(draw.Drawn):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "method": self.method, "target": self.target, "index": self.index, "score": self.score,
-            "probability": self.probability, "signed": self.signed, "tokens": self.tokens, "at": self.at,
-            "layer": self.layer, "layers": self.layers, "completeness": self.completeness,
+            "method": self.method,
+            "target": self.target,
+            "index": self.index,
+            "score": self.score,
+            "probability": self.probability,
+            "signed": self.signed,
+            "tokens": self.tokens,
+            "at": self.at,
+            "layer": self.layer,
+            "layers": self.layers,
+            "completeness": self.completeness,
             "values": self.values.tolist(),
-        }  # fmt: skip
+        }
 
 
 def saliency(
@@ -233,7 +256,9 @@ def saliency(
     options = _options(name, given_options)
     about = subject(model, given, tokenizer=tokenizer, at=at)
     if about.kind not in chosen.kinds:
-        fitting = ", ".join(name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds)
+        fitting = ", ".join(
+            name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds
+        )
         raise InputError(f"method={method!r} is not for a text: expected one of {fitting}")
     with torch.no_grad():
         goal = choose_target(target, about.logits(about.x), about.names, about.name)
@@ -242,17 +267,32 @@ def saliency(
     else:
         found = chosen.compute(about, goal, options, done)
     return Saliency(
-        values=_plain(found.values), whole=_plain(found.whole), method=name, signed=chosen.signed, target=goal.name,
-        index=goal.index, score=goal.value, probability=goal.probability, tokens=about.tokens, at=about.at,
-        layer=found.layer, layers=found.layers, completeness=found.completeness, complete=found.complete,
+        values=_plain(found.values),
+        whole=_plain(found.whole),
+        method=name,
+        signed=chosen.signed,
+        target=goal.name,
+        index=goal.index,
+        score=goal.value,
+        probability=goal.probability,
+        tokens=about.tokens,
+        at=about.at,
+        layer=found.layer,
+        layers=found.layers,
+        completeness=found.completeness,
+        complete=found.complete,
         picture=seen(about),
-    )  # fmt: skip
+    )
 
 
-def _default(about: Subject, goal: Target, options: PathOptions, done: Done | None) -> tuple[str, Attribution]:
+def _default(
+    about: Subject, goal: Target, options: PathOptions, done: Done | None
+) -> tuple[str, Attribution]:
     """Integrated gradients, or occlusion where they do not add up after a first attempt; the method and its result."""
     try:
-        return "integrated", integrated_gradients(about, goal, replace(options, refined=False), done)
+        return "integrated", integrated_gradients(
+            about, goal, replace(options, refined=False), done
+        )
     except IncompleteError as problem:
         warnings.warn(
             f"{str(problem).partition(', even with')[0]}; this is occlusion instead, and method='integrated' takes "
@@ -271,9 +311,15 @@ def _options(method: str, given: dict[str, Any]) -> Any:
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen:
         if name not in own:
-            others = ", ".join(m for m, o in SALIENCY_METHODS.items() if name in [f.name for f in fields(o.options)])
+            others = ", ".join(
+                m
+                for m, o in SALIENCY_METHODS.items()
+                if name in [f.name for f in fields(o.options)]
+            )
             expected = ", ".join(own) or "none"
-            raise InputError(f"{name} is an option of {others}: of method={method!r} expected {expected}")
+            raise InputError(
+                f"{name} is an option of {others}: of method={method!r} expected {expected}"
+            )
     return kind(**chosen)
 
 
@@ -292,7 +338,9 @@ def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
     mask = torch.as_tensor(np.asarray(region))
     if mask.dtype == torch.bool:
         if tuple(mask.shape) != shape:
-            raise InputError(f"a region of shape {tuple(mask.shape)}: expected booleans of shape {shape}")
+            raise InputError(
+                f"a region of shape {tuple(mask.shape)}: expected booleans of shape {shape}"
+            )
         return mask
     if mask.is_floating_point() or mask.ndim != 1:
         raise InputError(f"region={region!r}: expected whole numbers, or booleans of shape {shape}")

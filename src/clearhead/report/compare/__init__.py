@@ -56,12 +56,17 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "names": list(self.names), "data": self.data, "inputs": self.inputs, "left_out": self.left_out,
+            "names": list(self.names),
+            "data": self.data,
+            "inputs": self.inputs,
+            "left_out": self.left_out,
             "sections": {name: one.numbers for name, one in self.sections.items() if one.numbers},
-        }  # fmt: skip
+        }
 
     def __rich__(self) -> Group:
-        parts: list[Any] = [f"{self.names[0]} and {self.names[1]}, {self.inputs} inputs: {self.data}"]
+        parts: list[Any] = [
+            f"{self.names[0]} and {self.names[1]}, {self.inputs} inputs: {self.data}"
+        ]
         for name, one in self.sections.items():
             parts.append(f"\n{SECTIONS[name].title}" + (f". {one.text}" if one.text else ""))
             if one.table:
@@ -75,7 +80,9 @@ class Comparison:
 
     def _reasons(self) -> list[str]:
         """A line for each section that was left out: its title, and why."""
-        return [f"{SECTIONS[name].title}: {why.rstrip('.')}." for name, why in self.left_out.items()]
+        return [
+            f"{SECTIONS[name].title}: {why.rstrip('.')}." for name, why in self.left_out.items()
+        ]
 
     def html(self) -> str:
         """The report as one page, with the pictures inside."""
@@ -84,10 +91,14 @@ class Comparison:
             title = html.escape(SECTIONS[name].title)
             body += [f"<h2>{title}</h2>", f"<p>{html.escape(one.text)}</p>" if one.text else ""]
             if one.table:
-                head, *lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in one.table)
+                head, *lines = (
+                    "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in one.table
+                )
                 lines = [head.replace("td>", "th>"), *lines]
                 body.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
-            pictures = "\n".join(picture(figure, caption) for caption, figure in one.figures.items())
+            pictures = "\n".join(
+                picture(figure, caption) for caption, figure in one.figures.items()
+            )
             body.append(f'<div class="row">{pictures}</div>')
         if self.left_out:
             lines = [f"<li>{html.escape(reason)}</li>" for reason in self._reasons()]
@@ -106,7 +117,11 @@ class Comparison:
         target = Path(path)
         check_report(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = self.html() if target.suffix.lower() == ".html" else json.dumps(self.to_dict(), allow_nan=False)
+        text = (
+            self.html()
+            if target.suffix.lower() == ".html"
+            else json.dumps(self.to_dict(), allow_nan=False)
+        )
         atomic_write(target, text.encode())
         return target
 
@@ -155,7 +170,11 @@ def compare(
     if unknown:
         raise InputError(f"sections={sections}: expected some of {', '.join(SECTIONS)}")
     found = read_inputs(first, second, data, inputs, root)
-    pair = Pair(models=dict(zip(names, (first, second), strict=True)), inputs=found, images=first.reads == "images")
+    pair = Pair(
+        models=dict(zip(names, (first, second), strict=True)),
+        inputs=found,
+        images=first.reads == "images",
+    )
     chosen = list(SECTIONS) if sections is None else sections
     measured, left_out = dict[str, Section](), dict[str, str]()
     for name in chosen:
@@ -165,7 +184,9 @@ def compare(
             left_out[name] = str(problem)
         if done is not None:
             done(1, len(chosen))
-    return Comparison(names=names, data=found.name, inputs=len(found.items), sections=measured, left_out=left_out)
+    return Comparison(
+        names=names, data=found.name, inputs=len(found.items), sections=measured, left_out=left_out
+    )
 
 
 def check_report(path: Path) -> None:

@@ -42,16 +42,21 @@ def similarity(pair: Pair) -> Section:
     for (first, second), (matrix, rows, columns) in grids.items():
         caption = f"CKA within {first}" if first == second else f"CKA of {first} and {second}"
         figures[caption] = draw.similarity(
-            matrix, rows=_short(rows), columns=_short(columns), ylabel=f"layer of {first}",
-            xlabel=f"layer of {second}", title=f"{caption}, {found.inputs} inputs",
-        )  # fmt: skip
+            matrix,
+            rows=_short(rows),
+            columns=_short(columns),
+            ylabel=f"layer of {first}",
+            xlabel=f"layer of {second}",
+            title=f"{caption}, {found.inputs} inputs",
+        )
     best = found.columns[int(found.matrix[-1].argmax())]
     return Section(
-        figures=figures, numbers=found.to_dict(),
+        figures=figures,
+        numbers=found.to_dict(),
         text="CKA says how far two layers agree on which inputs are alike: 1 is full agreement, up to rotation and "
         f"scale, and 0 is none (Kornblith et al. 2019). The last layer of {a} is most similar to {best} of {b}."
         + _caution(found),
-    )  # fmt: skip
+    )
 
 
 def _caution(found: Similarity) -> str:
@@ -80,7 +85,8 @@ IMAGE_DISTANCE = (
     "(Dosovitskiy et al. 2021, Fig. 11)."
 )
 TEXT_DISTANCE = "The mean distance in tokens between a token and those that it attends to, in the self-attention of {}."
-ATTENTION = {"pairs": "the encoder"}  # by what a model reads: where the distance is measured, if not everywhere
+# by what a model reads: where the distance is measured, if not everywhere
+ATTENTION = {"pairs": "the encoder"}
 
 
 def distance(pair: Pair) -> Section:
@@ -92,21 +98,36 @@ def distance(pair: Pair) -> Section:
         heads = (_patch_distances if pair.images else _token_distances)(bundle, pair.few)
         depth, numbers[name] = np.linspace(0, 1, len(heads)), heads.tolist()
         plots[name] = {
-            "farthest head": (depth, heads.max(1)), "mean of all heads": (depth, heads.mean(1)),
+            "farthest head": (depth, heads.max(1)),
+            "mean of all heads": (depth, heads.mean(1)),
             "nearest head": (depth, heads.min(1)),
-        }  # fmt: skip
-    unit, title, width = "share of the image's side" if pair.images else "tokens", "Attention distance", 2.6
+        }
+    unit, title, width = (
+        "share of the image's side" if pair.images else "tokens",
+        "Attention distance",
+        2.6,
+    )
     if len(plots) == 1:
-        plots, title, width = {f"{title} of {name}": lines for name, lines in plots.items()}, "", 5.0
+        plots, title, width = (
+            {f"{title} of {name}": lines for name, lines in plots.items()},
+            "",
+            5.0,
+        )
     plot = draw.panels(
-        plots, xlabel="relative depth", ylabel=[unit, ""][: len(plots)], title=title, zero=True, shared=True,
+        plots,
+        xlabel="relative depth",
+        ylabel=[unit, ""][: len(plots)],
+        title=title,
+        zero=True,
+        shared=True,
         width=width,
-    )  # fmt: skip
+    )
     where = ATTENTION.get(next(iter(models.values())).reads, "each layer")
     return Section(
-        figures={"attention distance": plot}, numbers=numbers,
+        figures={"attention distance": plot},
+        numbers=numbers,
         text=(IMAGE_DISTANCE if pair.images else TEXT_DISTANCE.format(where)) + missing,
-    )  # fmt: skip
+    )
 
 
 def _distances(bundle: Bundle) -> str:
@@ -134,7 +155,9 @@ def _patch_distances(bundle: Bundle, images: list[Any]) -> Float[np.ndarray, "l 
         for name in tape:
             x, axes = tape[name], layout.places(tape[name].shape[2])
             if axes is not None and axes.grid is not None:
-                distances = x.distance(grid=axes.grid, special=axes.special)[0][:, axes.special :].nanmean(-1)
+                distances = x.distance(grid=axes.grid, special=axes.special)[0][
+                    :, axes.special :
+                ].nanmean(-1)
                 every.append(distances.double().cpu() / max(axes.grid))
         if not every:
             raise UnfitError(f"the attention of this {bundle.name} is not over patches")
@@ -160,21 +183,28 @@ def fields(pair: Pair) -> Section:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)
         found: dict[str, Fields] = {
-            name: receptive_fields(bundle, pair.few, theoretical=False) for name, bundle in pair.models.items()
+            name: receptive_fields(bundle, pair.few, theoretical=False)
+            for name, bundle in pair.models.items()
         }
     share = {name: one.sides() / max(one.maps.shape[1:]) for name, one in found.items()}
     lines = {name: (np.linspace(0, 1, len(x)), x) for name, x in share.items()}
-    figures = {"size by depth": draw.curves(
-        lines, xlabel="relative depth", ylabel="share of the image's side",
-        title="Square that holds 90 % of the gradient", zero=True,
-    )}  # fmt: skip
+    figures = {
+        "size by depth": draw.curves(
+            lines,
+            xlabel="relative depth",
+            ylabel="share of the image's side",
+            title="Square that holds 90 % of the gradient",
+            zero=True,
+        )
+    }
     figures |= {f"receptive fields of {name}": _some_maps(one, name) for name, one in found.items()}
     return Section(
-        figures=figures, numbers={name: x.tolist() for name, x in share.items()},
+        figures=figures,
+        numbers={name: x.tolist() for name, x in share.items()},
         text="What the centre unit of each layer depends on: the mean absolute gradient of the unit over pixels. The "
         "maps show its square root, each with a scale of its own, because a strong centre would hide a wide and faint "
         "field; the orange square holds 90 % of the gradient.",
-    )  # fmt: skip
+    )
 
 
 def _some_maps(found: Fields, name: str) -> Figure:
@@ -193,20 +223,28 @@ def lens(pair: Pair) -> Section:
         numbers[name] = torch.stack(every).mean(0).tolist()
     lines = {name: (np.linspace(0, 1, len(x)), np.array(x)) for name, x in numbers.items()}
     plot = draw.curves(
-        lines, xlabel="relative depth", ylabel="nats", zero=True,
+        lines,
+        xlabel="relative depth",
+        ylabel="nats",
+        zero=True,
         title=f"KL to the model's own answer: {' and '.join(lines)}",
-    )  # fmt: skip
+    )
     return Section(
-        figures={"divergence by depth": plot}, numbers=numbers,
+        figures={"divergence by depth": plot},
+        numbers=numbers,
         text="The output of each layer is read as an answer; the curve shows how far it is from the answer of the last "
         "layer, where it is 0 by definition." + missing,
-    )  # fmt: skip
+    )
 
 
 def _several_layers(bundle: Bundle) -> str | None:
     """The part of the model that answers has two layers or more."""
     lists = layer_lists(bundle.model)
-    depths = [len(layers) for path, layers in lists.items() if bundle.reads != "pairs" or path.startswith("decoder")]
+    depths = [
+        len(layers)
+        for path, layers in lists.items()
+        if bundle.reads != "pairs" or path.startswith("decoder")
+    ]
     return None if max(depths, default=0) > 1 else "it has no second layer before its answer"
 
 

@@ -14,12 +14,15 @@ def colours(pair: Pair) -> Section:
     """Principal components of patches as colours."""
     pair.need_images()
     every = [pair.inputs.items[i] for i in pair.shown]
-    figures = {f"features of {name}": patch_colours(one, every).figure() for name, one in pair.models.items()}
+    figures = {
+        f"features of {name}": patch_colours(one, every).figure()
+        for name, one in pair.models.items()
+    }
     return Section(
         figures=figures,
         text="Red, green and blue are the first three principal components of the last layer's features; equal colours "
         "are equal features (Oquab et al. 2024).",
-    )  # fmt: skip
+    )
 
 
 def salience(pair: Pair) -> Section:
@@ -30,11 +33,17 @@ def salience(pair: Pair) -> Section:
     asked = {name: questions(bundle, items) for name, bundle in models.items()}
     figures: dict[str, Any] = {}
     for place, number in enumerate(chosen):
-        for name, bundle in models.items() if all(one[place] is not None for one in asked.values()) else ():
-            found = saliency(bundle, asked[name][place], method="gradient" if pair.images else "input-gradient")
+        for name, bundle in (
+            models.items() if all(one[place] is not None for one in asked.values()) else ()
+        ):
+            found = saliency(
+                bundle, asked[name][place], method="gradient" if pair.images else "input-gradient"
+            )
             share = "" if found.probability is None else f", {found.probability:.0%}"
             subject = pair.inputs.subjects[number] if pair.inputs.subjects else ""
-            which = f"{'image' if pair.images else 'text'} {place}" + (f" ({subject})" if subject else "")
+            which = f"{'image' if pair.images else 'text'} {place}" + (
+                f" ({subject})" if subject else ""
+            )
             figures[f"{which}, {name}: {found.target.strip()}{share}"] = found.figure()
     if not figures:
         raise UnfitError(ONE_WORD)
@@ -43,12 +52,14 @@ def salience(pair: Pair) -> Section:
     said = {"Each model": next(iter(words.values()))} if same else words
     asked_words = "".join(f" {name} {what}." for name, what in said.items())
     return Section(
-        figures=figures, text=(IMAGES + _strangers(pair) if pair.images else TEXTS + asked_words) + missing,
-    )  # fmt: skip
+        figures=figures,
+        text=(IMAGES + _strangers(pair) if pair.images else TEXTS + asked_words) + missing,
+    )
 
 
 IMAGES = (
-    "Which pixels the likeliest class depends on, by its gradient. The captions have the class and its probability."
+    "Which pixels the likeliest class depends on, by its gradient. "
+    "The captions have the class and its probability."
 )
 TEXTS = (
     "Which tokens the likeliest answer depends on, by gradient times input: blue speaks for it, orange against it. The "
@@ -58,7 +69,9 @@ TEXTS = (
 
 def _strangers(pair: Pair) -> str:
     """Sentences about images that are drawn and whose class a model does not have."""
-    names = dict.fromkeys(pair.inputs.subjects[i] for i in pair.shown) if pair.inputs.subjects else {}
+    names = (
+        dict.fromkeys(pair.inputs.subjects[i] for i in pair.shown) if pair.inputs.subjects else {}
+    )
     text = ""
     for model, bundle in pair.models.items():
         known = {label.lower() for label in bundle.labels or ()}

@@ -29,7 +29,8 @@ class Inputs:
     name: str  # where they are from, in words
     items: Sequence[Any]  # images, texts, or pairs of texts
     labels: list[str] | None = None  # the class of each
-    subjects: Sequence[str] = ()  # what each image shows, in a word, "" if unknown; empty if nothing is known
+    # what each image shows, in a word, "" if unknown; empty if nothing is known
+    subjects: Sequence[str] = ()
 
 
 def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path | None) -> Inputs:
@@ -43,14 +44,18 @@ def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path 
         root: Folder in which data files are looked for first.
     """
     if a.reads != b.reads:
-        raise InputError(f"{title_of(a)} reads {a.reads} and {title_of(b)} {b.reads}: expected the same kind of input")
+        raise InputError(
+            f"{title_of(a)} reads {a.reads} and {title_of(b)} {b.reads}: expected the same kind of input"
+        )
     if a.reads not in READERS:
         raise InputError(
             f"models that read {a.reads}, such as captioners, are not compared: expected two models of images, two of "
             "texts, or two translators"
         )
     found = READERS[a.reads](a, b, data, root)
-    chosen = np.unique(np.linspace(0, len(found.items) - 1, min(most, len(found.items))).round().astype(int))
+    chosen = np.unique(
+        np.linspace(0, len(found.items) - 1, min(most, len(found.items))).round().astype(int)
+    )
     labels = None if found.labels is None else [found.labels[i] for i in chosen]
     items = [found.items[i] for i in chosen]
     if len(items) < LEAST:
@@ -63,17 +68,23 @@ def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None
     if data is None:
         names = [name.replace("-", " ") for name in example_images()]
         return Inputs(
-            name="images that ship, with crops of each", items=example_crops(),
-            subjects=[name if i == 0 else "" for name in names for i in range(CROPS)],  # a crop may show less
-        )  # fmt: skip
+            name="images that ship, with crops of each",
+            items=example_crops(),
+            # a crop may show less
+            subjects=[name if i == 0 else "" for name in names for i in range(CROPS)],
+        )
     if data not in IMAGE_SETS:
         path = locate(data, root)
         loose = loose_images(path)
         if loose:
-            return Inputs(name=str(data), items=_Lazy(lambda i: read_image(str(path), loose[i]), len(loose)))
+            return Inputs(
+                name=str(data), items=_Lazy(lambda i: read_image(str(path), loose[i]), len(loose))
+            )
     images = held_out_images(bundle, data, ClassOptions(), root)
     labels = list(images.labels)
-    return Inputs(name=str(data), items=_Lazy(images.opened, len(labels)), labels=labels, subjects=labels)
+    return Inputs(
+        name=str(data), items=_Lazy(images.opened, len(labels)), labels=labels, subjects=labels
+    )
 
 
 class _Lazy(Sequence[Any]):
@@ -104,7 +115,9 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
             "is an input of both; expected two translators between the same languages"
         )
     if data is not None:
-        lines = [line.split("\t") for line in as_lines(read_text(locate(data, root))) if line.strip()]
+        lines = [
+            line.split("\t") for line in as_lines(read_text(locate(data, root))) if line.strip()
+        ]
         items: list[Any] = [(line[0], line[1]) if len(line) > 1 else line[0] for line in lines]
         return Inputs(name=str(data), items=items)
     name, texts = _sources(bundle, first or second)
@@ -112,7 +125,7 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
     return Inputs(
         name=f"{name}, with translations by {title_of(bundle)}",
         items=[(text, one.text) for text, one in zip(texts, found, strict=True)],
-    )  # fmt: skip
+    )
 
 
 def _languages(bundle: Bundle) -> tuple[str, str] | None:
@@ -135,8 +148,10 @@ def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, li
 
 
 READERS: dict[str, Callable[[Bundle, Bundle, Place | None, Path | None], Inputs]] = {
-    "images": _images, "tokens": _texts, "pairs": _pairs,
-}  # fmt: skip
+    "images": _images,
+    "tokens": _texts,
+    "pairs": _pairs,
+}
 
 
 def title_of(bundle: Bundle) -> str:

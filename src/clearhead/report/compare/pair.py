@@ -35,7 +35,9 @@ class Pair:
         known = {label.lower() for one in self.models.values() for label in one.labels or ()}
         every = [i for i, name in enumerate(self.inputs.subjects) if name.lower() in known]
         every = every or list(range(len(self.inputs.items)))
-        return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
+        return [
+            every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))
+        ]
 
     def fitting(self, *conditions: Condition) -> tuple[dict[str, Bundle], str]:
         """The models that meet conditions, and a sentence about the one that does not; raises if neither does."""

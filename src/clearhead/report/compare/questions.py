@@ -77,7 +77,10 @@ class Asked(NamedTuple):
 ASKED = {  # by what a model can do
     "fill": Asked(_with_gap, "fills a gap in the place of the last word"),
     "predict": Asked(_beginning, "predicts the last word from those before it"),
-    "translate": Asked(_half_written, "predicts the last word of the translation from the source and the words before"),
+    "translate": Asked(
+        _half_written,
+        "predicts the last word of the translation from the source and the words before",
+    ),
 }
 
 

@@ -17,8 +17,12 @@ ROUNDS = 7  # of the clock
 
 def sizes(pair: Pair) -> Section:
     """Parameters, and bytes in memory."""
-    count = {name: sum(p.numel() for p in one.model.parameters()) for name, one in pair.models.items()}
-    size = {name: sum(p.nbytes for p in one.model.parameters()) for name, one in pair.models.items()}
+    count = {
+        name: sum(p.numel() for p in one.model.parameters()) for name, one in pair.models.items()
+    }
+    size = {
+        name: sum(p.nbytes for p in one.model.parameters()) for name, one in pair.models.items()
+    }
     rows = [("model", "family", "parameters", "MB in memory")]
     rows += [(n, pair.models[n].name, f"{count[n]:,}", f"{size[n] / 1e6:.1f}") for n in pair.models]
     return Section(numbers={"parameters": count, "bytes": size}, table=rows)
@@ -33,17 +37,25 @@ def accuracy(pair: Pair) -> Section:
     for name, bundle in pair.models.items():
         if "classify" in bundle.can and set(labels) <= set(class_names(bundle)):
             guesses: Any = classify(bundle, pair.inputs.items, top=1)
-            found[name] = float(np.mean([one[0][0] == label for one, label in zip(guesses, labels, strict=True)]))
+            found[name] = float(
+                np.mean([one[0][0] == label for one, label in zip(guesses, labels, strict=True)])
+            )
     if not found:
         raise UnfitError("the labels of the data are classes of neither model")
-    rows = [("model", f"accuracy on {len(labels)} images"), *((n, f"{x:.1%}") for n, x in found.items())]
+    rows = [
+        ("model", f"accuracy on {len(labels)} images"),
+        *((n, f"{x:.1%}") for n, x in found.items()),
+    ]
     return Section(numbers=found, table=rows)
 
 
 @torch.no_grad()
 def speed(pair: Pair) -> Section:
     """Inputs per second of a forward pass, measured in turns."""
-    ready = {name: list(Batches(bundle, pair.few).batches(0, FEW)) for name, bundle in pair.models.items()}
+    ready = {
+        name: list(Batches(bundle, pair.few).batches(0, FEW))
+        for name, bundle in pair.models.items()
+    }
     seconds: dict[str, list[float]] = {name: [] for name in pair.models}
     for turn in range(ROUNDS + 1):
         for name, bundle in pair.models.items():
@@ -59,9 +71,13 @@ def speed(pair: Pair) -> Section:
     rate = {name: len(pair.few) / float(np.median(times)) for name, times in seconds.items()}
     first, second = rate.values()
     return Section(
-        numbers={"inputs_per_second": rate, "ratio": first / second}, text=speed_words(rate, len(pair.few)),
-        table=[("model", "inputs per second"), *((name, _three_digits(x)) for name, x in rate.items())],
-    )  # fmt: skip
+        numbers={"inputs_per_second": rate, "ratio": first / second},
+        text=speed_words(rate, len(pair.few)),
+        table=[
+            ("model", "inputs per second"),
+            *((name, _three_digits(x)) for name, x in rate.items()),
+        ],
+    )
 
 
 def speed_words(rate: dict[str, float], inputs: int) -> str:

@@ -47,7 +47,9 @@ def draw_figure(name: str, out: Path, *, done: Callable[[int, int], None] | None
     """Draw a figure into a file, by the ending of its name; a page of HTML also has its source."""
     chosen = find_figure(name)
     if out.suffix.lower() not in (".png", ".svg", ".pdf", ".html") or out.is_dir():
-        raise InputError(f"{out}: expected the name of a file that ends in .png, .svg, .pdf or .html")
+        raise InputError(
+            f"{out}: expected the name of a file that ends in .png, .svg, .pdf or .html"
+        )
     drawn: Any = chosen.make()
     if done is not None:
         done(1, 1)
@@ -62,5 +64,7 @@ def draw_figure(name: str, out: Path, *, done: Callable[[int, int], None] | None
 def find_figure(name: str) -> PaperFigure:
     """The figure of a name; raises with the names of all."""
     if name not in FIGURES:
-        raise InputError(f"no figure {name!r}: expected one of {', '.join(FIGURES)}{nearest(name, FIGURES)}")
+        raise InputError(
+            f"no figure {name!r}: expected one of {', '.join(FIGURES)}{nearest(name, FIGURES)}"
+        )
     return FIGURES[name]

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ... import draw
-from ...look import attention, attention_view, head_effects, logit_lens, patching, saliency, word_neighbours
+from ...look import (
+    attention,
+    attention_view,
+    head_effects,
+    logit_lens,
+    patching,
+    saliency,
+    word_neighbours,
+)
 from .registry import figure_of, model
 
 if TYPE_CHECKING:
@@ -17,14 +25,23 @@ SENTENCE = "She told me that she was happy."
 @figure_of("translation", "Vaswani et al. 2017: cross-attention of an encoder-decoder Transformer.")
 def translation() -> Figure:
     """Cross-attention of a translation: which source word each target word reads."""
-    found = attention(model("fr-en"), "Je ne sais pas où il habite.", target="I don't know where he lives.")
+    found = attention(
+        model("fr-en"), "Je ne sais pas où il habite.", target="I don't know where he lives."
+    )
     return found.figure(layer=-1)
 
 
-@figure_of("alignment", "Bahdanau et al. 2015, Fig. 3: the alignment that a recurrent translator learns by itself.")
+@figure_of(
+    "alignment",
+    "Bahdanau et al. 2015, Fig. 3: the alignment that a recurrent translator learns by itself.",
+)
 def alignment() -> Figure:
     """Alignment of a recurrent translator with attention."""
-    found = attention(model("en-de-rnn"), "A dog runs across the street.", target="Ein Hund rennt über die Straße.")
+    found = attention(
+        model("en-de-rnn"),
+        "A dog runs across the street.",
+        target="Ein Hund rennt über die Straße.",
+    )
     return found.figure(layer=0)
 
 
@@ -40,7 +57,9 @@ def sinks() -> Figure:
     found = attention(model("everyday"), SENTENCE)
     views = {view: attention_view(found.maps["self"][3], view) for view in ("raw", "without-sink")}
     maps = {name: one.weights[0].mean(0).numpy() for name, one in views.items()}
-    return draw.grids(maps, rows=found.pieces, columns=found.pieces, title="layer 3, mean over heads")
+    return draw.grids(
+        maps, rows=found.pieces, columns=found.pieces, title="layer 3, mean over heads"
+    )
 
 
 @figure_of("head-importance", "Michel et al. 2019: most heads can be removed, and a few cannot.")
@@ -55,14 +74,20 @@ def lens() -> Figure:
     return logit_lens(model("everyday"), "A man is standing in the").figure()
 
 
-@figure_of("patching", "Meng et al. 2022, causal tracing; the exchanged word and the last token carry the difference.")
+@figure_of(
+    "patching",
+    "Meng et al. 2022, causal tracing; the exchanged word and the last token carry the difference.",
+)
 def patched() -> Figure:
     """Activation patching: which layer and position carry the difference between two texts."""
     both = "The children in the garden", "The child in the garden"
     return patching(model("everyday"), *both, target=(" are", " is")).figure()
 
 
-@figure_of("text-saliency", "Sundararajan et al. 2017: integrated gradients, which sum to the change of the logit.")
+@figure_of(
+    "text-saliency",
+    "Sundararajan et al. 2017: integrated gradients, which sum to the change of the logit.",
+)
 def text_saliency() -> Figure:
     """Integrated gradients of the next word of a text."""
     return saliency(model("everyday"), "A man is standing in the", target="street").figure()
@@ -74,5 +99,8 @@ def word_arithmetic() -> Figure:
     found = word_neighbours(model("everyday"), "man - boy + girl", top=6)
     names = [word for word, _ in found]
     return draw.bars(
-        {"cosine": [cosine for _, cosine in found]}, names=names, ylabel="cosine", title="man - boy + girl"
+        {"cosine": [cosine for _, cosine in found]},
+        names=names,
+        ylabel="cosine",
+        title="man - boy + girl",
     )

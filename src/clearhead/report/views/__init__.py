@@ -84,5 +84,7 @@ def find_view(name: str, bundle: Bundle | None = None) -> View:
     if name not in VIEWS:
         known = VIEWS if bundle is None else fitting(bundle)
         fit = "" if bundle is None else f" that fits this {bundle.name}"
-        raise InputError(f"no view {name!r}: expected one{fit}: {', '.join(known)}{nearest(name, VIEWS)}")
+        raise InputError(
+            f"no view {name!r}: expected one{fit}: {', '.join(known)}{nearest(name, VIEWS)}"
+        )
     return VIEWS[name]

@@ -48,7 +48,9 @@ def fields(
         layers: An address or a pattern like blocks.*; the blocks of the model if not given.
         unit: centre, cls (the class token), or row,column of the layer's grid.
     """
-    place: Any = unit if isinstance(unit, str) and "," not in unit else tuple(whole_numbers("unit", unit))
+    place: Any = (
+        unit if isinstance(unit, str) and "," not in unit else tuple(whole_numbers("unit", unit))
+    )
     return receptive_fields(bundle, image_inputs(given)[0], layers, unit=place, done=done)
 
 
@@ -76,7 +78,12 @@ def feature_maps(
 
 @view_of("filters", colour_filters, needs_input=False)
 def filters(
-    bundle: Bundle, given: Any = None, *, layer: str | None = None, most: int = 64, done: Done | None = None
+    bundle: Bundle,
+    given: Any = None,
+    *,
+    layer: str | None = None,
+    most: int = 64,
+    done: Done | None = None,
 ) -> PictureGrid:
     """Filters of the first convolution, as pictures; no input is needed.
 
@@ -122,12 +129,18 @@ class WordNeighbours(draw.Drawn):
         """Draw the cosines as bars."""
         names = [word for word, _ in self.words]
         return draw.bars(
-            {"cosine": [cosine for _, cosine in self.words]}, names=names, ylabel="cosine", title=self.expression
+            {"cosine": [cosine for _, cosine in self.words]},
+            names=names,
+            ylabel="cosine",
+            title=self.expression,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {"expression": self.expression, "words": [[word, cosine] for word, cosine in self.words]}
+        return {
+            "expression": self.expression,
+            "words": [[word, cosine] for word, cosine in self.words],
+        }
 
 
 @view_of("neighbours", tokens)
@@ -142,4 +155,6 @@ def neighbours(
     """
     if os.path.isfile(given):
         raise InputError(f"{given}: expected a word, or words with + and - between them")
-    return WordNeighbours(expression=given, words=word_neighbours(bundle, given, side=side, top=top))
+    return WordNeighbours(
+        expression=given, words=word_neighbours(bundle, given, side=side, top=top)
+    )

@@ -49,7 +49,9 @@ def _pair(bundle: Bundle, given: Any, target: str | None, **options: Any) -> Tex
     return TextMaps(maps=attention(bundle, given, target=written), **options)
 
 
-def _image(bundle: Bundle, given: Any, target: str | None, *, layer: int, head: int | None, **_: Any) -> Any:
+def _image(
+    bundle: Bundle, given: Any, target: str | None, *, layer: int, head: int | None, **_: Any
+) -> Any:
     found = image_attention(bundle, given, layer=layer)
     return found if head is None else found.only(head)
 
@@ -58,7 +60,12 @@ def _caption(bundle: Bundle, given: Any, target: str | None, **_: Any) -> Any:
     return caption_attention(bundle, given, text=target)
 
 
-ATTENTION: dict[str, Callable[..., Any]] = {"tokens": _text, "pairs": _pair, "images": _image, "captions": _caption}
+ATTENTION: dict[str, Callable[..., Any]] = {
+    "tokens": _text,
+    "pairs": _pair,
+    "images": _image,
+    "captions": _caption,
+}
 
 
 @view_of("attention", reads(*ATTENTION), attends, dense=True)

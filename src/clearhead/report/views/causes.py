@@ -68,7 +68,13 @@ def attribution(
     return logit_attribution(bundle, given, target=targets(target, against), at=at, written=written)
 
 
-@view_of("patching", reads("tokens", "pairs", "images"), layered, answers, cheaper="what=heads, or a shorter input")
+@view_of(
+    "patching",
+    reads("tokens", "pairs", "images"),
+    layered,
+    answers,
+    cheaper="what=heads, or a shorter input",
+)
 def patching(
     bundle: Bundle,
     given: Any,
@@ -95,11 +101,20 @@ def patching(
         written: For a translator: what it has written so far.
     """
     if other is None:
-        raise InputError("the view patching compares two inputs: expected another one, --other INPUT")
+        raise InputError(
+            "the view patching compares two inputs: expected another one, --other INPUT"
+        )
     return patch_activations(
-        bundle, given, other, target=targets(target, against), what=what, at=at, stack=stack, written=written,
+        bundle,
+        given,
+        other,
+        target=targets(target, against),
+        what=what,
+        at=at,
+        stack=stack,
+        written=written,
         done=done,
-    )  # fmt: skip
+    )
 
 
 @view_of("heads", reads("tokens", "pairs", "images"), attends, cheaper="a shorter input")
@@ -152,11 +167,12 @@ def effects(
         written: For a translator: what it has written so far; all but the last word of its own translation if not
             given.
     """
-    if bundle.reads == "pairs" and written is None:  # after the start token alone there is one key, and no correlation
+    # after the start token alone there is one key, and no correlation
+    if bundle.reads == "pairs" and written is None:
         written = own_translation(bundle, given).rpartition(" ")[0] or None
     return attention_effects(
         bundle, given, target=target, at=at, query=query, stack=stack, written=written, done=done
-    )  # fmt: skip
+    )
 
 
 def targets(target: Word, against: Word) -> Any:

@@ -36,24 +36,37 @@ class ImageAttention(draw.Drawn):
 
     def figure(self) -> Figure:
         """Draw the image under the map of each head: lit where the weight is large."""
-        base = self.picture if self.picture is not None else np.full((*self.maps.shape[1:], 3), 255, np.uint8)
+        base = (
+            self.picture
+            if self.picture is not None
+            else np.full((*self.maps.shape[1:], 3), 255, np.uint8)
+        )
         named = {f"head {head}": x for head, x in zip(self.heads, self.maps, strict=True)}
         pictures = {"image": base, **dict.fromkeys(named, base)}
-        return draw.images(pictures, maps=named, title=f"{self.queries}, {self.layer}: lit where the weight is large")
+        return draw.images(
+            pictures,
+            maps=named,
+            title=f"{self.queries}, {self.layer}: lit where the weight is large",
+        )
 
     def only(self, head: int) -> ImageAttention:
         """The same of one head."""
         if not 0 <= head < len(self.maps):
             raise InputIndexError(f"head {head}: there are {len(self.maps)}, counted from 0")
         some = slice(head, head + 1)
-        return replace(self, maps=self.maps[some], heads=self.heads[some], special=self.special[some])
+        return replace(
+            self, maps=self.maps[some], heads=self.heads[some], special=self.special[some]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "layer": self.layer, "queries": self.queries, "heads": self.heads, "special": self.special.tolist(),
+            "layer": self.layer,
+            "queries": self.queries,
+            "heads": self.heads,
+            "special": self.special.tolist(),
             "maps": self.maps.tolist(),
-        }  # fmt: skip
+        }
 
 
 @torch.no_grad()
@@ -65,7 +78,9 @@ def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAtte
     places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
     found = {name: axes for name, axes in places.items() if axes is not None}
     if not found:
-        raise InputError(f"this {bundle.name} has no attention over patches: views of features and saliency fit")
+        raise InputError(
+            f"this {bundle.name} has no attention over patches: views of features and saliency fit"
+        )
     if not -len(found) <= layer < len(found):
         raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
     name, axes = list(found.items())[layer]
@@ -74,10 +89,13 @@ def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAtte
     first = bool(axes.special) and own.shape[2] == own.shape[3]
     weights = (own.row(0) if first else own.received() / own.shape[2])[0].float().cpu()
     return ImageAttention(
-        maps=weights[:, axes.special :].unflatten(1, axes.grid).numpy(), heads=list(range(len(weights))),
-        layer=name.removesuffix(".weights"), queries="class token" if first else "mean of all patches",
-        special=weights[:, : axes.special].sum(1).numpy(), picture=seen(about),
-    )  # fmt: skip
+        maps=weights[:, axes.special :].unflatten(1, axes.grid).numpy(),
+        heads=list(range(len(weights))),
+        layer=name.removesuffix(".weights"),
+        queries="class token" if first else "mean of all patches",
+        special=weights[:, : axes.special].sum(1).numpy(),
+        picture=seen(about),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,4 +121,6 @@ def caption_attention(bundle: Bundle, image: Any, *, text: str | None = None) ->
     options: dict[str, Any] = {} if text is None else {"text": text}
     found: Any = caption(bundle, image, **options)
     picture = np.asarray(open_image(image).convert("RGB"))
-    return CaptionMaps(text=found.text, words=list(found.words), maps=np.asarray(found.maps), picture=picture)
+    return CaptionMaps(
+        text=found.text, words=list(found.words), maps=np.asarray(found.maps), picture=picture
+    )

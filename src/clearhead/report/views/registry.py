@@ -21,9 +21,12 @@ from ...weights import Bundle
 
 Condition = Callable[[Bundle], str | None]  # None if a model fits, else the reason why it does not
 READS = {
-    "tokens": "texts", "pairs": "pairs of texts", "images": "images", "captions": "images with captions",
+    "tokens": "texts",
+    "pairs": "pairs of texts",
+    "images": "images",
+    "captions": "images with captions",
     "vectors": "vectors",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,8 @@ class View:
     """A way to look into a model."""
 
     name: str
-    run: Callable[..., Any]  # (bundle, given, *, options, done) -> a result with figure() and to_dict()
+    # (bundle, given, *, options, done) -> a result with figure() and to_dict()
+    run: Callable[..., Any]
     conditions: tuple[Condition, ...]  # what a model must have
     needs_input: bool  # False: it shows weights, and no input is read
     dense: bool  # it holds whole attention maps, which long inputs are too large for
@@ -52,13 +56,22 @@ VIEWS: dict[str, View] = {}  # all views by name
 
 
 def view_of(
-    name: str, *conditions: Condition, needs_input: bool = True, dense: bool = False, cheaper: str = ""
+    name: str,
+    *conditions: Condition,
+    needs_input: bool = True,
+    dense: bool = False,
+    cheaper: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator that registers a function as a view."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
         VIEWS[name] = View(
-            name=name, run=run, conditions=conditions, needs_input=needs_input, dense=dense, cheaper=cheaper
+            name=name,
+            run=run,
+            conditions=conditions,
+            needs_input=needs_input,
+            dense=dense,
+            cheaper=cheaper,
         )
         return run
 
@@ -78,7 +91,11 @@ def reads(*kinds: str) -> Condition:
 
     def condition(bundle: Bundle) -> str | None:
         wanted = " or ".join(READS[kind] for kind in kinds)
-        return None if bundle.reads in kinds else f"it reads {READS[bundle.reads]}, and this view is of {wanted}"
+        return (
+            None
+            if bundle.reads in kinds
+            else f"it reads {READS[bundle.reads]}, and this view is of {wanted}"
+        )
 
     return condition
 
@@ -103,7 +120,9 @@ def at_once(bundle: Bundle) -> str | None:
 def answers(bundle: Bundle) -> str | None:
     """The model gives logits of classes or tokens."""
     can = bundle.can & {"classify", "predict", "fill", "translate"}
-    return None if can else "it returns vectors, and this view explains an answer: a class or a token"
+    return (
+        None if can else "it returns vectors, and this view explains an answer: a class or a token"
+    )
 
 
 def class_token(bundle: Bundle) -> str | None:
@@ -116,7 +135,11 @@ def linear_end(bundle: Bundle) -> str | None:
     """What follows the last norm of the model is linear."""
     if "fill" in bundle.can:
         return "what follows its last norm is not linear"
-    normed = any("norm" in type(part).__name__.lower() for part in bundle.model.modules() if not list(part.children()))
+    normed = any(
+        "norm" in type(part).__name__.lower()
+        for part in bundle.model.modules()
+        if not list(part.children())
+    )
     return None if normed else "it has no norm before its output layer"
 
 

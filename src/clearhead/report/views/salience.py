@@ -26,7 +26,8 @@ class RegionShare(Drawn):
     """A saliency map, and the share of it inside of a region."""
 
     saliency: Saliency
-    region: list[int]  # of an image left, top, right, bottom in pixels of the model's input; of a text tokens
+    # of an image left, top, right, bottom in pixels of the model's input; of a text tokens
+    region: list[int]
     share: float
 
     def figure(self) -> Figure:
@@ -40,7 +41,9 @@ class RegionShare(Drawn):
 
             left, top, right, bottom = self.region
             for axes in figure.axes:
-                axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, color="#d55e00"))
+                axes.add_patch(
+                    Rectangle((left, top), right - left, bottom - top, fill=False, color="#d55e00")
+                )
         return figure
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,7 +51,12 @@ class RegionShare(Drawn):
         return {**self.saliency.to_dict(), "region": self.region, "share": self.share}
 
 
-@view_of("saliency", reads("images", "tokens", "pairs"), answers, cheaper="method=gradient, which takes one pass")
+@view_of(
+    "saliency",
+    reads("images", "tokens", "pairs"),
+    answers,
+    cheaper="method=gradient, which takes one pass",
+)
 def salience(
     bundle: Bundle,
     given: Any,
@@ -86,16 +94,29 @@ def salience(
         written: For a translator: what it has written so far.
     """
     found = saliency(
-        bundle, with_written(bundle, given, written), method=method, target=target, at=at, layer=layer,
-        baseline=baseline, steps=steps, samples=samples, noise=noise, patch=patch, stride=stride, done=done,
-    )  # fmt: skip
+        bundle,
+        with_written(bundle, given, written),
+        method=method,
+        target=target,
+        at=at,
+        layer=layer,
+        baseline=baseline,
+        steps=steps,
+        samples=samples,
+        noise=noise,
+        patch=patch,
+        stride=stride,
+        done=done,
+    )
     if region is None:
         return found
     numbers = whole_numbers("region", region)
     return RegionShare(saliency=found, region=numbers, share=found.share(numbers))
 
 
-@view_of("perturbation", reads("images", "tokens", "pairs"), answers, cheaper="methods=gradient steps=8")
+@view_of(
+    "perturbation", reads("images", "tokens", "pairs"), answers, cheaper="methods=gradient steps=8"
+)
 def perturbation(
     bundle: Bundle,
     given: Any,

@@ -61,7 +61,9 @@ def sinks(
     one = model_input(bundle, given)
     layers = layer_stack(one).layers
     if not -len(layers) <= layer < len(layers):
-        raise InputIndexError(f"layer {layer}: there are {len(layers)}, counted from 0, or from the end if negative")
+        raise InputIndexError(
+            f"layer {layer}: there are {len(layers)}, counted from 0, or from the end if negative"
+        )
     at = layers[layer].attends
     with torch.no_grad(), watch(one.model, f"{at}.weights", f"{at}.v") as tape:
         one.model(*one.args, **one.row)

@@ -59,7 +59,9 @@ def _(result: TextMaps) -> Table:
         for i, query in enumerate(queries[:MOST])
     ]
     name = maps.layer_name(kind, result.layer)
-    return _table(f"{name}, {kind}: the key with the largest weight of each query", ("query", *names), lines)
+    return _table(
+        f"{name}, {kind}: the key with the largest weight of each query", ("query", *names), lines
+    )
 
 
 @table.register
@@ -68,35 +70,49 @@ def _(result: Sinks) -> Table:
     for head, (keys, removed) in enumerate(zip(found.sinks[0], found.removed[0], strict=True)):
         names = [repr(result.tokens[int(key)]) for key in keys.nonzero()]
         lines.append((f"head {head}", ", ".join(names[:8]) or "none", float(removed.mean())))
-    return _table(f"{result.layer}: tokens that are sinks", ("head", "sinks", "weight on them"), lines)
+    return _table(
+        f"{result.layer}: tokens that are sinks", ("head", "sinks", "weight on them"), lines
+    )
 
 
 @table.register
 def _(result: ImageAttention) -> Table:
     lines = [
-        (head, f"{float(x.max()):.3f}", "row {}, column {}".format(*np.unravel_index(int(x.argmax()), x.shape)),
-         f"{float(special):.3f}")
+        (
+            head,
+            f"{float(x.max()):.3f}",
+            "row {}, column {}".format(*np.unravel_index(int(x.argmax()), x.shape)),
+            f"{float(special):.3f}",
+        )
         for head, x, special in zip(result.heads, result.maps, result.special, strict=True)
-    ]  # fmt: skip
+    ]
     return _table(
-        f"{result.queries}, {result.layer}", ("head", "largest weight", "patch", "on tokens before the grid"), lines
+        f"{result.queries}, {result.layer}",
+        ("head", "largest weight", "patch", "on tokens before the grid"),
+        lines,
     )
 
 
 @table.register
 def _(result: CaptionMaps) -> Table:
     places = [np.unravel_index(int(x.argmax()), x.shape) for x in result.maps]
-    lines = [(word, f"row {y}, column {x}") for word, (y, x) in zip(result.words, places, strict=True)]
+    lines = [
+        (word, f"row {y}, column {x}") for word, (y, x) in zip(result.words, places, strict=True)
+    ]
     return _table(result.text, ("word", "largest weight"), lines)
 
 
 @table.register
 def _(result: ClsMaps) -> Table:
     lines = [
-        (i, f"{float(x.max()):.3f}", "row {}, column {}".format(*np.unravel_index(int(x.argmax()), tuple(x.shape))),
-         f"{float(result.removed[i]):.3f}")
+        (
+            i,
+            f"{float(x.max()):.3f}",
+            "row {}, column {}".format(*np.unravel_index(int(x.argmax()), tuple(x.shape))),
+            f"{float(result.removed[i]):.3f}",
+        )
         for i, x in enumerate(result.maps)
-    ]  # fmt: skip
+    ]
     return _table(
         f"attention of the class token, {result.place}",
         ("head", "largest weight", "patch", "on itself and registers"),
@@ -108,13 +124,20 @@ def _(result: ClsMaps) -> Table:
 def _(result: Saliency) -> Table:
     result.check_complete()
     if result.tokens is not None:
-        tokens = [(repr(token), float(x)) for token, x in zip(result.tokens, result.values, strict=True)]
+        tokens = [
+            (repr(token), float(x)) for token, x in zip(result.tokens, result.values, strict=True)
+        ]
         return _table(result.title, ("token", "value"), tokens[:MOST])
     x = np.abs(result.values.numpy())
     rows, columns = (np.array_split(np.arange(n), 4) for n in x.shape)
     total = float(x.sum()) or 1.0
-    lines = [(f"rows {r[0]} to {r[-1]}", *(f"{x[np.ix_(r, c)].sum() / total:.1%}" for c in columns)) for r in rows]
-    return _table(result.title, ("share of", *(f"columns {c[0]} to {c[-1]}" for c in columns)), lines)
+    lines = [
+        (f"rows {r[0]} to {r[-1]}", *(f"{x[np.ix_(r, c)].sum() / total:.1%}" for c in columns))
+        for r in rows
+    ]
+    return _table(
+        result.title, ("share of", *(f"columns {c[0]} to {c[-1]}" for c in columns)), lines
+    )
 
 
 @table.register
@@ -126,18 +149,26 @@ def _(result: RegionShare) -> Table:
 
 @table.register
 def _(result: PerturbationCurves) -> Table:
-    lines = [(name, area, result.insertion_area[name]) for name, area in result.deletion_area.items()]
+    lines = [
+        (name, area, result.insertion_area[name]) for name, area in result.deletion_area.items()
+    ]
     return _table(
-        f"{result.target.strip()}: area under the curves", ("method", "deletion (small)", "insertion (large)"), lines
+        f"{result.target.strip()}: area under the curves",
+        ("method", "deletion (small)", "insertion (large)"),
+        lines,
     )
 
 
 @table.register
 def _(result: Fields) -> Table:
-    sizes = ["whole image" if size is None else f"{size[0]} x {size[1]}" for size in result.theoretical]
+    sizes = [
+        "whole image" if size is None else f"{size[0]} x {size[1]}" for size in result.theoretical
+    ]
     every = zip(result.names, result.sides().tolist(), result.radii().tolist(), sizes, strict=True)
     return _table(
-        "receptive field in pixels", ("layer", "side of 90 % of the gradient", "radius", "theoretical"), every
+        "receptive field in pixels",
+        ("layer", "side of 90 % of the gradient", "radius", "theoretical"),
+        every,
     )
 
 
@@ -150,8 +181,15 @@ def _(result: PictureGrid) -> Table:
 
 @table.register
 def _(result: PatchColours) -> Table:
-    lines = [(name, f"{share:.1%}") for name, share in zip(("red", "green", "blue"), result.explained, strict=True)]
-    return _table(f"{result.title}: principal components of patches", ("colour", "share of the variance"), lines)
+    lines = [
+        (name, f"{share:.1%}")
+        for name, share in zip(("red", "green", "blue"), result.explained, strict=True)
+    ]
+    return _table(
+        f"{result.title}: principal components of patches",
+        ("colour", "share of the variance"),
+        lines,
+    )
 
 
 @table.register
@@ -166,7 +204,9 @@ def _(result: PositionSimilarity) -> Table:
 def _(result: LogitLens) -> Table:
     answers = [[f"{cell[0][0]!r} {cell[0][1]:.2f}" for cell in row[-MOST:]] for row in result.top]
     lines = [(i, *row) for i, row in enumerate(answers)]
-    return _table("the likeliest answer after each layer", ("layer", *map(repr, result.tokens[-MOST:])), lines)
+    return _table(
+        "the likeliest answer after each layer", ("layer", *map(repr, result.tokens[-MOST:])), lines
+    )
 
 
 @table.register
@@ -176,7 +216,11 @@ def _(result: Patching) -> Table:
         (i, ", ".join(f"{result.columns[j]!r} {float(result.matrix[i, j]):+.2f}" for j in row))
         for i, row in enumerate(best.tolist())
     ]
-    return _table(f"{result.answer.strip()}: {result.what} of the first input", ("layer", "largest effects"), lines)
+    return _table(
+        f"{result.answer.strip()}: {result.what} of the first input",
+        ("layer", "largest effects"),
+        lines,
+    )
 
 
 @table.register

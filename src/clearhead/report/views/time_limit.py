@@ -57,7 +57,8 @@ class TimeLimit:
         if self._limit is None:
             return
         now = self._clock()
-        if total != self._total:  # the first report of a phase, which began when the phase before ended
+        # the first report of a phase, which began when the phase before ended
+        if total != self._total:
             self._total, self._finished = total, 0
         self._finished += finished
         spent = now - self._phase_begun
@@ -83,7 +84,9 @@ class TimeLimit:
 def _spoken(seconds: float) -> str:
     """A duration as people say it."""
     units = {"hour": 3600, "minute": 60, "second": 1}
-    name = next((name for name, size in units.items() if seconds >= 1.5 * size or seconds == size), "second")
+    name = next(
+        (name for name, size in units.items() if seconds >= 1.5 * size or seconds == size), "second"
+    )
     count = max(round(seconds / units[name]), 1)
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 

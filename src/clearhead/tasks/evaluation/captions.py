@@ -41,7 +41,8 @@ class CaptionScores:
     """The scores of a captioner, and its captions."""
 
     data: str  # the name of the data
-    scores: tuple[Score, ...]  # as captioning papers report them, or the shares of `scenes`, in percent
+    # as captioning papers report them, or the shares of `scenes`, in percent
+    scores: tuple[Score, ...]
     seconds: float  # time that captioning took
     hypotheses: list[str]  # the captions
     references: list[list[str]] = field(repr=False)  # of each image
@@ -50,16 +51,21 @@ class CaptionScores:
         """The value of a score by its name, like "BLEU-4"."""
         values = {score.name: score.value for score in self.scores}
         if name not in values:
-            raise InputError(f"no score {name!r}: there are {', '.join(values)}{nearest(name, values)}")
+            raise InputError(
+                f"no score {name!r}: there are {', '.join(values)}{nearest(name, values)}"
+            )
         return values[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
         return {
-            "data": self.data, "images": len(self.hypotheses), "scores": scores, "seconds": self.seconds,
+            "data": self.data,
+            "images": len(self.hypotheses),
+            "scores": scores,
+            "seconds": self.seconds,
             "hypotheses": self.hypotheses,
-        }  # fmt: skip
+        }
 
     def __rich__(self) -> Table:
         n = len(self.hypotheses)
@@ -71,11 +77,17 @@ class CaptionScores:
 
 
 def measure_captions(
-    bundle: Bundle, data: Place | Sequence[Place], chosen: CaptionOptions, root: Path | None, done: Done | None
+    bundle: Bundle,
+    data: Place | Sequence[Place],
+    chosen: CaptionOptions,
+    root: Path | None,
+    done: Done | None,
 ) -> CaptionScores:
     """Caption the images of a set, and compute the scores."""
     if data not in SETS:
-        raise InputError(f"{data!r}: a captioner is evaluated on {' or '.join(SETS)}{nearest(str(data), SETS)}")
+        raise InputError(
+            f"{data!r}: a captioner is evaluated on {' or '.join(SETS)}{nearest(str(data), SETS)}"
+        )
     if data == "scenes":
         return _scene_scores(bundle, chosen, done)
     part = chosen.split or "test"
@@ -84,7 +96,9 @@ def measure_captions(
     results: list[Caption] = []
     for i in range(0, len(files.names), IMAGES):
         results += _captions(
-            bundle, [read_image(str(files.root), name) for name in files.names[i : i + IMAGES]], chosen
+            bundle,
+            [read_image(str(files.root), name) for name in files.names[i : i + IMAGES]],
+            chosen,
         )
         if done is not None:
             done(min(IMAGES, len(files.names) - i), len(files.names))
@@ -92,8 +106,12 @@ def measure_captions(
     texts = [one.text for one in results]
     scores = tuple(caption_scores(texts, files.captions).values())
     return CaptionScores(
-        data=f"flickr8k {part}", scores=scores, seconds=seconds, hypotheses=texts, references=files.captions
-    )  # fmt: skip
+        data=f"flickr8k {part}",
+        scores=scores,
+        seconds=seconds,
+        hypotheses=texts,
+        references=files.captions,
+    )
 
 
 def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float, float]:
@@ -108,10 +126,13 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
             if box is None or word not in (*COLOURS, *SHAPES):
                 continue
             rows, columns = (
-                (np.arange(n) + 0.5) * size / n for n, size in zip(weights.shape, (height, width), strict=True)
+                (np.arange(n) + 0.5) * size / n
+                for n, size in zip(weights.shape, (height, width), strict=True)
             )
             top, left, bottom, right = box
-            inside = ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))
+            inside = ((rows >= top) & (rows < bottom))[:, None] & (
+                (columns >= left) & (columns < right)
+            )
             hits.append(bool(inside.flat[int(weights.argmax())]))
             chances.append(float(inside.mean()))
     if not hits:
@@ -123,27 +144,41 @@ def _scene_scores(bundle: Bundle, chosen: CaptionOptions, done: Done | None) -> 
     if chosen.split is not None:
         raise InputError(f"split={chosen.split!r} is for flickr8k: scenes are generated")
     size = None if bundle.preprocessing is None else bundle.preprocessing.size
-    scenes = Scenes(SceneConfig() if size is None else SceneConfig(pixels=size[0]), seed=0).scenes(SCENES)
+    scenes = Scenes(SceneConfig() if size is None else SceneConfig(pixels=size[0]), seed=0).scenes(
+        SCENES
+    )
     start = time.perf_counter()
     results = _captions(bundle, [scene.image.transpose(1, 2, 0) for scene in scenes], chosen)
     seconds = time.perf_counter() - start
     if done is not None:
         done(len(scenes), len(scenes))
     exact = [one.text == scene.caption for one, scene in zip(results, scenes, strict=True)]
-    scores = [Score("exact", 100 * float(np.mean(exact)), "captions that are equal word by word, in percent")]
+    scores = [
+        Score(
+            "exact", 100 * float(np.mean(exact)), "captions that are equal word by word, in percent"
+        )
+    ]
     right = [(one, scene) for one, scene, same in zip(results, scenes, exact, strict=True) if same]
     try:
         share, chance = pointing(*zip(*right, strict=True)) if right else (0.0, 0.0)
         about = "colour and object words of exact captions whose map is largest in the right box, in percent"
-        scores += [Score("pointing", 100 * share, about), Score("chance", 100 * chance, "the same for a random place")]
+        scores += [
+            Score("pointing", 100 * share, about),
+            Score("chance", 100 * chance, "the same for a random place"),
+        ]
     except NoAttentionError:  # one vector for the whole image points nowhere
         pass
     return CaptionScores(
-        data=f"scenes, {len(scenes)}", scores=tuple(scores), seconds=seconds, hypotheses=[one.text for one in results],
+        data=f"scenes, {len(scenes)}",
+        scores=tuple(scores),
+        seconds=seconds,
+        hypotheses=[one.text for one in results],
         references=[[scene.caption] for scene in scenes],
-    )  # fmt: skip
+    )
 
 
 def _captions(bundle: Bundle, images: list[ImageLike], chosen: CaptionOptions) -> list[Caption]:
-    results: Any = caption(bundle, images, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit)
+    results: Any = caption(
+        bundle, images, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit
+    )
     return list(results)

@@ -38,9 +38,13 @@ ROWS = 1024  # features that are compared with all training features at a time
 
 @torch.no_grad()
 def nearest_neighbours(
-    train: Float[Tensor, "n d"], labels: Int[Tensor, "n"], test: Float[Tensor, "m d"], *, neighbours: int = 20,
+    train: Float[Tensor, "n d"],
+    labels: Int[Tensor, "n"],
+    test: Float[Tensor, "m d"],
+    *,
+    neighbours: int = 20,
     temperature: float = 0.07,
-) -> Int[Tensor, "m"]:  # fmt: skip
+) -> Int[Tensor, "m"]:
     """Return the class of each test feature by a vote of its nearest training features.
 
     Each neighbour votes with the weight exp(cosine / temperature): Wu et al. 2018, section 3.4.
@@ -75,9 +79,13 @@ def nearest_neighbours(
 
 
 def linear_probe(
-    train: Float[Tensor, "n d"], labels: Int[Tensor, "n"], test: Float[Tensor, "m d"], *, penalty: float = 1e-4,
+    train: Float[Tensor, "n d"],
+    labels: Int[Tensor, "n"],
+    test: Float[Tensor, "m d"],
+    *,
+    penalty: float = 1e-4,
     steps: int = 100,
-) -> Int[Tensor, "m"]:  # fmt: skip
+) -> Int[Tensor, "m"]:
     """Return the class of each test feature by a linear classifier that is fitted to the training features.
 
     Multinomial logistic regression on standardised features: the mean cross-entropy plus penalty x |W|^2, which is
@@ -122,18 +130,24 @@ def linear_probe(
 TEXTS = 256  # texts that are classified between two reports of progress
 MOST = 20  # classes that a message lists
 IMAGE_SETS = {  # data of images that has a name, and the name of its held-out part
-    "cifar10": "test", "fashion-mnist": "test", "imagenette": "valid", "mnist": "test",
-}  # fmt: skip
+    "cifar10": "test",
+    "fashion-mnist": "test",
+    "imagenette": "valid",
+    "mnist": "test",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassOptions:
     """The options for classifiers."""
 
-    split: str | None = None  # part of a named set, a folder of images or the model's data; None: the held-out part
-    text: str | None = None  # column of the texts in a file; None: the one of the model's training, or a usual name
+    # part of a named set, a folder of images or the model's data; None: the held-out part
+    split: str | None = None
+    # column of the texts in a file; None: the one of the model's training, or a usual name
+    text: str | None = None
     label: str | None = None  # column of the labels
-    by: Literal["head", "knn", "linear"] | None = None  # images: the model's output layer, or its frozen features
+    # images: the model's output layer, or its frozen features
+    by: Literal["head", "knn", "linear"] | None = None
     neighbours: int = 20  # knn: number of neighbours that vote
     skip_bad: bool = False  # images: leave out files that cannot be read, and count them
 
@@ -148,7 +162,8 @@ class ClassScores:
     seconds: float  # time that it took
     unit: str = "texts"  # what was classified: texts or images
     files: Sequence[str] = ()  # the file of each image, if they are files
-    left_out: int = 0  # rows without a text or a label, or image files that cannot be read, which are not counted
+    # rows without a text or a label, or image files that cannot be read, which are not counted
+    left_out: int = 0
     remark: str = ""  # which part of the data it is, if that is not all
 
     @property
@@ -162,7 +177,9 @@ class ClassScores:
         """The macro F1: the mean over classes of 2 hits / (predicted + true), of classes that occur in either."""
         true, predicted = Counter(self.references), Counter(self.hypotheses)
         hits = Counter(a for a, b in zip(self.references, self.hypotheses, strict=True) if a == b)
-        scores = [2 * hits[name] / (true[name] + predicted[name]) for name in true.keys() | predicted]
+        scores = [
+            2 * hits[name] / (true[name] + predicted[name]) for name in true.keys() | predicted
+        ]
         return sum(scores) / len(scores)
 
     @property
@@ -171,35 +188,58 @@ class ClassScores:
         pairs = Counter(zip(self.references, self.hypotheses, strict=True))
         names = sorted({*self.references, *self.hypotheses})
         return {
-            true: {predicted: pairs[true, predicted] for predicted in names} for true in sorted(set(self.references))
+            true: {predicted: pairs[true, predicted] for predicted in names}
+            for true in sorted(set(self.references))
         }
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "data": self.data, "accuracy": self.accuracy, "f1": self.f1, self.unit: len(self.references),
-            "confusion": self.confusion, "seconds": self.seconds, "hypotheses": self.hypotheses,
-            "references": self.references, "left_out": self.left_out,
+            "data": self.data,
+            "accuracy": self.accuracy,
+            "f1": self.f1,
+            self.unit: len(self.references),
+            "confusion": self.confusion,
+            "seconds": self.seconds,
+            "hypotheses": self.hypotheses,
+            "references": self.references,
+            "left_out": self.left_out,
             **({"files": list(self.files)} if self.files else {}),
-        }  # fmt: skip
+        }
 
     def __rich__(self) -> Table:
         rows = [
-            (true, f"{counts[true] / sum(counts.values()):.2%}", f"of {sum(counts.values()):,} {self.unit} recognised")
+            (
+                true,
+                f"{counts[true] / sum(counts.values()):.2%}",
+                f"of {sum(counts.values()):,} {self.unit} recognised",
+            )
             for true, counts in self.confusion.items()
         ]
-        what = "rows without a text or a label" if self.unit == "texts" else "image files that cannot be read"
+        what = (
+            "rows without a text or a label"
+            if self.unit == "texts"
+            else "image files that cannot be read"
+        )
         return table(
             ("data", self.data, self.remark),
             *([("left out", f"{self.left_out:,}", what)] if self.left_out else []),
-            ("accuracy", f"{self.accuracy:.2%}", f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s"),
+            (
+                "accuracy",
+                f"{self.accuracy:.2%}",
+                f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s",
+            ),
             ("macro F1", f"{self.f1:.4f}", "mean of the classes"),
             *rows,
         )
 
 
 def class_scores(
-    bundle: Bundle, data: Place | Sequence[Place], chosen: ClassOptions, root: Path | None, done: Done | None
+    bundle: Bundle,
+    data: Place | Sequence[Place],
+    chosen: ClassOptions,
+    root: Path | None,
+    done: Done | None,
 ) -> ClassScores:
     """Classify labelled texts or images, as the model reads, and compare the classes with the labels."""
     data = one_file(bundle, data)
@@ -207,7 +247,9 @@ def class_scores(
         return _feature_scores(bundle, data, chosen, root, done)
     bundle.require("classify", "a classifier, or by='knn' or by='linear'")
     if bundle.config.classes == 1 or bundle.scores == "value":
-        raise InputError(f"this {bundle.name} gives scores, not classes: expected a classifier of two classes or more")
+        raise InputError(
+            f"this {bundle.name} gives scores, not classes: expected a classifier of two classes or more"
+        )
     read = _images if bundle.reads == "images" else _texts
     read_data = read(bundle, data, chosen, root)
     labels = read_data.labels
@@ -218,9 +260,15 @@ def class_scores(
         if done is not None:
             done(len(some), len(labels))
     return ClassScores(
-        data=read_data.name, hypotheses=predicted, references=labels, seconds=time.perf_counter() - start,
-        unit=read_data.unit, files=read_data.files, left_out=read_data.left_out, remark=read_data.remark,
-    )  # fmt: skip
+        data=read_data.name,
+        hypotheses=predicted,
+        references=labels,
+        seconds=time.perf_counter() - start,
+        unit=read_data.unit,
+        files=read_data.files,
+        left_out=read_data.left_out,
+        remark=read_data.remark,
+    )
 
 
 def _feature_scores(
@@ -228,7 +276,9 @@ def _feature_scores(
 ) -> ClassScores:
     """Classify validation images by the frozen features of training images: nearest neighbours, or a linear probe."""
     if bundle.reads != "images":
-        raise InputError(f"by={chosen.by!r}: this {bundle.name} reads {bundle.reads}, expected a model of images")
+        raise InputError(
+            f"by={chosen.by!r}: this {bundle.name} reads {bundle.reads}, expected a model of images"
+        )
     if chosen.split is not None:
         raise InputError(
             f"split={chosen.split!r}: features of train are fitted, and those of the held-out part classified"
@@ -236,7 +286,9 @@ def _feature_scores(
     images = _image_parts(bundle, data, chosen, root, share=CropConfig().share)
     parts = images.parts
     if len(parts) < 2:
-        raise InputError(f"{data} has too few images to divide them into train and val, which by={chosen.by!r} needs")
+        raise InputError(
+            f"{data} has too few images to divide them into train and val, which by={chosen.by!r} needs"
+        )
     start, count = time.perf_counter(), sum(len(part.labels) for part in parts.values())
     classes = sorted(set(parts["train"].labels))
     held_out = list(parts)[-1]
@@ -253,14 +305,19 @@ def _feature_scores(
         features.append(torch.cat(rows))
     labels = torch.tensor([classes.index(label) for label in parts["train"].labels])
     found = (
-        linear_probe(features[0], labels, features[1]) if chosen.by == "linear"
+        linear_probe(features[0], labels, features[1])
+        if chosen.by == "linear"
         else nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
-    )  # fmt: skip
+    )
     return ClassScores(
-        data=f"{data} {held_out}, {chosen.by or 'knn'}", hypotheses=[classes[i] for i in found.tolist()],
-        references=list(parts[held_out].labels), seconds=time.perf_counter() - start, unit="images",
-        files=parts[held_out].names, left_out=images.left_out,
-    )  # fmt: skip
+        data=f"{data} {held_out}, {chosen.by or 'knn'}",
+        hypotheses=[classes[i] for i in found.tolist()],
+        references=list(parts[held_out].labels),
+        seconds=time.perf_counter() - start,
+        unit="images",
+        files=parts[held_out].names,
+        left_out=images.left_out,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -290,13 +347,15 @@ def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None)
     known = class_names(bundle)
     for line in part.rows:
         if line.label not in known:
-            raise DataError(f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}")
+            raise DataError(
+                f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}"
+            )
     texts = [line.text for line in part.rows]
     some = (texts[first : first + TEXTS] for first in range(0, len(texts), TEXTS))
     labels = [line.label for line in part.rows]
     return LabelledInputs(
         name=part.name, unit="texts", inputs=some, labels=labels, left_out=empty, remark=part.remark
-    )  # fmt: skip
+    )
 
 
 def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledInputs:
@@ -307,12 +366,19 @@ def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None
     if found.own and len(found.parts) == 1 and chosen.split is None:
         warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
     return LabelledInputs(
-        name=name, unit="images", inputs=images.batches(IMAGES), labels=list(images.labels), files=images.names,
-        left_out=found.left_out, remark=ALL if found.own and len(found.parts) > 1 and chosen.split is None else "",
-    )  # fmt: skip
+        name=name,
+        unit="images",
+        inputs=images.batches(IMAGES),
+        labels=list(images.labels),
+        files=images.names,
+        left_out=found.left_out,
+        remark=ALL if found.own and len(found.parts) > 1 and chosen.split is None else "",
+    )
 
 
-def held_out_images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledImages:
+def held_out_images(
+    bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None
+) -> LabelledImages:
     """The held-out images of a named set, a folder or a zip file, with their labels; all of it if it is undivided."""
     return _chosen_part(data, _image_parts(bundle, data, chosen, root), chosen.split)[1]
 
@@ -353,7 +419,9 @@ def _image_parts(
     if data in IMAGE_SETS:
         opened = make_data(str(data), {"rows": 1}, seed=0, root=root)
         assert isinstance(opened, Images | Pixels)
-        return ImageParts({"train": opened.originals("train"), IMAGE_SETS[str(data)]: opened.originals("valid")})
+        return ImageParts(
+            {"train": opened.originals("train"), IMAGE_SETS[str(data)]: opened.originals("valid")}
+        )
     try:
         path = locate(data, root)
     except FileNotFoundError as cause:
@@ -363,7 +431,9 @@ def _image_parts(
     trained = trained_on_file(bundle, path, root)
     own = isinstance(trained, ImageConfig)
     skip_bad = chosen.skip_bad or (own and trained.skip_bad)
-    bad, (train, valid) = readable(image_root(path), train, valid, skip_bad=skip_bad, option="skip_bad")
+    bad, (train, valid) = readable(
+        image_root(path), train, valid, skip_bad=skip_bad, option="skip_bad"
+    )
     if not valid:
         train, valid = divided(train, trained.share if own else share)
     parts = {"train": train, "valid": valid} if valid else {"train": train}
@@ -378,4 +448,6 @@ def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:
     listed = ", ".join(known[:MOST]) + (f" ... ({len(known)} in all)" if len(known) > MOST else "")
     for label in dict.fromkeys(labels):
         if label not in known:
-            raise DataError(f"{data}: the class {label!r} is none of the model's: {listed}{nearest(label, known)}")
+            raise DataError(
+                f"{data}: the class {label!r} is none of the model's: {listed}{nearest(label, known)}"
+            )

@@ -29,7 +29,8 @@ from ...weights import Bundle
 
 
 R = TypeVar("R", Label, Line)  # a row of a table
-PARTS = ("valid", "train", "all")  # of the data that a model was trained on: held out, the others, both
+# of the data that a model was trained on: held out, the others, both
+PARTS = ("valid", "train", "all")
 ALL = "held out of its training; split=all takes all"  # a remark beside the data of an evaluation
 COLUMNS = ("text", "label", "source", "target")  # options that name columns, or languages
 
@@ -68,7 +69,9 @@ def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
         return None
     if mark is not None:
         warnings.warn(
-            Notice(f"{path} has changed since the training: rows that are now held out may have been trained on"),
+            Notice(
+                f"{path} has changed since the training: rows that are now held out may have been trained on"
+            ),
             stacklevel=3,
         )
     return options
@@ -101,7 +104,12 @@ class Part(Generic[R]):
 
 
 def evaluated_part(
-    bundle: Bundle, data: str | Path, path: Path, rows: Sequence[R], split: str | None, root: Path | None
+    bundle: Bundle,
+    data: str | Path,
+    path: Path,
+    rows: Sequence[R],
+    split: str | None,
+    root: Path | None,
 ) -> Part[R]:
     """Return the rows of a table to evaluate: of the table that a model was trained on, those that were held out.
 
@@ -129,7 +137,9 @@ def evaluated_part(
         return Part(str(data), rows)
     kept = [row for row in rows if (row.where in places) == (split != "train")]
     if not kept:
-        raise InputError(f"split={split!r}: {data} has no such rows: expected split=all, or another file")
+        raise InputError(
+            f"split={split!r}: {data} has no such rows: expected split=all, or another file"
+        )
     return Part(f"{data} {split or 'valid'}", kept, ALL if split is None else "")
 
 
@@ -152,7 +162,9 @@ def trained_columns(bundle: Bundle) -> dict[str, str]:
     """The columns of the table that a model was trained on, by what they are for; of a named set its languages."""
     options = trained_on(bundle)
     named = {option: getattr(options, option, None) for option in COLUMNS}
-    return {option: str(name) for option, name in named.items() if name is not None} | dict(bundle.columns)
+    return {option: str(name) for option, name in named.items() if name is not None} | dict(
+        bundle.columns
+    )
 
 
 def trained_languages(bundle: Bundle) -> dict[str, str]:
@@ -198,7 +210,12 @@ def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | N
     for i, name in enumerate(trained):
         if found[i] is None and (source, target)[i] is None and name is not None:
             found[i] = next(
-                (c for c in (name, _of_language(table, name)) if c in table.columns and c not in found), None
+                (
+                    c
+                    for c in (name, _of_language(table, name))
+                    if c in table.columns and c not in found
+                ),
+                None,
             )
     _check_direction(table, found, (source, target), trained)
     return TwoColumns(table, *two_columns(table, PARALLEL, (found[0], found[1])))

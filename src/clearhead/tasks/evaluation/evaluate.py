@@ -29,18 +29,22 @@ from .columns import Part, evaluated_part, pair_columns, trained_languages, trai
 from .text import TextOptions, TextScores, score_rows, table, text_scores
 
 Place = str | Path
-Done = Callable[[int, int], None]  # called with the number of texts, tokens or images just finished, and of all
+# called with the number of texts, tokens or images just finished, and of all
+Done = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslationOptions:
     """The options for translators."""
 
-    split: str | None = None  # part of a named set or of the model's data; None: its first test part, the held-out one
-    source: str | None = None  # source language, "en", or column of a file; None: that of the model's training
+    # part of a named set or of the model's data; None: its first test part, the held-out one
+    split: str | None = None
+    # source language, "en", or column of a file; None: that of the model's training
+    source: str | None = None
     target: str | None = None  # target language, or column; None: that of the model's training
     join: int = 1  # number of neighbouring sentences of a named set that are joined to one text
-    protocol: Literal["plain", "moses", "words"] = "plain"  # how texts are tokenised before they are compared
+    # how texts are tokenised before they are compared
+    protocol: Literal["plain", "moses", "words"] = "plain"
     beams: int = 5  # hypotheses of the beam search; 1 is greedy
     penalty: float = 1.0  # the search ranks by log-probability / length^penalty
     limit: int | None = None  # largest number of tokens of a translation; None: as in `translate`
@@ -59,7 +63,8 @@ class TranslationScores:
     """
 
     data: str  # the name of the data
-    scores: tuple[Score, ...]  # BLEU by the protocol, by sacreBLEU's own if that is another, and chrF
+    # BLEU by the protocol, by sacreBLEU's own if that is another, and chrF
+    scores: tuple[Score, ...]
     seconds: float  # time that translating took
     cut: int  # number of texts longer than the model reads, or whose translations reached the limit
     hypotheses: list[str]  # the translations, one line each
@@ -91,17 +96,35 @@ class TranslationScores:
         """Plain values, for JSON."""
         scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
         return {
-            "data": self.data, "sentences": self.sentences, "scores": scores, "seconds": self.seconds,
-            "speed": self.speed, "cut": self.cut, "left_out": self.left_out, "hypotheses": self.hypotheses,
-        }  # fmt: skip
+            "data": self.data,
+            "sentences": self.sentences,
+            "scores": scores,
+            "seconds": self.seconds,
+            "speed": self.speed,
+            "cut": self.cut,
+            "left_out": self.left_out,
+            "hypotheses": self.hypotheses,
+        }
 
     def __rich__(self) -> Table:
         return table(
             ("data", self.data, self.remark),
-            *([("left out", f"{self.left_out:,}", "rows without a source or a target")] if self.left_out else []),
+            *(
+                [("left out", f"{self.left_out:,}", "rows without a source or a target")]
+                if self.left_out
+                else []
+            ),
             *score_rows(self.scores),
-            ("sentences", str(self.sentences), f"{self.seconds:.1f} s, {self.speed:.1f} per second"),
-            *([("cut", str(self.cut), "too long to be read or translated to their end")] if self.cut else []),
+            (
+                "sentences",
+                str(self.sentences),
+                f"{self.seconds:.1f} s, {self.speed:.1f} per second",
+            ),
+            *(
+                [("cut", str(self.cut), "too long to be read or translated to their end")]
+                if self.cut
+                else []
+            ),
         )
 
 
@@ -181,39 +204,58 @@ def evaluate(
     }  # fmt: skip
     for capability, (kind, measure) in EVALUATIONS.items():
         if capability in bundle.can:
-            chosen = config.read(kind, {name: value for name, value in options.items() if value is not None})
+            chosen = config.read(
+                kind, {name: value for name, value in options.items() if value is not None}
+            )
             return measure(bundle, data, chosen, root, done)
     raise InputError(
         f"this {bundle.name} cannot be evaluated: expected a translator, a captioner, a language model or a "
         "classifier"
-    )  # fmt: skip
+    )
 
 
 def translation_scores(
-    bundle: Bundle, data: Place | Sequence[Place], chosen: TranslationOptions, root: Path | None, done: Done | None
+    bundle: Bundle,
+    data: Place | Sequence[Place],
+    chosen: TranslationOptions,
+    root: Path | None,
+    done: Done | None,
 ) -> TranslationScores:
     """Translate data, and compute BLEU and chrF."""
     settings = _settings(bundle)
-    words = {side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None}
+    words = {
+        side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None
+    }
     is_set = isinstance(data, str) and data in SPLITS
-    settings |= {side: word for side, word in words.items() if is_set or may_be_language(word)}  # not a column's name
+    # not a column's name
+    settings |= {side: word for side, word in words.items() if is_set or may_be_language(word)}
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
     given = _texts(bundle, data, chosen, settings, root)
     sources, references = given.sources, given.references
     start = time.perf_counter()
     translations = translate(
-        bundle, sources, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit,
-        batch_tokens=chosen.batch_tokens, done=None if done is None else lambda n: done(n, len(sources)),
-    )  # fmt: skip
+        bundle,
+        sources,
+        beams=chosen.beams,
+        penalty=chosen.penalty,
+        limit=chosen.limit,
+        batch_tokens=chosen.batch_tokens,
+        done=None if done is None else lambda n: done(n, len(sources)),
+    )
     seconds = time.perf_counter() - start
     assert isinstance(translations, list)
     hypotheses = [as_line(one.text) for one in translations]
     measures = [by_protocol, *([] if by_protocol is bleu else [bleu]), chrf]
     return TranslationScores(
-        data=given.name, left_out=given.left_out, remark=given.remark,
-        scores=tuple(measure(hypotheses, references) for measure in measures), seconds=seconds,
-        cut=sum(one.cut for one in translations), hypotheses=hypotheses, references=references,
-    )  # fmt: skip
+        data=given.name,
+        left_out=given.left_out,
+        remark=given.remark,
+        scores=tuple(measure(hypotheses, references) for measure in measures),
+        seconds=seconds,
+        cut=sum(one.cut for one in translations),
+        hypotheses=hypotheses,
+        references=references,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,26 +280,40 @@ def _texts(
     if isinstance(data, str) and data in SPLITS:
         return _named_texts(data, chosen, settings, root)
     if chosen.join != 1:
-        raise InputError(f"join={chosen.join!r} is for {' and '.join(SPLITS)}: a file is taken as it is")
+        raise InputError(
+            f"join={chosen.join!r} is for {' and '.join(SPLITS)}: a file is taken as it is"
+        )
     names = [data] if isinstance(data, Place) else list(data)
     if len(names) not in (1, 2):
-        raise InputError(f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets")
+        raise InputError(
+            f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets"
+        )
     paths = [_file(name, root) for name in names]
     if len(paths) == 2:
         if chosen.split is not None:
-            raise InputError(f"split={chosen.split!r}: two files are taken as a whole: expected no split")
+            raise InputError(
+                f"split={chosen.split!r}: two files are taken as a whole: expected no split"
+            )
         part, empty = Part(" ".join(map(str, names)), read_two(*paths)), 0
     else:
         columns = pair_columns(bundle, paths[0], chosen.source, chosen.target)
         lines = lines_of(columns, skip_empty=True)
-        part, empty = evaluated_part(bundle, names[0], paths[0], lines, chosen.split, root), columns.empty
+        part, empty = (
+            evaluated_part(bundle, names[0], paths[0], lines, chosen.split, root),
+            columns.empty,
+        )
     return SourceTexts(
-        name=part.name, sources=[line.source for line in part.rows], references=[line.target for line in part.rows],
-        left_out=empty, remark=part.remark,
-    )  # fmt: skip
+        name=part.name,
+        sources=[line.source for line in part.rows],
+        references=[line.target for line in part.rows],
+        left_out=empty,
+        remark=part.remark,
+    )
 
 
-def _named_texts(data: str, chosen: TranslationOptions, settings: dict[str, Any], root: Path | None) -> SourceTexts:
+def _named_texts(
+    data: str, chosen: TranslationOptions, settings: dict[str, Any], root: Path | None
+) -> SourceTexts:
     """The same for a named set; a sentence of Tatoeba may have several references."""
     split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
     if not settings.keys() >= {"source", "target"}:
@@ -280,7 +336,9 @@ def _file(name: Place, root: Path | None) -> Path:
         return locate(name, root)
     except FileNotFoundError as cause:
         hint = nearest(name, SPLITS)
-        raise DataError(f"{cause}, and no set of that name: there are {' and '.join(SPLITS)}{hint}") from cause
+        raise DataError(
+            f"{cause}, and no set of that name: there are {' and '.join(SPLITS)}{hint}"
+        ) from cause
 
 
 def _settings(bundle: Bundle) -> dict[str, Any]:

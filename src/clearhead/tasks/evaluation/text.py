@@ -26,7 +26,8 @@ from ..text import likelihood
 from .columns import ALL, PARTS, trained_on_all, trained_on_file
 
 Place = str | Path
-Done = Callable[[int, int], None]  # called with the number of texts or tokens just finished, and of all
+# called with the number of texts or tokens just finished, and of all
+Done = Callable[[int, int], None]
 ROWS = 100  # of a table, by which it is recognised
 
 
@@ -34,9 +35,12 @@ ROWS = 100  # of a table, by which it is recognised
 class TextOptions:
     """The options for language models."""
 
-    stride: int | None = None  # tokens that the window of the model's context moves by; None: half its context
-    last: float | None = None  # share of the text that is read, counted from its end; None: 1, or the held-out share
-    split: str | None = None  # of the chats that the model was trained on: valid, train or all; None: valid
+    # tokens that the window of the model's context moves by; None: half its context
+    stride: int | None = None
+    # share of the text that is read, counted from its end; None: 1, or the held-out share
+    last: float | None = None
+    # of the chats that the model was trained on: valid, train or all; None: valid
+    split: str | None = None
 
     def __post_init__(self) -> None:
         if self.last is not None and not 0.0 < self.last <= 1.0:
@@ -80,24 +84,44 @@ class TextScores:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "data": self.data, "perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte,
-            "bits_per_character": self.bits_per_character, "tokens": self.tokens, "bytes": self.bytes,
-            "characters": self.characters, "logprob": self.logprob, "stride": self.stride,
-            "left_out": self.left_out, "seconds": self.seconds,
-        }  # fmt: skip
+            "data": self.data,
+            "perplexity": self.perplexity,
+            "loss": self.loss,
+            "bits_per_byte": self.bits_per_byte,
+            "bits_per_character": self.bits_per_character,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "characters": self.characters,
+            "logprob": self.logprob,
+            "stride": self.stride,
+            "left_out": self.left_out,
+            "seconds": self.seconds,
+        }
 
     def __rich__(self) -> Table:
         return table(
             ("data", self.data, self.remark),
-            *([("left out", f"{self.left_out:,}", "rows without text or an answer")] if self.left_out else []),
+            *(
+                [("left out", f"{self.left_out:,}", "rows without text or an answer")]
+                if self.left_out
+                else []
+            ),
             ("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"),
-            ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.bits_per_character:.4f} per character"),
+            (
+                "bits per byte",
+                f"{self.bits_per_byte:.4f}",
+                f"{self.bits_per_character:.4f} per character",
+            ),
             ("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"),
         )
 
 
 def text_scores(
-    bundle: Bundle, data: Place | Sequence[Place], chosen: TextOptions, root: Path | None, done: Done | None
+    bundle: Bundle,
+    data: Place | Sequence[Place],
+    chosen: TextOptions,
+    root: Path | None,
+    done: Done | None,
 ) -> TextScores:
     """Compute the log-probability of a text file or a named text, of texts, or of the answers of chats."""
     data = one_file(bundle, data)
@@ -111,10 +135,16 @@ def text_scores(
     if trained is not None and chosen == TextOptions(stride=chosen.stride) and not remark:
         warnings.warn(Notice(trained_on_all(data)), stacklevel=3)
     return TextScores(
-        data=name, remark=remark, left_out=counted.left_out, tokens=counted.tokens,
-        bytes=len(counted.text.encode()), characters=len(counted.text), logprob=counted.logprob,
-        stride=chosen.stride, seconds=time.perf_counter() - start,
-    )  # fmt: skip
+        data=name,
+        remark=remark,
+        left_out=counted.left_out,
+        tokens=counted.tokens,
+        bytes=len(counted.text.encode()),
+        characters=len(counted.text),
+        logprob=counted.logprob,
+        stride=chosen.stride,
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _rows_counted(
@@ -122,7 +152,9 @@ def _rows_counted(
 ) -> tuple[str, str, Counted]:
     """The name of the data, a remark about its part, and the log-probability of the texts or answers in it."""
     if chosen.stride is not None or chosen.last is not None:
-        raise InputError(f"stride and last are for a text file: {data} has several texts, which are read as a whole")
+        raise InputError(
+            f"stride and last are for a text file: {data} has several texts, which are read as a whole"
+        )
     if path.is_dir() or not _has_chats(path):
         _check_no_split(data, chosen)
         return str(data), "", document_likelihoods(bundle, path, done)
@@ -130,7 +162,9 @@ def _rows_counted(
     part = chosen.split or ("valid" if divided else "all")
     if part != "all" and (not divided or part not in PARTS):
         expected = (
-            f"one of {', '.join(PARTS)}" if divided else f"no split: the model was not trained on a part of {data}"
+            f"one of {', '.join(PARTS)}"
+            if divided
+            else f"no split: the model was not trained on a part of {data}"
         )
         raise InputError(f"split={part!r}: expected {expected}")
     if part == "all":
@@ -145,8 +179,16 @@ def _text_counted(
     """The same of the end of a text file: of the one that the model was trained on, the end that was held out."""
     _check_no_split(data, chosen)
     last, remark = chosen.last or 1.0, ""
-    if chosen.last is None and isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0:
-        last, remark = trained.share, f"the last {trained.share:.0%}, held out of its training; last=1 takes all"
+    if (
+        chosen.last is None
+        and isinstance(trained, TextConfig)
+        and trained.valid_path is None
+        and trained.share > 0
+    ):
+        last, remark = (
+            trained.share,
+            f"the last {trained.share:.0%}, held out of its training; last=1 takes all",
+        )
     text = read_text(path)
     text = text[len(text) - round(len(text) * last) :]
     result = likelihood(bundle, text, stride=chosen.stride, done=done)

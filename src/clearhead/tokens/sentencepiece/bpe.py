@@ -18,7 +18,9 @@ class BytePairs:
 
     def __init__(self, pieces: Iterable[tuple[str, float, int]]) -> None:
         pieces = list(pieces)
-        self._scores = {piece: score for piece, score, kind in pieces if kind in (NORMAL, DEFINED, UNUSED)}
+        self._scores = {
+            piece: score for piece, score, kind in pieces if kind in (NORMAL, DEFINED, UNUSED)
+        }
         self._unused = frozenset(piece for piece, _, kind in pieces if kind == UNUSED)
         self._defined = frozenset(piece for piece, _, kind in pieces if kind == DEFINED)
         self._lengths = sorted({len(piece) for piece in self._defined}, reverse=True)
@@ -44,7 +46,11 @@ class BytePairs:
             offer(i, i + 1)
         while queue:
             _, left, right, piece = heapq.heappop(queue)
-            if not symbols[left] or not symbols[right] or len(symbols[left]) + len(symbols[right]) != len(piece):
+            if (
+                not symbols[left]
+                or not symbols[right]
+                or len(symbols[left]) + len(symbols[right]) != len(piece)
+            ):
                 continue  # one of them has been merged with another neighbour
             symbols[left], symbols[right] = piece, ""
             after[left] = after[right]
@@ -64,7 +70,9 @@ class BytePairs:
             at += length or 1
         return symbols, whole
 
-    def _split_unused(self, symbols: list[str], halves: dict[str, tuple[str, str]]) -> list[tuple[str, bool]]:
+    def _split_unused(
+        self, symbols: list[str], halves: dict[str, tuple[str, str]]
+    ) -> list[tuple[str, bool]]:
         out: list[tuple[str, bool]] = []
         stack = [symbol for symbol in reversed(symbols) if symbol]
         while stack:

@@ -17,7 +17,8 @@ from .unigram import Unigram
 
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # by the numbers of the file format
 _SEGMENTERS: dict[str, type[Unigram] | type[BytePairs]] = {"unigram": Unigram, "bpe": BytePairs}
-_SPECIAL_FIELDS = {41: "<s>", 42: "</s>", 43: "<pad>"}  # where the library looks for its special ids
+# where the library looks for its special ids
+_SPECIAL_FIELDS = {41: "<s>", 42: "</s>", 43: "<pad>"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +33,19 @@ class Model:
     bytewise: bool = False  # unknown characters become bytes (byte_fallback)
     rules: bytes = b""  # compiled normalisation rules
     lead: bool = True  # add a space before a text (add_dummy_prefix)
-    tidy: bool = True  # remove spaces at the ends, and all but one of several (remove_extra_whitespaces)
+    # remove spaces at the ends, and all but one of several (remove_extra_whitespaces)
+    tidy: bool = True
     escape: bool = True  # write spaces as U+2581 (escape_whitespaces)
 
     def __post_init__(self) -> None:
         if self.kind not in _SEGMENTERS:
-            raise InputError(f"a SentencePiece model of kind {self.kind!r}: expected unigram or bpe")
+            raise InputError(
+                f"a SentencePiece model of kind {self.kind!r}: expected unigram or bpe"
+            )
         if self.types.count(UNKNOWN) != 1:
-            raise InputError(f"a SentencePiece model with {self.types.count(UNKNOWN)} unknown pieces: expected one")
+            raise InputError(
+                f"a SentencePiece model with {self.types.count(UNKNOWN)} unknown pieces: expected one"
+            )
 
     @classmethod
     def of(cls, data: bytes) -> Model:
@@ -47,7 +53,9 @@ class Model:
         try:
             return cls._parse(data)
         except (IndexError, struct.error, UnicodeDecodeError) as cause:
-            raise InputError(f"not a whole SentencePiece model ({cause or type(cause).__name__})") from cause
+            raise InputError(
+                f"not a whole SentencePiece model ({cause or type(cause).__name__})"
+            ) from cause
 
     @classmethod
     def read(cls, path: str | Path) -> Model:
@@ -78,24 +86,42 @@ class Model:
             raise InputError("not a SentencePiece model: there are no pieces")
         kind = int(trainer.get(3, 1))
         return cls(
-            pieces=tuple(pieces), scores=tuple(scores), types=tuple(types), kind=_KINDS.get(kind, str(kind)),
-            suffix=bool(trainer.get(24, 0)), bytewise=bool(trainer.get(35, 0)), rules=as_bytes(normalizer.get(2, b"")),
-            lead=bool(normalizer.get(3, 1)), tidy=bool(normalizer.get(4, 1)), escape=bool(normalizer.get(5, 1)),
-        )  # fmt: skip
+            pieces=tuple(pieces),
+            scores=tuple(scores),
+            types=tuple(types),
+            kind=_KINDS.get(kind, str(kind)),
+            suffix=bool(trainer.get(24, 0)),
+            bytewise=bool(trainer.get(35, 0)),
+            rules=as_bytes(normalizer.get(2, b"")),
+            lead=bool(normalizer.get(3, 1)),
+            tidy=bool(normalizer.get(4, 1)),
+            escape=bool(normalizer.get(5, 1)),
+        )
 
     def to_bytes(self) -> bytes:
         """The content of a .spm file with this model."""
-        numbers, ids = {name: number for number, name in _KINDS.items()}, {p: i for i, p in enumerate(self.pieces)}
+        numbers, ids = (
+            {name: number for number, name in _KINDS.items()},
+            {p: i for i, p in enumerate(self.pieces)},
+        )
         trainer = [
-            (3, numbers[self.kind]), (24, int(self.suffix)), (35, int(self.bytewise)), (40, self.types.index(UNKNOWN)),
+            (3, numbers[self.kind]),
+            (24, int(self.suffix)),
+            (35, int(self.bytewise)),
+            (40, self.types.index(UNKNOWN)),
             *((number, ids.get(name, -1)) for number, name in _SPECIAL_FIELDS.items()),
-        ]  # fmt: skip
+        ]
         normalizer: list[tuple[int, int | bytes]] = [
-            (1, b"identity" if not self.rules else b"own"), (2, self.rules), (3, int(self.lead)), (4, int(self.tidy)),
+            (1, b"identity" if not self.rules else b"own"),
+            (2, self.rules),
+            (3, int(self.lead)),
+            (4, int(self.tidy)),
             (5, int(self.escape)),
-        ]  # fmt: skip
+        ]
         parts = [
-            write_field(1, write_field(1, piece.encode()) + write_field(2, score) + write_field(3, kind))
+            write_field(
+                1, write_field(1, piece.encode()) + write_field(2, score) + write_field(3, kind)
+            )
             for piece, score, kind in zip(self.pieces, self.scores, self.types, strict=True)
         ]
         parts.append(write_field(2, b"".join(write_field(*field) for field in trainer)))
@@ -154,7 +180,14 @@ class Model:
     @cached_property
     def _normaliser(self) -> Normaliser:
         defined = [piece for piece, kind in self._types.items() if kind == DEFINED]
-        return Normaliser(self.rules, defined, lead=self.lead, tidy=self.tidy, escape=self.escape, suffix=self.suffix)
+        return Normaliser(
+            self.rules,
+            defined,
+            lead=self.lead,
+            tidy=self.tidy,
+            escape=self.escape,
+            suffix=self.suffix,
+        )
 
     @cached_property
     def _segment(self) -> Unigram | BytePairs:

@@ -23,7 +23,14 @@ class Normaliser:
     """
 
     def __init__(
-        self, rules: bytes, defined: Iterable[str], *, lead: bool, tidy: bool, escape: bool, suffix: bool
+        self,
+        rules: bytes,
+        defined: Iterable[str],
+        *,
+        lead: bool,
+        tidy: bool,
+        escape: bool,
+        suffix: bool,
     ) -> None:
         self.lead, self.tidy, self.suffix = lead, tidy, suffix
         self.space = SPACE if escape else " "
@@ -40,7 +47,9 @@ class Normaliser:
             return ""
         if self.tidy:
             parts = _without_extra_spaces(parts)
-        text = "".join([" ", *parts] if self.lead and not self.suffix else parts).replace(" ", self.space)
+        text = "".join([" ", *parts] if self.lead and not self.suffix else parts).replace(
+            " ", self.space
+        )
         if self.tidy:
             text = text.rstrip(self.space)
         return text + self.space if self.lead and self.suffix else text

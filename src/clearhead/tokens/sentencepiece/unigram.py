@@ -36,7 +36,8 @@ class Unigram:
     def __call__(self, text: str) -> list[tuple[str, bool]]:
         """The pieces of a text, each with whether it is in the vocabulary."""
         scores, float32 = self._scores, np.float32
-        best, origin = [0.0] * (len(text) + 1), [0] + [-1] * len(text)  # of the best way to each position
+        # of the best way to each position
+        best, origin = [0.0] * (len(text) + 1), [0] + [-1] * len(text)
         for at in range(len(text)):
             here, one, end = best[at], False, at + 1
             while True:

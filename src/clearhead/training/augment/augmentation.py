@@ -20,9 +20,21 @@ from ...checks import at_least
 from ...data.images.preprocessing import Preprocessing
 from ...errors import InputError
 from ..objectives.objective import Moment
-from .operations import BLEND, OPERATIONS, apply_chosen, brightness, colour, contrast, grey, resample, smooth, solarise
+from .operations import (
+    BLEND,
+    OPERATIONS,
+    apply_chosen,
+    brightness,
+    colour,
+    contrast,
+    grey,
+    resample,
+    smooth,
+    solarise,
+)
 
-FIRST_STREAM = 1 << 20  # augmentation i uses the random stream FIRST_STREAM + i, and for feed n (n + 1) times as much
+# augmentation i uses the random stream FIRST_STREAM + i, and for feed n (n + 1) times as much
+FIRST_STREAM = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +57,9 @@ class Flip:
     def __init__(self, config: FlipConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+    def __call__(
+        self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
+    ) -> UInt8[Tensor, "b c y x"]:
         chosen = u[:, 0] < self.config.chance
         return torch.where(chosen[:, None, None, None], images.flip(-1), images)
 
@@ -69,7 +83,9 @@ class Shift:
     def __init__(self, config: ShiftConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+    def __call__(
+        self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
+    ) -> UInt8[Tensor, "b c y x"]:
         n = self.config.pixels
         if not n:
             return images
@@ -77,7 +93,10 @@ class Shift:
         corner = (u * (2 * n + 1)).long()  # (b, 2) of the crop
         rows = (corner[:, 0, None] + torch.arange(height, device=images.device))[:, None, :, None]
         columns = (corner[:, 1, None] + torch.arange(width, device=images.device))[:, None, None, :]
-        b, c = torch.arange(len(images), device=images.device), torch.arange(images.shape[1], device=images.device)
+        b, c = (
+            torch.arange(len(images), device=images.device),
+            torch.arange(images.shape[1], device=images.device),
+        )
         return F.pad(images, (n, n, n, n))[b[:, None, None, None], c[:, None, None], rows, columns]
 
 
@@ -105,11 +124,14 @@ class Crop:
     def __init__(self, config: CropConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+    def __call__(
+        self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
+    ) -> UInt8[Tensor, "b c y x"]:
         area = self.config.least + (1 - self.config.least) * u[:, 0]
         ratio = self.config.stretch ** (2 * u[:, 1] - 1)
         ratio = ratio.clamp(area, 1 / area)  # so that the crop fits
-        size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1.0)  # width, height
+        # width, height
+        size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1.0)
         middle = (2 * u[:, 2:] - 1) * (1 - size)
         matrix = torch.cat([torch.diag_embed(size), middle[..., None]], dim=-1)
         return to_uint8(resample(images.float(), matrix, outside="border"))
@@ -121,7 +143,8 @@ class RandAugmentConfig:
 
     count: int = 2  # operations per image, one after the other
     strength: float = 0.3  # strength of each operation, from 0 to 1
-    random: bool = False  # draw each strength from 0 to `strength`; with count = 1, strength = 1: TrivialAugment
+    # draw each strength from 0 to `strength`; with count = 1, strength = 1: TrivialAugment
+    random: bool = False
 
     def __post_init__(self) -> None:
         at_least(self, 1, "count")
@@ -137,7 +160,9 @@ class RandAugment:
     def __init__(self, config: RandAugmentConfig) -> None:
         self.config, self.draws = config, 3 * config.count
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+    def __call__(
+        self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
+    ) -> UInt8[Tensor, "b c y x"]:
         c = self.config
         u = u.view(-1, c.count, 3)
         chosen = (u[..., 0] * len(OPERATIONS)).long()
@@ -172,7 +197,9 @@ class ThreeAugment:
     def __init__(self, config: ThreeAugmentConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+    def __call__(
+        self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
+    ) -> UInt8[Tensor, "b c y x"]:
         half = torch.full_like(u[:, 0], 0.5)  # solarise: the threshold 128
         three = (lambda x, _: grey(x), solarise, lambda x, _: smooth(x))
         x = apply_chosen(images.float(), (3 * u[:, 0]).long(), half, three)
@@ -206,17 +233,25 @@ class Erase:
     def __init__(self, config: EraseConfig) -> None:
         self.config = config
 
-    def __call__(self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]) -> UInt8[Tensor, "b c y x"]:
+    def __call__(
+        self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
+    ) -> UInt8[Tensor, "b c y x"]:
         (_, channels, height, width), c = images.shape, self.config
         area = 0.02 + (c.most - 0.02) * u[:, 1]
         ratio = c.stretch ** (2 * u[:, 2] - 1)
         inside = rectangle(u[:, 3:5], (area * ratio).sqrt(), (area / ratio).sqrt(), height, width)
         inside = inside & (u[:, 0] < c.chance)[:, None, None]
-        return torch.where(inside[:, None], (u[:, 5 : 5 + channels] * 256).to(torch.uint8)[..., None, None], images)
+        return torch.where(
+            inside[:, None], (u[:, 5 : 5 + channels] * 256).to(torch.uint8)[..., None, None], images
+        )
 
 
 def rectangle(
-    corner: Float[Tensor, "b 2"], tall: Float[Tensor, "b"], wide: Float[Tensor, "b"], height: int, width: int
+    corner: Float[Tensor, "b 2"],
+    tall: Float[Tensor, "b"],
+    wide: Float[Tensor, "b"],
+    height: int,
+    width: int,
 ) -> Bool[Tensor, "b y x"]:
     """Which pixels lie in a rectangle of the given height and width, as shares of the image, at a random corner."""
     rows = (tall.clamp(max=1) * height).round()[:, None]
@@ -224,7 +259,9 @@ def rectangle(
     top = (corner[:, :1] * (height - rows + 1)).floor()
     left = (corner[:, 1:] * (width - columns + 1)).floor()
     y, x = torch.arange(height, device=corner.device), torch.arange(width, device=corner.device)
-    return ((y >= top) & (y < top + rows))[:, :, None] & ((x >= left) & (x < left + columns))[:, None, :]
+    return ((y >= top) & (y < top + rows))[:, :, None] & ((x >= left) & (x < left + columns))[
+        :, None, :
+    ]
 
 
 def to_uint8(images: Float[Tensor, "b c y x"]) -> UInt8[Tensor, "b c y x"]:
@@ -248,9 +285,13 @@ def make_augmentations(tables: Sequence[tuple[str, Any]]) -> list[Any]:
 
 
 def augment(
-    images: UInt8[Tensor, "b c y x"], augmentations: Sequence[Any], moment: Moment, dataset: int = 0, *,
+    images: UInt8[Tensor, "b c y x"],
+    augmentations: Sequence[Any],
+    moment: Moment,
+    dataset: int = 0,
+    *,
     compiled: bool = False,
-) -> UInt8[Tensor, "b c y x"]:  # fmt: skip
+) -> UInt8[Tensor, "b c y x"]:
     """Apply augmentations in order, with a random stream for each and for each dataset, by its number."""
     first = (dataset + 1) * FIRST_STREAM
     draws = [moment.rng(first + i).uniform(one.draws) for i, one in enumerate(augmentations)]

@@ -49,7 +49,9 @@ def mix(
         out = weight * images + (1 - weight) * other
     if cutmix is not None:
         side = (1 - _drawn(cutmix, u[:, 2])).sqrt()
-        inside = rectangle(u[:, 3:5], side, side, *images.shape[-2:]) & (changed & cuts)[:, None, None]
+        inside = (
+            rectangle(u[:, 3:5], side, side, *images.shape[-2:]) & (changed & cuts)[:, None, None]
+        )
         share = share - inside.float().mean((1, 2))
         out = torch.where(inside[:, None], other, out)
     return out, share

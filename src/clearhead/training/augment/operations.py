@@ -161,7 +161,9 @@ OPERATIONS: tuple[Operation, ...] = (
 )  # fmt: skip
 
 
-def apply_chosen(images: Images, chosen: Tensor, amount: Amount, operations: tuple[Operation, ...]) -> Images:
+def apply_chosen(
+    images: Images, chosen: Tensor, amount: Amount, operations: tuple[Operation, ...]
+) -> Images:
     """Apply to each image the operation with the number `chosen`.
 
     Every operation is computed for all images and the chosen one is kept: no image waits for another, no shape depends

@@ -78,7 +78,13 @@ class Writer:
         if keep < 1:
             raise InputError(f"keep is {keep}, expected at least 1")
         self.folder = Path(folder)
-        self._rank, self._world, self._attempt, self._keep, self._timeout = rank, world, attempt, keep, timeout
+        self._rank, self._world, self._attempt, self._keep, self._timeout = (
+            rank,
+            world,
+            attempt,
+            keep,
+            timeout,
+        )
         self._saves = 0
         self._host: dict[str, Tensor] = {}  # host memory of the last snapshot, reused by the next
         self._thread: threading.Thread | None = None
@@ -90,7 +96,9 @@ class Writer:
                 if f".{attempt}-" not in path.name:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], facts: Any, *, protect: Collection[int] = ()) -> None:
+    def save(
+        self, step: int, tensors: Mapping[str, Tensor], facts: Any, *, protect: Collection[int] = ()
+    ) -> None:
         """Copy the tensors to host memory now and write them in the background; every worker must call this.
 
         Tensors that are not sharded are equal on all workers, and worker 0 writes them. `facts` is any JSON value; that
@@ -101,7 +109,9 @@ class Writer:
         try:
             frozen = json.loads(json.dumps(facts, allow_nan=False))
         except (TypeError, ValueError) as cause:
-            raise InputError(f"the facts of step {step} cannot be written as JSON: {cause}") from cause
+            raise InputError(
+                f"the facts of step {step} cannot be written as JSON: {cause}"
+            ) from cause
         about = self._snapshot(tensors)
         self._saves += 1
         work = (step, about, dict(self._host), frozen, frozenset(protect))
@@ -123,7 +133,9 @@ class Writer:
         for name, tensor in tensors.items():
             if tensor.dtype not in TYPES:
                 known = ", ".join(map(type_name, TYPES))
-                raise InputError(f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved: expected {known}")
+                raise InputError(
+                    f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved: expected {known}"
+                )
             local, offset, writes = place(tensor, self._rank)
             mine = writes and local.numel() > 0
             about[name] = {
@@ -145,7 +157,12 @@ class Writer:
         return about
 
     def _run(
-        self, step: int, about: dict[str, Any], host: dict[str, Tensor], facts: Any, protect: frozenset[int]
+        self,
+        step: int,
+        about: dict[str, Any],
+        host: dict[str, Tensor],
+        facts: Any,
+        protect: frozenset[int],
     ) -> None:
         # Numbered, since worker 0 may begin the next save of the same step while another still waits for this one.
         temporary = self.folder / f".{step_name(step)}.{self._attempt}-{self._saves}.tmp"
@@ -153,7 +170,10 @@ class Writer:
         try:
             temporary.mkdir(exist_ok=True)
             size, sha256 = write_tensors(temporary / f"{part}.safetensors", host)
-            atomic_write(temporary / f"{part}.json", to_json({"size": size, "sha256": sha256, "tensors": about}))
+            atomic_write(
+                temporary / f"{part}.json",
+                to_json({"size": size, "sha256": sha256, "tensors": about}),
+            )
             if self._rank == 0:
                 self._finish(step, temporary, facts, protect)
             else:
@@ -173,7 +193,11 @@ class Writer:
     def _explained(self, step: int, cause: Exception) -> CheckpointError:
         full = isinstance(cause, OSError) and cause.errno in _FULL
         intact = latest(self.folder, say=lambda _: None)
-        last = f"the last intact checkpoint is {intact.path}" if intact else "there is no intact checkpoint yet"
+        last = (
+            f"the last intact checkpoint is {intact.path}"
+            if intact
+            else "there is no intact checkpoint yet"
+        )
         return CheckpointError(
             f"step {step} could not be saved in {self.folder}: {'the disk is full' if full else cause}; {last}"
         )
@@ -234,7 +258,9 @@ class Writer:
         if not self._until(renamed, hopeless=lambda: not temporary.exists()):
             raise TimeoutError("worker 0 did not finish it")
 
-    def _until(self, done: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False) -> bool:
+    def _until(
+        self, done: Callable[[], bool], hopeless: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Poll until `done`; returns False at the timeout, which is short if `hopeless` or the program is ending."""
         deadline = time.monotonic() + self._timeout
         while not done():
@@ -247,14 +273,18 @@ class Writer:
 
     def _prune(self, step: int, protect: frozenset[int]) -> None:
         """Remove all but the newest `keep` checkpoints up to `step`; later ones, of a run that was resumed, stay."""
-        steps = sorted(int(found[1]) for path in self.folder.iterdir() if (found := FINAL.match(path.name)))
+        steps = sorted(
+            int(found[1]) for path in self.folder.iterdir() if (found := FINAL.match(path.name))
+        )
         old = [s for s in steps if s <= step][: -self._keep]
         for s in old:
             if s in protect:
                 continue
             gone = self.folder / f".{step_name(s)}.{self._attempt}-{self._saves}.tmp"
-            with suppress(PermissionError):  # Windows: another process reads it; the next save tries again
-                os.rename(self.folder / step_name(s), gone)  # so that a crash leaves no partial one under its name
+            # Windows: another process reads it; the next save tries again
+            with suppress(PermissionError):
+                # so that a crash leaves no partial one under its name
+                os.rename(self.folder / step_name(s), gone)
                 shutil.rmtree(gone, ignore_errors=True)
 
     def _restore_aside(self) -> None:

@@ -28,7 +28,8 @@ class MeanCheckpoint:
         if not tensor.is_floating_point():
             self.checkpoints[-1].fill(name, tensor)
             return
-        total = torch.zeros(local(tensor).shape, dtype=torch.float64)  # on the CPU: not every device has float64
+        # on the CPU: not every device has float64
+        total = torch.zeros(local(tensor).shape, dtype=torch.float64)
         for checkpoint in self.checkpoints:
             checkpoint.fill(name, tensor)
             total += local(tensor).cpu()

@@ -26,13 +26,29 @@ __all__ = [
 # The objectives by name: (module, class, summary). `choose` takes the first that fits a model and its data.
 OBJECTIVES: dict[str, tuple[str, str, str]] = {
     "next-token": ("tokens", "NextToken", "the cross-entropy of each token given those before it"),
-    "translation": ("tokens", "Translation", "the cross-entropy of each target token given the source"),
-    "captions": ("captions", "Captions", "the cross-entropy of each word of a caption given the image"),
-    "masked-tokens": ("tokens", "MaskedTokens", "the cross-entropy of masked tokens given all others"),
+    "translation": (
+        "tokens",
+        "Translation",
+        "the cross-entropy of each target token given the source",
+    ),
+    "captions": (
+        "captions",
+        "Captions",
+        "the cross-entropy of each word of a caption given the image",
+    ),
+    "masked-tokens": (
+        "tokens",
+        "MaskedTokens",
+        "the cross-entropy of masked tokens given all others",
+    ),
     "classification": ("classification", "Classification", "the cross-entropy of each row's class"),
     "regression": ("objective", "Regression", "the mean square error of vectors"),
     "gan": ("gan", "GAN", "a generator against a discriminator"),
-    "self-distillation": ("self_distillation", "SelfDistillation", "a student that predicts its own moving average"),
+    "self-distillation": (
+        "self_distillation",
+        "SelfDistillation",
+        "a student that predicts its own moving average",
+    ),
 }
 
 
@@ -124,7 +140,10 @@ def choose(model: str, can: Collection[str], data: Data) -> str:
             if _reads_all(kind, data.keys):
                 check_objective(kind)
                 return name
-    does = "; ".join(f"{name} reads {_keys(objective_class(name))}" for name in fits) or "it fits no objective"
+    does = (
+        "; ".join(f"{name} reads {_keys(objective_class(name))}" for name in fits)
+        or "it fits no objective"
+    )
     hint = f". {data.hint}" if data.hint else ""
     raise InputError(
         f"a {model} cannot learn from data that gives {', '.join(data.keys)}: {does}. Expected a model and data that "
@@ -150,7 +169,9 @@ def check_players(name: str, can: Mapping[str, Collection[str]]) -> None:
     for player, role in kind.roles.items():
         if role.can is not None and role.can not in can[player]:
             does = ", ".join(sorted(can[player])) or "do none of the known tasks"
-            raise InputError(f"objective {name}: the {player} must be able to {role.can}, and can {does}")
+            raise InputError(
+                f"objective {name}: the {player} must be able to {role.can}, and can {does}"
+            )
 
 
 def check_data(name: str, data: Data, feeds: Mapping[str, Data]) -> None:
@@ -183,10 +204,14 @@ def _reads_all(kind: type[Objective], keys: Collection[str]) -> bool:
     return set(kind.reads) <= set(keys) <= {*kind.reads, *kind.may_read}
 
 
-def _advice(name: str, kind: type[Objective], keys: Collection[str], feeds: Collection[str]) -> Iterator[str]:
+def _advice(
+    name: str, kind: type[Objective], keys: Collection[str], feeds: Collection[str]
+) -> Iterator[str]:
     """What must change, so that the data has all keys that an objective needs, and none that it would ignore."""
     missing = [key for key in kind.reads if key not in keys]
-    absent = dict.fromkeys(key.split(".")[0] for key in missing if "." in key and key.split(".")[0] not in feeds)
+    absent = dict.fromkeys(
+        key.split(".")[0] for key in missing if "." in key and key.split(".")[0] not in feeds
+    )
     yield from (f"expected [feeds.{feed}] in the recipe" for feed in absent)
     if missing := [key for key in missing if key.split(".")[0] not in absent]:
         yield f"expected data that gives {', '.join(missing)}"
@@ -194,7 +219,11 @@ def _advice(name: str, kind: type[Objective], keys: Collection[str], feeds: Coll
     unread = [feed for feed in feeds if not any(key.startswith(f"{feed}.") for key in read)]
     yield from (f"it does not read [feeds.{feed}]: leave it out" for feed in unread)
     if extra := [key for key in keys if key not in read and key.split(".")[0] not in unread]:
-        fix = "expected data without" if name in _SHIPPED else f"add to {kind.__name__}.may_read what may be ignored of"
+        fix = (
+            "expected data without"
+            if name in _SHIPPED
+            else f"add to {kind.__name__}.may_read what may be ignored of"
+        )
         yield f"it does not use all of this data: {fix} {', '.join(extra)}"
 
 

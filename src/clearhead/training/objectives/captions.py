@@ -48,7 +48,8 @@ class CaptionsConfig(SmoothingConfig):
     doubly: float = 0.0  # weight of the doubly stochastic term; 0: without it
     reward: float = 1.0  # hard attention: weight of the REINFORCE term (lambda_r)
     entropy: float = 0.01  # hard attention: weight of the entropy of the weights (lambda_e)
-    expected: float = 0.5  # hard attention: share of the images whose weighted sum is taken instead of a sample
+    # hard attention: share of the images whose weighted sum is taken instead of a sample
+    expected: float = 0.5
     baseline_momentum: float = 0.9  # hard attention: share of the baseline that each step keeps
 
     def __post_init__(self) -> None:
@@ -67,19 +68,24 @@ class Captions(TokenObjective):
     reads: ClassVar[tuple[str, ...]] = ("images", "ids", "targets")
     writes_text = True
     measurements: ClassVar[Mapping[str, Measurement]] = {
-        "loss": Measurement("nats/token"), "accuracy": Measurement("share", "higher"),
+        "loss": Measurement("nats/token"),
+        "accuracy": Measurement("share", "higher"),
         "exact": Measurement("share", "higher"),
-    }  # fmt: skip
+    }
     baseline: Tensor  # moving average of log p per token
     total: Tensor  # (2,) sum of log p per token over the captions of this step, and their number
 
-    def __init__(self, config: CaptionsConfig, players: Mapping[str, nn.Module], data: Data) -> None:
+    def __init__(
+        self, config: CaptionsConfig, players: Mapping[str, nn.Module], data: Data
+    ) -> None:
         super().__init__(config, players, data)
         options = self.player("model").config
         self.hard = options.attention == "hard"
         attends = options.decoder == "rnn" and options.attention != "none"
         if config.doubly and not attends:
-            raise InputError(f"doubly={config.doubly} is for decoder='rnn' with attention='soft' or 'hard'")
+            raise InputError(
+                f"doubly={config.doubly} is for decoder='rnn' with attention='soft' or 'hard'"
+            )
         self.register_buffer("baseline", torch.zeros(()))
         self.register_buffer("total", torch.zeros(2), persistent=False)
 
@@ -95,7 +101,10 @@ class Captions(TokenObjective):
         if not self.hard and not self.config.doubly:
             return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing)
         model, targets, trace = self.player("model"), batch["targets"], Trace([], [])
-        x = model.states(**{name: x for name, x in batch.items() if name not in ("targets", "weight")}, trace=trace)
+        x = model.states(
+            **{name: x for name, x in batch.items() if name not in ("targets", "weight")},
+            trace=trace,
+        )
         counted = targets != IGNORE
         weights = torch.stack(trace.weights, dim=1) * counted[..., None]  # (b, t, k) float32
         terms: dict[str, Tensor] = {}
@@ -103,23 +112,31 @@ class Captions(TokenObjective):
             terms["doubly"] = self.config.doubly * (1 - weights.sum(1)).square().sum()
         if not self.hard:
             return {
-                "words": linear_cross_entropy(x, model.head.weight, targets, smoothing=self.config.smoothing),
+                "words": linear_cross_entropy(
+                    x, model.head.weight, targets, smoothing=self.config.smoothing
+                ),
                 **terms,
             }
         logits = model.head(x).float()
         each = F.cross_entropy(
-            logits.mT, targets, ignore_index=IGNORE, label_smoothing=self.config.smoothing, reduction="none"
+            logits.mT,
+            targets,
+            ignore_index=IGNORE,
+            label_smoothing=self.config.smoothing,
+            reduction="none",
         )
         terms["words"] = each.sum()
         if trace.places:
             log_p = -each.detach().sum(1) / counted.sum(1).clamp(min=1)
             sampled = (batch["draws"][:, 0] >= 0) & counted.any(1)
-            chosen = weights.gather(2, torch.stack(trace.places, dim=1)[..., None])[..., 0]  # (b, t)
+            # (b, t)
+            chosen = weights.gather(2, torch.stack(trace.places, dim=1)[..., None])[..., 0]
             log_places = (chosen.clamp(min=LEAST).log() * counted).sum(1)
             advantage = (log_p - self.baseline) * sampled
             terms["reinforce"] = -self.config.reward * (advantage * log_places).sum()
             self.total.add_(torch.stack([(log_p * counted.any(1)).sum(), counted.any(1).sum()]))
-        entropy = torch.special.entr(torch.stack(trace.weights, dim=1).clamp(min=LEAST)).sum(-1)  # (b, t)
+        # (b, t)
+        entropy = torch.special.entr(torch.stack(trace.weights, dim=1).clamp(min=LEAST)).sum(-1)
         terms["evenness"] = -self.config.entropy * (entropy * counted).sum()
         return terms
 
@@ -148,13 +165,19 @@ class Captions(TokenObjective):
         rows = counted.any(1)
         loss = F.cross_entropy(logits.mT, targets, ignore_index=IGNORE, reduction="sum")
         return {
-            "loss": loss, "accuracy": (right & counted).sum().to(loss.dtype),
-            "exact": (right.all(1) & rows).sum().to(loss.dtype), "rows": rows.sum().to(loss.dtype),
-        }  # fmt: skip
+            "loss": loss,
+            "accuracy": (right & counted).sum().to(loss.dtype),
+            "exact": (right.all(1) & rows).sum().to(loss.dtype),
+            "rows": rows.sum().to(loss.dtype),
+        }
 
     def summarise(self, means: dict[str, float]) -> dict[str, float]:
         """The loss and accuracy per token, and the share of exact captions."""
-        return {"loss": means["loss"], "accuracy": means["accuracy"], "exact": means["exact"] / means["rows"]}
+        return {
+            "loss": means["loss"],
+            "accuracy": means["accuracy"],
+            "exact": means["exact"] / means["rows"],
+        }
 
     def samples(self, bundle: Bundle) -> list[Sample]:
         data, tokens = self.data, bundle.tokenizer()

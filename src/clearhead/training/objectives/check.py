@@ -16,7 +16,8 @@ from .objective import Measurement, Objective, Role, Update, scalar_options
 if TYPE_CHECKING:
     from ...data import Data
 
-RESERVED = ("step", "seconds", "rate", "share", "inside", "samples")  # the other names in a record of the logs
+# the other names in a record of the logs
+RESERVED = ("step", "seconds", "rate", "share", "inside", "samples")
 PREFIXES = ("norm", "lr", "valid_")  # of gradient norms, learning rates and measurements
 
 # Attribute of a class: (type of the container, type of its elements, an example).
@@ -25,8 +26,16 @@ DECLARED: dict[str, tuple[Any, type, str]] = {
     "updates": ((tuple, list), Update, 'a tuple of Update, like (Update("model", "loss"),)'),
     "reads": ((tuple, list), str, 'a tuple of batch keys, like ("x",)'),
     "may_read": ((tuple, list), str, 'a tuple of batch keys, like ("labels",)'),
-    "measurements": (Mapping, Measurement, 'a dict of Measurement by name, like {"loss": Measurement("nats/row")}'),
-    "text_measurements": (Mapping, Measurement, 'a dict of Measurement by name, like {"bleu": Measurement("score")}'),
+    "measurements": (
+        Mapping,
+        Measurement,
+        'a dict of Measurement by name, like {"loss": Measurement("nats/row")}',
+    ),
+    "text_measurements": (
+        Mapping,
+        Measurement,
+        'a dict of Measurement by name, like {"bleu": Measurement("score")}',
+    ),
 }
 
 
@@ -55,9 +64,13 @@ def check_objective(kind: Any) -> None:
         clearhead.errors.InputError: Absolute.updates: loss='los': expected a method of the class: loss; ...
     """
     if not (isinstance(kind, type) and issubclass(kind, Objective)):
-        raise InputError(f"{kind!r} is no objective: expected a subclass of clearhead.training.objectives.Objective")
+        raise InputError(
+            f"{kind!r} is no objective: expected a subclass of clearhead.training.objectives.Objective"
+        )
     if not (isinstance(kind.Config, type) and is_dataclass(kind.Config)):
-        raise InputError(f"{kind.__name__}.Config = {kind.Config!r}: expected a dataclass of the options")
+        raise InputError(
+            f"{kind.__name__}.Config = {kind.Config!r}: expected a dataclass of the options"
+        )
     for attribute, (container, element, example) in DECLARED.items():
         value: Any = getattr(kind, attribute)
         if isinstance(value, property):  # its value depends on the data
@@ -69,7 +82,9 @@ def check_objective(kind: Any) -> None:
     _check_updates(kind)
     log_names(kind)
     if kind.measurements and kind.measure is Objective.measure:
-        raise InputError(f"{kind.__name__} declares measurements: expected a method measure(batch) that returns them")
+        raise InputError(
+            f"{kind.__name__} declares measurements: expected a method measure(batch) that returns them"
+        )
     if kind.text_measurements and Objective.decode is kind.decode:
         raise InputError(
             f"{kind.__name__} declares text_measurements: expected a method decode(bundle, rows), and score(samples) "
@@ -79,7 +94,12 @@ def check_objective(kind: Any) -> None:
 
 def _check_players(kind: type[Objective]) -> None:
     for name, role in kind.roles.items():
-        if not name or hasattr(nn.ModuleDict, name) or name == "objective" or not name.replace("-", "_").isidentifier():
+        if (
+            not name
+            or hasattr(nn.ModuleDict, name)
+            or name == "objective"
+            or not name.replace("-", "_").isidentifier()
+        ):
             raise InputError(
                 f"{kind.__name__}.roles: {name!r} cannot name a player: expected another word, of letters, digits and _"
             )
@@ -108,7 +128,9 @@ def _check_updates(kind: type[Objective]) -> None:
                 f"{', '.join(methods) or 'it has none'}{nearest(update.loss, methods)}"
             )
         if not isinstance(update.every, int) or update.every < 1:
-            raise InputError(f"{kind.__name__}.updates: every={update.every!r}: expected 1 step or more")
+            raise InputError(
+                f"{kind.__name__}.updates: every={update.every!r}: expected 1 step or more"
+            )
 
 
 def trained_players(kind: type[Objective]) -> list[str]:
@@ -148,7 +170,8 @@ def checked_sizes(kind: type[Objective], options: Any, data: Data) -> dict[str, 
     for player, table in sizes.items():
         _expect(kind, "sizes: player", player, kind.roles)
         for option in table:
-            if option in data.sizes:  # these are the same for every objective, and a model takes those that it has
+            # these are the same for every objective, and a model takes those that it has
+            if option in data.sizes:
                 continue
             known = known or {field.name for name in FAMILIES for field in fields(family(name)[1])}
             if option not in known:
@@ -193,7 +216,9 @@ def check_losses(kind: type[Objective], loss: str, returned: Any) -> None:
     """Raise unless a loss method returned a tensor without dimensions, or several by names other than its own."""
     terms = returned if isinstance(returned, Mapping) else {loss: returned}
     if not terms:
-        raise InputError(f"{kind.__name__}.{loss} returned an empty dict: expected the terms of the loss by name")
+        raise InputError(
+            f"{kind.__name__}.{loss} returned an empty dict: expected the terms of the loss by name"
+        )
     for name, x in terms.items():
         of = "" if terms is not returned else f" as the term {name!r}"
         if not isinstance(x, Tensor) or x.ndim:
@@ -220,7 +245,9 @@ def check_depends(kind: type[Objective], update: Update, total: Tensor) -> None:
 def check_sums(kind: type[Objective], sums: Any) -> None:
     """Raise unless `measure` returned tensors without dimensions, by name."""
     if not isinstance(sums, Mapping):
-        raise InputError(f"{kind.__name__}.measure returned {_shown(sums)}: expected a dict of sums over rows by name")
+        raise InputError(
+            f"{kind.__name__}.measure returned {_shown(sums)}: expected a dict of sums over rows by name"
+        )
     for name, x in sums.items():
         if not isinstance(x, Tensor) or x.ndim:
             raise InputError(
@@ -232,7 +259,9 @@ def check_sums(kind: type[Objective], sums: Any) -> None:
 def check_reported(objective: Objective, reported: Any, *, text: bool = False) -> None:
     """Raise unless validation reports a number for every declared measurement (`text`: of text), and no others."""
     kind = type(objective)
-    method = "score" if text else "measure" if kind.summarise is Objective.summarise else "summarise"
+    method = (
+        "score" if text else "measure" if kind.summarise is Objective.summarise else "summarise"
+    )
     where, attribute = f"{kind.__name__}.{method}", "text_measurements" if text else "measurements"
     if not isinstance(reported, Mapping):
         raise InputError(f"{where} returned {_shown(reported)}: expected a dict of numbers by name")
@@ -246,9 +275,13 @@ def check_reported(objective: Objective, reported: Any, *, text: bool = False) -
         if not isinstance(x, Real):
             raise InputError(f"{where} returned {_shown(x)} as {name!r}: expected a number")
     if missing := [name for name in declared if name not in reported]:
-        raise InputError(f"{where} did not return {', '.join(missing)}: expected all that {attribute} declares")
+        raise InputError(
+            f"{where} did not return {', '.join(missing)}: expected all that {attribute} declares"
+        )
 
 
 def _shown(x: Any) -> str:
     """A returned value in a message: the shape of a tensor, the type of anything else."""
-    return f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    return (
+        f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    )

@@ -29,11 +29,16 @@ HITS, ROWS = " hits", " rows"  # ends of the names of the sums of a class
 class ClassificationConfig:
     """Options of classification."""
 
-    loss: Literal["softmax", "sigmoid"] = "softmax"  # one class per row, or a yes or no for each class (binary)
-    smoothing: float = 0.0  # label smoothing: share of each target that is spread evenly over all classes
-    mixup: float = 0.0  # blend pairs of images, with shares of the distribution Beta(mixup, mixup); 0: do not
-    cutmix: float = 0.0  # replace a rectangle of each image by another's, with areas of Beta(cutmix, cutmix); 0: do not
-    mixed: float = 1.0  # share of the images that are mixed, where mixup or cutmix is on; both: half of them by each
+    # one class per row, or a yes or no for each class (binary)
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    # label smoothing: share of each target that is spread evenly over all classes
+    smoothing: float = 0.0
+    # blend pairs of images, with shares of the distribution Beta(mixup, mixup); 0: do not
+    mixup: float = 0.0
+    # replace a rectangle of each image by another's, with areas of Beta(cutmix, cutmix); 0: do not
+    cutmix: float = 0.0
+    # share of the images that are mixed, where mixup or cutmix is on; both: half of them by each
+    mixed: float = 1.0
 
     def __post_init__(self) -> None:
         fraction(self, "smoothing")
@@ -56,9 +61,10 @@ class Classification(Objective):
     reads: ClassVar[tuple[str, ...]] = ("labels",)
     may_read: ClassVar[tuple[str, ...]] = ("ids", "lengths", "images")
     measurements: ClassVar[Mapping[str, Measurement]] = {
-        "loss": Measurement("nats/row"), "accuracy": Measurement("share", "higher"),
+        "loss": Measurement("nats/row"),
+        "accuracy": Measurement("share", "higher"),
         "f1": Measurement("score from 0 to 1", "higher"),
-    }  # fmt: skip
+    }
 
     def __init__(self, config: Any, players: Mapping[str, nn.Module], data: Data) -> None:
         super().__init__(config, players, data)
@@ -77,10 +83,18 @@ class Classification(Objective):
         if not self.training or not (self.config.mixup or self.config.cutmix):
             return batch
         images, share = mix(
-            batch["images"], moment.rng(MIXING), self.mixup_shares, self.cutmix_shares, self.config.mixed
+            batch["images"],
+            moment.rng(MIXING),
+            self.mixup_shares,
+            self.cutmix_shares,
+            self.config.mixed,
         )
         half = len(images) // 2
-        return batch | {"images": images, "share": share, "other_labels": batch["labels"].roll(half, 0)}
+        return batch | {
+            "images": images,
+            "share": share,
+            "other_labels": batch["labels"].roll(half, 0),
+        }
 
     def loss(self, batch: Tensors) -> Tensor:
         """The summed cross-entropy, in nats."""
@@ -97,13 +111,19 @@ class Classification(Objective):
         logits, labels = self._logits(batch), batch["labels"]
         predicted = logits.argmax(-1)
         right = (predicted == labels).float()
-        sums = {"loss": weighted_sum(self._each(logits, labels, 0.0), batch), "accuracy": weighted_sum(right, batch)}
+        sums = {
+            "loss": weighted_sum(self._each(logits, labels, 0.0), batch),
+            "accuracy": weighted_sum(right, batch),
+        }
         weight = batch.get("weight", torch.ones_like(right))
 
         def by_class(classes: Tensor, each: Tensor) -> Tensor:
             return each.new_zeros(logits.shape[-1]).index_add_(0, classes, each)
 
-        hits, rows = by_class(labels, right * weight), by_class(labels, weight) + by_class(predicted, weight)
+        hits, rows = (
+            by_class(labels, right * weight),
+            by_class(labels, weight) + by_class(predicted, weight),
+        )
         sums |= {f"{i}{HITS}": x for i, x in enumerate(hits.unbind())}
         return sums | {f"{i}{ROWS}": x for i, x in enumerate(rows.unbind())}
 
@@ -112,7 +132,9 @@ class Classification(Objective):
 
         A class that is neither predicted nor a label of any row does not count, as in scikit-learn.
         """
-        rows = {name.removesuffix(ROWS): x for name, x in means.items() if name.endswith(ROWS) and x > 0}
+        rows = {
+            name.removesuffix(ROWS): x for name, x in means.items() if name.endswith(ROWS) and x > 0
+        }
         scores = [2 * means[f"{i}{HITS}"] / x for i, x in rows.items()]
         f1 = sum(scores) / max(len(scores), 1)
         return {"loss": means["loss"], "accuracy": means["accuracy"], "f1": f1}
@@ -121,7 +143,10 @@ class Classification(Objective):
         """The loss of each row."""
         if self.config.loss == "softmax":
             return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
-        wanted = F.one_hot(labels, logits.shape[-1]).to(logits.dtype) * (1 - smoothing) + smoothing / logits.shape[-1]
+        wanted = (
+            F.one_hot(labels, logits.shape[-1]).to(logits.dtype) * (1 - smoothing)
+            + smoothing / logits.shape[-1]
+        )
         return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1)
 
     def _logits(self, batch: Tensors) -> Tensor:

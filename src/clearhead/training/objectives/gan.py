@@ -34,7 +34,8 @@ class GANConfig:
 
     latent: int = 8  # dimension of the noise vector
     loss: Literal["logistic", "hinge"] = "logistic"  # loss of the discriminator's logits
-    blur: Scalar = 0.0  # standard deviation of the instance noise that is added to real and generated rows
+    # standard deviation of the instance noise that is added to real and generated rows
+    blur: Scalar = 0.0
 
     def __post_init__(self) -> None:
         at_least(self, 1, "latent")
@@ -47,11 +48,13 @@ class GAN(Objective):
 
     Config: ClassVar[type[Any]] = GANConfig
     roles: ClassVar[Mapping[str, Role]] = {
-        "generator": Role(can="map", reads_batch=False), "discriminator": Role(can="map"),
-    }  # fmt: skip
+        "generator": Role(can="map", reads_batch=False),
+        "discriminator": Role(can="map"),
+    }
     updates: ClassVar[Sequence[Update]] = (
-        Update("discriminator", "discriminator_loss"), Update("generator", "generator_loss"),
-    )  # fmt: skip
+        Update("discriminator", "discriminator_loss"),
+        Update("generator", "generator_loss"),
+    )
     reads: ClassVar[tuple[str, ...]] = ("x",)
     may_read: ClassVar[tuple[str, ...]] = ("labels",)
     result: ClassVar[str] = "generator"
@@ -60,28 +63,44 @@ class GAN(Objective):
     def sizes(cls, config: GANConfig, data: Data) -> dict[str, dict[str, int]]:
         width = data.sizes["width"]
         return {
-            "generator": {"inputs": config.latent, "outputs": width}, "discriminator": {"inputs": width, "outputs": 1},
-        }  # fmt: skip
+            "generator": {"inputs": config.latent, "outputs": width},
+            "discriminator": {"inputs": width, "outputs": 1},
+        }
 
     @property
     def measurements(self) -> Mapping[str, Measurement]:  # type: ignore[override]
-        quality = {name: Measurement(unit, better) for name, (unit, better) in self.data.qualities.items()}
-        return {"generator_loss": Measurement("nats/row"), "discriminator_loss": Measurement("nats/row"), **quality}
+        quality = {
+            name: Measurement(unit, better) for name, (unit, better) in self.data.qualities.items()
+        }
+        return {
+            "generator_loss": Measurement("nats/row"),
+            "discriminator_loss": Measurement("nats/row"),
+            **quality,
+        }
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
         batch = batch | {"noise": moment.rng(NOISE).normal(self.config.latent)}
         if any(ends(self.config.blur)):
             width = batch["x"].shape[1]
-            batch["blur_real"], batch["blur_fake"] = moment.rng(BLUR).normal(2 * width).split(width, dim=1)
+            batch["blur_real"], batch["blur_fake"] = (
+                moment.rng(BLUR).normal(2 * width).split(width, dim=1)
+            )
         return batch
 
     def discriminator_loss(self, batch: Tensors) -> Tensor:
         """The loss of the discriminator, which should score real rows high and generated rows low."""
         with torch.no_grad():
             fake = self._generated(batch)
-        real, generated = self._scores(batch["x"], batch.get("blur_real")), self._scores(fake, batch.get("blur_fake"))
+        real, generated = (
+            self._scores(batch["x"], batch.get("blur_real")),
+            self._scores(fake, batch.get("blur_fake")),
+        )
         hinge = self._hinge
-        each = F.relu(1 - real) + F.relu(1 + generated) if hinge else F.softplus(-real) + F.softplus(generated)
+        each = (
+            F.relu(1 - real) + F.relu(1 + generated)
+            if hinge
+            else F.softplus(-real) + F.softplus(generated)
+        )
         return weighted_sum(each, batch)
 
     def generator_loss(self, batch: Tensors) -> Tensor:
@@ -91,7 +110,10 @@ class GAN(Objective):
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
-        sums = {"generator_loss": self.generator_loss(batch), "discriminator_loss": self.discriminator_loss(batch)}
+        sums = {
+            "generator_loss": self.generator_loss(batch),
+            "discriminator_loss": self.discriminator_loss(batch),
+        }
         generated = self._generated(batch).cpu().numpy()
         for name, each in self.data.judge(generated).items():
             sums[name] = weighted_sum(torch.from_numpy(each).to(batch["x"]), batch)

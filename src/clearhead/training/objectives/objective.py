@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ..optim.optimisers import Optimiser
 
 Tensors = dict[str, Tensor]
-Losses = Tensor | Mapping[str, Tensor]  # one summed loss, or several by name, whose sum is minimised
-Sample = dict[str, str]  # given: the prompt or source; written: the model's text; wanted: the text in the data
+# one summed loss, or several by name, whose sum is minimised
+Losses = Tensor | Mapping[str, Tensor]
+# given: the prompt or source; written: the model's text; wanted: the text in the data
+Sample = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +41,11 @@ class Role:
     """
 
     can: str | None = None  # capability that the model needs (models.CAPABILITIES); None: any model
-    average_of: str | None = None  # player of whose weights this one is a moving average; None: it is trained
+    # player of whose weights this one is a moving average; None: it is trained
+    average_of: str | None = None
     reads_batch: bool = (
-        True  # its inputs are in the data, which is checked; False: the objective makes them, like noise
+        # its inputs are in the data, which is checked; False: the objective makes them, like noise
+        True
     )
 
 
@@ -69,7 +73,8 @@ class Measurement:
     """
 
     unit: str  # nats/token, share, ...
-    better: Literal["lower", "higher"] = "lower"  # which values are better, for run.best and run.patience
+    # which values are better, for run.best and run.patience
+    better: Literal["lower", "higher"] = "lower"
 
     def __post_init__(self) -> None:
         one_of("better", self.better, ("lower", "higher"))
@@ -123,13 +128,17 @@ class Objective(nn.Module):
         tensor(6., grad_fn=<SumBackward0>)
     """
 
-    Config: ClassVar[type[Any]] = NoOptions  # dataclass of the options, which recipes set below [objective]
+    # dataclass of the options, which recipes set below [objective]
+    Config: ClassVar[type[Any]] = NoOptions
     roles: ClassVar[Mapping[str, Role]] = {"model": Role()}  # the players by name
     updates: ClassVar[Sequence[Update]] = (Update("model"),)  # the updates of a step, in order
-    reads: ClassVar[tuple[str, ...]] = ()  # batch keys that are required; those of an extra feed are "feed.key"
+    # batch keys that are required; those of an extra feed are "feed.key"
+    reads: ClassVar[tuple[str, ...]] = ()
     may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
-    measurements: ClassVar[Mapping[str, Measurement]] = {}  # validation metrics by name; the logs add the prefix valid_
-    text_measurements: ClassVar[Mapping[str, Measurement]] = {}  # the same of decoded text, measured with run.decode
+    # validation metrics by name; the logs add the prefix valid_
+    measurements: ClassVar[Mapping[str, Measurement]] = {}
+    # the same of decoded text, measured with run.decode
+    text_measurements: ClassVar[Mapping[str, Measurement]] = {}
     result: ClassVar[str] = "model"  # the player that is the trained model
     writes_text: ClassVar[bool] = False  # whether `samples` gives samples of text
 
@@ -137,11 +146,15 @@ class Objective(nn.Module):
         super().__init__()
         self.config, self.data = config, data
         self.players = nn.ModuleDict(players)
-        self.averages: dict[str, Average] = {}  # of the players with `average_of`; set by the Trainer
-        self.decoded: list[tuple[str, str]] = []  # validation rows to decode, as text: input and reference; as above
+        # of the players with `average_of`; set by the Trainer
+        self.averages: dict[str, Average] = {}
+        # validation rows to decode, as text: input and reference; as above
+        self.decoded: list[tuple[str, str]] = []
         self._scalars = scalar_options(type(config))
         for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
-            self.register_buffer(f"scalar_{name}", torch.tensor(value(getattr(config, name), 0, 1)), persistent=False)
+            self.register_buffer(
+                f"scalar_{name}", torch.tensor(value(getattr(config, name), 0, 1)), persistent=False
+            )
 
     @classmethod
     def sizes(cls, config: Any, data: Data) -> dict[str, dict[str, int]]:
@@ -204,7 +217,9 @@ class Objective(nn.Module):
         """A player's network."""
         if name not in self.players:
             known = ", ".join(self.players) + nearest(name, self.players)
-            raise InputError(f"{type(self).__name__} has no player {name!r}: expected one of {known}")
+            raise InputError(
+                f"{type(self).__name__} has no player {name!r}: expected one of {known}"
+            )
         return self.players[name]
 
     def outputs(self, name: str, *inputs: Tensor, **named: Tensor) -> Tensor:
@@ -215,7 +230,9 @@ class Objective(nn.Module):
         def cast(x: Tensor) -> Tensor:
             return x.to(dtype) if x.is_floating_point() else x
 
-        out: Tensor = model(*map(cast, inputs), **{key: cast(x) for key, x in named.items()}).float()
+        out: Tensor = model(
+            *map(cast, inputs), **{key: cast(x) for key, x in named.items()}
+        ).float()
         return out
 
     def scalar(self, name: str) -> Tensor:
@@ -232,7 +249,11 @@ class Objective(nn.Module):
         now = {name: value(getattr(self.config, name), step, steps) for name in self._scalars}
         for name, number in now.items():
             self.scalar(name).fill_(number)
-        return {name: number for name, number in now.items() if not isinstance(getattr(self.config, name), float | int)}
+        return {
+            name: number
+            for name, number in now.items()
+            if not isinstance(getattr(self.config, name), float | int)
+        }
 
 
 def scalar_options(kind: type[Any]) -> list[str]:
@@ -276,7 +297,9 @@ class Regression(Objective):
 
     def loss(self, batch: Tensors) -> Tensor:
         """The mean square error over the width, summed over rows."""
-        return weighted_sum((self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1), batch)
+        return weighted_sum(
+            (self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1), batch
+        )
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:

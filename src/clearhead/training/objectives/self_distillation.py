@@ -52,18 +52,25 @@ class SelfDistillation(Objective):
     """A student that predicts its own moving average, the teacher."""
 
     Config: ClassVar[type[Any]] = SelfDistillationConfig
-    roles: ClassVar[Mapping[str, Role]] = {"student": Role(can="map"), "teacher": Role(average_of="student")}
+    roles: ClassVar[Mapping[str, Role]] = {
+        "student": Role(can="map"),
+        "teacher": Role(average_of="student"),
+    }
     updates: ClassVar[Sequence[Update]] = (Update("student"),)
     reads: ClassVar[tuple[str, ...]] = ("x",)
     may_read: ClassVar[tuple[str, ...]] = ("labels",)
     result: ClassVar[str] = "teacher"
     measurements: ClassVar[Mapping[str, Measurement]] = {
-        "loss": Measurement("nats/row"), "information": Measurement("nats", "higher"),
-    }  # fmt: skip
+        "loss": Measurement("nats/row"),
+        "information": Measurement("nats", "higher"),
+    }
     centre: Tensor  # (outputs,) moving average of the teacher's outputs
-    total: Tensor  # (outputs + 1,) sum of the teacher's outputs in this step, and the number of rows
+    # (outputs + 1,) sum of the teacher's outputs in this step, and the number of rows
+    total: Tensor
 
-    def __init__(self, config: SelfDistillationConfig, players: Mapping[str, nn.Module], data: Data) -> None:
+    def __init__(
+        self, config: SelfDistillationConfig, players: Mapping[str, nn.Module], data: Data
+    ) -> None:
         super().__init__(config, players, data)
         outputs = self.player("student").config.outputs
         self.register_buffer("centre", torch.zeros(outputs))
@@ -85,10 +92,15 @@ class SelfDistillation(Objective):
             outputs = [self.outputs("teacher", view) for view in views]
             if self.training:
                 self._gather(outputs, batch)
-        targets = [((out - self.centre) / self.scalar("teacher_temperature")).softmax(-1) for out in outputs]
+        targets = [
+            ((out - self.centre) / self.scalar("teacher_temperature")).softmax(-1)
+            for out in outputs
+        ]
         students = [self.outputs("student", view) / self.scalar("temperature") for view in views]
         pairs = ((targets[0], students[1]), (targets[1], students[0]))
-        each = torch.stack([-(target * student.log_softmax(-1)).sum(-1) for target, student in pairs]).mean(0)
+        each = torch.stack(
+            [-(target * student.log_softmax(-1)).sum(-1) for target, student in pairs]
+        ).mean(0)
         return weighted_sum(each, batch)
 
     def after_step(self, moment: Moment) -> None:
@@ -117,10 +129,15 @@ class SelfDistillation(Objective):
         loss = means.pop("loss")
         joint = torch.tensor(list(means.values()), dtype=torch.float64).view(-1, len(self.centre))
         apart = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
-        return {"loss": loss, "information": float((joint * (joint / apart).log()).nan_to_num(0.0).sum())}
+        return {
+            "loss": loss,
+            "information": float((joint * (joint / apart).log()).nan_to_num(0.0).sum()),
+        }
 
     def _gather(self, outputs: list[Tensor], batch: Tensors) -> None:
         """Add the outputs, without padding rows, to this step's total."""
-        weight = batch["weight"][:, None] if "weight" in batch else torch.ones_like(outputs[0][:, :1])
+        weight = (
+            batch["weight"][:, None] if "weight" in batch else torch.ones_like(outputs[0][:, :1])
+        )
         rows = torch.stack([(out * weight).sum(0) for out in outputs]).mean(0)
         self.total.add_(torch.cat([rows, weight.sum()[None]]))

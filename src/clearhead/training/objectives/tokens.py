@@ -29,7 +29,8 @@ from .objective import Losses, Measurement, Objective, Role, Sample, Tensors
 class SmoothingConfig:
     """Options of objectives with a cross-entropy."""
 
-    smoothing: float = 0.0  # label smoothing: share of each target that is spread evenly over all classes
+    # label smoothing: share of each target that is spread evenly over all classes
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         fraction(self, "smoothing")
@@ -40,16 +41,19 @@ class TokenObjective(Objective):
 
     Config: ClassVar[type[Any]] = SmoothingConfig
     measurements: ClassVar[Mapping[str, Measurement]] = {
-        "loss": Measurement("nats/token"), "accuracy": Measurement("share", "higher"),
+        "loss": Measurement("nats/token"),
+        "accuracy": Measurement("share", "higher"),
         "perplexity": Measurement("tokens"),
-    }  # fmt: skip
+    }
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
         return int((batch["targets"] != IGNORE).sum())
 
     def loss(self, batch: Tensors) -> Losses:
         """The summed cross-entropy, in nats."""
-        return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing, cap=self.cap)
+        return linear_cross_entropy(
+            *self.readout(batch), smoothing=self.config.smoothing, cap=self.cap
+        )
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
@@ -120,21 +124,36 @@ class NextToken(TokenObjective):
     def samples(self, bundle: Bundle) -> list[Sample]:
         tokens, data = bundle.tokenizer(), self.data
         batch = data.valid(0) if data.valid_batches else data.batch(0)
-        rows = [_cut(ids, targets) for ids, targets in zip(batch["ids"][:PERPLEXITY_ROWS], batch["targets"][:PERPLEXITY_ROWS], strict=True)]
+        rows = [
+            _cut(ids, targets)
+            for ids, targets in zip(
+                batch["ids"][:PERPLEXITY_ROWS], batch["targets"][:PERPLEXITY_ROWS], strict=True
+            )
+        ]
         if bundle.max_tokens is not None:
-            rows = [(given, wanted, min(limit, bundle.max_tokens - len(given))) for given, wanted, limit in rows]
+            rows = [
+                (given, wanted, min(limit, bundle.max_tokens - len(given)))
+                for given, wanted, limit in rows
+            ]
         rows = [row for row in rows if row[2] > 0]
         if not rows:
             return []
         given, wanted, limits = (list(column) for column in zip(*rows, strict=True))
         ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
         plan = Plan(
-            start=[ids.tolist() for ids in given], end=ends, limit=limits, choice=CHOICE, seed=list(range(len(given))),
+            start=[ids.tolist() for ids in given],
+            end=ends,
+            limit=limits,
+            choice=CHOICE,
+            seed=list(range(len(given))),
             banned=bundle.spare_ids,
-        )  # fmt: skip
+        )
         answers = search(bundle.model, {}, plan)
         written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in answers]
-        texts: Any = [[tokens.decode(np.array(row, np.int64)) for row in rows] for rows in (given, written, wanted)]
+        texts: Any = [
+            [tokens.decode(np.array(row, np.int64)) for row in rows]
+            for rows in (given, written, wanted)
+        ]
         return [{"given": g, "written": w, "wanted": v} for g, w, v in zip(*texts, strict=True)]
 
 
@@ -183,8 +202,9 @@ class Translation(TokenObjective):
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="translate")}
     reads: ClassVar[tuple[str, ...]] = ("ids", "targets", "source", "lengths")
     text_measurements: ClassVar[Mapping[str, Measurement]] = {
-        "bleu": Measurement("score from 0 to 100", "higher"), "chrf": Measurement("score from 0 to 100", "higher"),
-    }  # fmt: skip
+        "bleu": Measurement("score from 0 to 100", "higher"),
+        "chrf": Measurement("score from 0 to 100", "higher"),
+    }
     writes_text = True
 
     def decode(self, bundle: Bundle, rows: Sequence[tuple[str, str]]) -> list[Sample]:
@@ -203,12 +223,17 @@ class Translation(TokenObjective):
     def samples(self, bundle: Bundle) -> list[Sample]:
         tokens: Any = bundle.tokens
         data = self.data
-        middle = data.valid_batches // 2  # batches are sorted by length: neither the shortest nor the longest
+        # batches are sorted by length: neither the shortest nor the longest
+        middle = data.valid_batches // 2
         batch = data.valid(middle) if data.valid_batches else data.batch(0)
         batch = {name: x[:ROWS] for name, x in batch.items()}
-        given = [tokens.source.decode(row[: n - 1]) for row, n in zip(batch["source"], batch["lengths"], strict=True)]
+        given = [
+            tokens.source.decode(row[: n - 1])
+            for row, n in zip(batch["source"], batch["lengths"], strict=True)
+        ]
         wanted = [tokens.target.decode(row[row != IGNORE][:-1]) for row in batch["targets"]]
         results: Any = translate(bundle, given, beams=1)
         return [
-            {"given": g, "written": one.text, "wanted": w} for g, one, w in zip(given, results, wanted, strict=True)
-        ]  # fmt: skip
+            {"given": g, "written": one.text, "wanted": w}
+            for g, one, w in zip(given, results, wanted, strict=True)
+        ]

@@ -15,7 +15,23 @@ BLOCK = 2048  # numbers per program
 
 
 @triton.jit
-def _step(weight, grad, master, first, second, steps, norm, n, clip, lr, beta1, beta2, eps, decay, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _step(  # type: ignore[no-untyped-def]
+    weight,
+    grad,
+    master,
+    first,
+    second,
+    steps,
+    norm,
+    n,
+    clip,
+    lr,
+    beta1,
+    beta2,
+    eps,
+    decay,
+    BLOCK: tl.constexpr,
+):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     step = tl.load(steps)
@@ -52,6 +68,20 @@ def step(
         n = master.numel()
         grad = grad if grad.stride() == master.stride() else grad.contiguous()
         _step[(triton.cdiv(n, BLOCK),)](
-            weight, grad, master, first, second, steps, norm, n, clip, lr, betas[0], betas[1], eps, decay,
-            BLOCK=BLOCK, num_warps=8,
-        )  # fmt: skip
+            weight,
+            grad,
+            master,
+            first,
+            second,
+            steps,
+            norm,
+            n,
+            clip,
+            lr,
+            betas[0],
+            betas[1],
+            eps,
+            decay,
+            BLOCK=BLOCK,
+            num_warps=8,
+        )

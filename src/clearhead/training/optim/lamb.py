@@ -22,10 +22,18 @@ class Lamb(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
         weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decays": True})
+    ) -> None:
+        super().__init__(
+            params,
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "decays": True},
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -44,8 +52,13 @@ class Lamb(torch.optim.Optimizer):
 
     def _step(self, params: list[Tensor], group: dict[str, Any]) -> None:
         (beta1, beta2), states = group["betas"], [self.state[p] for p in params]
-        here, grads = [local(p) for p in params], [local(p.grad) for p in params if p.grad is not None]
-        mean, square = ([local(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq"))
+        here, grads = (
+            [local(p) for p in params],
+            [local(p.grad) for p in params if p.grad is not None],
+        )
+        mean, square = (
+            [local(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq")
+        )
         steps = [state["step"] for state in states]
         torch._foreach_add_(steps, 1)
         torch._foreach_lerp_(mean, grads, 1 - beta1)
@@ -93,6 +106,8 @@ def _norm(part: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    spread = DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+    spread = DTensor.from_local(
+        part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
     whole: Tensor = spread.norm().full_tensor()
     return whole

@@ -13,7 +13,9 @@ from ...errors import InputError, nearest
 LAYER = re.compile(r"(?:^|\.)(?:blocks\.(\d+)|stages\.(\d+)\.(\d+))\.")
 
 
-def layer_scales(names: Iterable[str], decay: float, head: Collection[str] = ("head",)) -> dict[str, float]:
+def layer_scales(
+    names: Iterable[str], decay: float, head: Collection[str] = ("head",)
+) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter: decay^(number of layers above it).
 
     Layers are found by the names blocks.N and stages.N.N, those of the model itself, not of a part such as a stem. What
@@ -31,12 +33,19 @@ def layer_scales(names: Iterable[str], decay: float, head: Collection[str] = ("h
     """
     names = list(names)
     matches = {name: LAYER.search(name) for name in names}
-    outermost = min((name[: match.start()].count(".") for name, match in matches.items() if match), default=0)
+    outermost = min(
+        (name[: match.start()].count(".") for name, match in matches.items() if match), default=0
+    )
     found = {
         name: _layer(match) if match and name[: match.start()].count(".") == outermost else None
         for name, match in matches.items()
     }
-    order = {layer: i for i, layer in enumerate(sorted({layer for layer in found.values() if layer is not None}), 1)}
+    order = {
+        layer: i
+        for i, layer in enumerate(
+            sorted({layer for layer in found.values() if layer is not None}), 1
+        )
+    }
     scales, begun = {}, False
     for name in names:
         layer = found[name]
@@ -66,7 +75,10 @@ def part_scales(names: Iterable[str], rates: Mapping[str, float]) -> dict[str, f
                 f"rates.{part}: no trained parameter belongs to it: there are {', '.join(known)}{nearest(part, known)}"
             )
     inner = sorted(rates, key=len, reverse=True)
-    return {name: next((rates[part] for part in inner if name.startswith(f"{part}.")), 1.0) for name in names}
+    return {
+        name: next((rates[part] for part in inner if name.startswith(f"{part}.")), 1.0)
+        for name in names
+    }
 
 
 def _layer(match: re.Match[str]) -> tuple[int, int]:

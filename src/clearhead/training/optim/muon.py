@@ -21,7 +21,9 @@ from ..tensors import local
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalise(x: Float[Tensor, "*n r c"], *, rounds: int = 5, dtype: torch.dtype | None = None) -> Tensor:
+def orthogonalise(
+    x: Float[Tensor, "*n r c"], *, rounds: int = 5, dtype: torch.dtype | None = None
+) -> Tensor:
     """Approximately U V^T of each matrix x = U S V^T, by the Newton-Schulz iteration of Jordan et al. 2024.
 
     `dtype` is that of the iteration; by default bfloat16 on CUDA, where that is fast, else float32 or better.
@@ -31,7 +33,8 @@ def orthogonalise(x: Float[Tensor, "*n r c"], *, rounds: int = 5, dtype: torch.d
     a, b, c = QUINTIC
     tall = x.shape[-2] > x.shape[-1]
     y = x.mT if tall else x  # so that y y^T is the smaller square
-    y = (y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)  # no singular value above 1
+    # no singular value above 1
+    y = (y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)
     y = y.reshape(-1, *y.shape[-2:])
     for _ in range(rounds):
         square = y @ y.mT
@@ -55,11 +58,15 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.1,
         dtype: torch.dtype | None = None,  # of the iteration, as in `orthogonalise`
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "dtype": dtype})
+        super().__init__(
+            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "dtype": dtype}
+        )
         for group in self.param_groups:
             for p in group["params"]:
                 if p.ndim != 2:
-                    raise InputError(f"a parameter of shape {tuple(p.shape)}: Muon expects matrices")
+                    raise InputError(
+                        f"a parameter of shape {tuple(p.shape)}: Muon expects matrices"
+                    )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -90,9 +97,13 @@ class Muon(torch.optim.Optimizer):
             alike.setdefault((whole.shape, whole.dtype, whole.device), []).append(i)
         torch._foreach_mul_(here, 1 - lr * group["weight_decay"])
         for (shape, _, _), rows in alike.items():
-            done = orthogonalise(torch.stack([wholes[i] for i in rows]), dtype=group["dtype"]).unbind(0)
+            done = orthogonalise(
+                torch.stack([wholes[i] for i in rows]), dtype=group["dtype"]
+            ).unbind(0)
             parts = [_part(update, params[i]) for update, i in zip(done, rows, strict=True)]
-            torch._foreach_add_([here[i] for i in rows], parts, alpha=-lr * 0.2 * math.sqrt(max(shape)))
+            torch._foreach_add_(
+                [here[i] for i in rows], parts, alpha=-lr * 0.2 * math.sqrt(max(shape))
+            )
 
 
 def _whole(part: Tensor, like: Tensor) -> Tensor:
@@ -102,7 +113,9 @@ def _whole(part: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    spread = DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+    spread = DTensor.from_local(
+        part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
     return spread.full_tensor()
 
 

@@ -28,13 +28,18 @@ EDGES = frozenset({"table", "places", "cls_place", "embed", "head", "readout", "
 class OptimConfig:
     """The optimiser of one player."""
 
-    name: str = "adamw"  # adamw, sgd, lamb (for large batches), or muon (for hidden matrices, with adamw for the rest)
+    # adamw, sgd, lamb (for large batches), or muon (for hidden matrices, with adamw for the rest)
+    name: str = "adamw"
     lr: float = 1e-3  # peak learning rate, which the schedule scales
-    betas: tuple[float, float] = (0.9, 0.95)  # adamw, lamb: decay rates of the first and second moments
+    # adamw, lamb: decay rates of the first and second moments
+    betas: tuple[float, float] = (0.9, 0.95)
     momentum: float = 0.9  # sgd, muon: decay rate of the momentum
-    decay: Scalar = 0.1  # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
-    rates: dict[str, float] = field(default_factory=dict)  # factors of the learning rate of submodules: {encoder = 0.1}
-    layer_decay: float = 1.0  # factor of the learning rate from a layer to the next lower one, for fine-tuning
+    # weight decay of matrices; decoupled, except for sgd, which adds it to the gradient
+    decay: Scalar = 0.1
+    # factors of the learning rate of submodules: {encoder = 0.1}
+    rates: dict[str, float] = field(default_factory=dict)
+    # factor of the learning rate from a layer to the next lower one, for fine-tuning
+    layer_decay: float = 1.0
     eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
     clip: float | None = 1.0  # largest norm of all gradients together; 0: no clipping
     ema: Scalar = 0.0  # decay rate of an exponential moving average of the weights; 0: no average
@@ -52,7 +57,9 @@ class OptimConfig:
             if not all(0.0 <= end < float("inf") for end in ends(getattr(self, option))):
                 raise InputError(f"{option}={getattr(self, option)}: expected 0 or more")
         if not 0.0 < self.layer_decay <= 1.0:
-            raise InputError(f"layer_decay={self.layer_decay}: expected a number above 0, at most 1")
+            raise InputError(
+                f"layer_decay={self.layer_decay}: expected a number above 0, at most 1"
+            )
         for part, rate in self.rates.items():
             if not 0.0 < rate < float("inf"):
                 raise InputError(
@@ -94,18 +101,26 @@ class Optimiser:
         {}
     """
 
-    def __init__(self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool) -> None:
+    def __init__(
+        self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool
+    ) -> None:
         head: tuple[str, ...] = getattr(named, "head_parts", ("head",))
         if isinstance(named, nn.Module):
             named = dict(named.named_parameters())
         self.config = config
-        self.parameters: dict[str, Tensor] = {name: p for name, p in named.items() if p.requires_grad}
+        self.parameters: dict[str, Tensor] = {
+            name: p for name, p in named.items() if p.requires_grad
+        }
         if not self.parameters:
             raise InputError("no parameter requires a gradient: there is nothing to train")
         if len({id(p) for p in self.parameters.values()}) < len(self.parameters):
-            raise InputError("one parameter has two names, and would be updated twice: expected each parameter once")
+            raise InputError(
+                "one parameter has two names, and would be updated twice: expected each parameter once"
+            )
         with torch.no_grad():
-            self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
+            self.masters = (
+                {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
+            )
         self._optimisers = _make(self.weights(), config, head)
         # AdamW with master weights on a GPU has its own kernel.
         self._fused = config.name == "adamw" and all(
@@ -171,7 +186,9 @@ class Optimiser:
                 raise RuntimeError("no parameter has a gradient: call backward() before step()")
             norm = _norm(grads)
             if self.config.clip:
-                torch._foreach_mul_([local(g) for g in grads], (self.config.clip / (norm + 1e-6)).clamp(max=1.0))
+                torch._foreach_mul_(
+                    [local(g) for g in grads], (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
+                )
             for optimiser in self._optimisers:
                 for group in optimiser.param_groups:
                     group["lr"] = lr * group["scale"]
@@ -193,20 +210,33 @@ class Optimiser:
         grads = self.gradients()
         if not grads:
             raise RuntimeError("no parameter has a gradient: call backward() before step()")
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads.values()), 2, torch.float32)))
+        norm = torch.linalg.vector_norm(
+            torch.stack(torch._foreach_norm(list(grads.values()), 2, torch.float32))
+        )
         for group in optimiser.param_groups:
             names = [name_of[id(m)] for m in group["params"] if name_of[id(m)] in grads]
             states = [optimiser.state[self.masters[n]] for n in names]
             torch._foreach_add_([state["step"] for state in states], 1)
             rows = (
-                (self.parameters[n], grads[n], self.masters[n], state["exp_avg"], state["exp_avg_sq"], state["step"])
+                (
+                    self.parameters[n],
+                    grads[n],
+                    self.masters[n],
+                    state["exp_avg"],
+                    state["exp_avg_sq"],
+                    state["step"],
+                )
                 for n, state in zip(names, states, strict=True)
             )
             adamw_kernel.step(
-                rows, norm, clip=float(self.config.clip or 0.0), lr=lr * group["scale"], betas=self.config.betas,
+                rows,
+                norm,
+                clip=float(self.config.clip or 0.0),
+                lr=lr * group["scale"],
+                betas=self.config.betas,
                 eps=self.config.eps,
                 decay=group["weight_decay"],
-            )  # fmt: skip
+            )
         return norm
 
     @torch.no_grad()
@@ -232,7 +262,9 @@ class Optimiser:
         for optimiser in self._optimisers:
             for p, state in optimiser.state.items():
                 for key, value in state.items():
-                    assert isinstance(value, Tensor), f"{key} is a {type(value).__name__}, and would not be saved"
+                    assert isinstance(value, Tensor), (
+                        f"{key} is a {type(value).__name__}, and would not be saved"
+                    )
                     tensors[f"optim/{names[id(p)]}/{key}"] = value
         return tensors | {f"master/{name}": master for name, master in self.masters.items()}
 
@@ -247,30 +279,48 @@ def is_inside(name: str, p: Tensor) -> bool:
     return p.ndim == 2 and EDGES.isdisjoint(name.split("."))
 
 
-def _make(weights: Mapping[str, Tensor], config: OptimConfig, head: tuple[str, ...]) -> list[torch.optim.Optimizer]:
+def _make(
+    weights: Mapping[str, Tensor], config: OptimConfig, head: tuple[str, ...]
+) -> list[torch.optim.Optimizer]:
     optimisers: list[torch.optim.Optimizer] = []
     decay = ends(config.decay)[0]
     parts = part_scales(weights, config.rates)
-    scales = {name: scale * parts[name] for name, scale in layer_scales(weights, config.layer_decay, head).items()}
+    scales = {
+        name: scale * parts[name]
+        for name, scale in layer_scales(weights, config.layer_decay, head).items()
+    }
     inside = {n: w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)}
     if inside:
         groups = _by_scale(inside, scales, decays=True)
         optimisers.append(Muon(groups, config.lr, momentum=config.momentum, weight_decay=decay))
     rest = {n: w for n, w in weights.items() if n not in inside}
     groups = [
-        *_by_scale({n: w for n, w in rest.items() if is_matrix(w)}, scales, weight_decay=decay, decays=True),
-        *_by_scale({n: w for n, w in rest.items() if not is_matrix(w)}, scales, weight_decay=0.0, decays=False),
+        *_by_scale(
+            {n: w for n, w in rest.items() if is_matrix(w)}, scales, weight_decay=decay, decays=True
+        ),
+        *_by_scale(
+            {n: w for n, w in rest.items() if not is_matrix(w)},
+            scales,
+            weight_decay=0.0,
+            decays=False,
+        ),
     ]
     if groups and config.name == "sgd":
-        optimisers.append(torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True))
+        optimisers.append(
+            torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True)
+        )
     elif groups and config.name == "lamb":
         optimisers.append(Lamb(groups, config.lr, betas=config.betas, eps=config.eps))
     elif groups:
-        optimisers.append(torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True))
+        optimisers.append(
+            torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True)
+        )
     return optimisers
 
 
-def _by_scale(weights: Mapping[str, Tensor], scales: Mapping[str, float], **options: Any) -> list[dict[str, Any]]:
+def _by_scale(
+    weights: Mapping[str, Tensor], scales: Mapping[str, float], **options: Any
+) -> list[dict[str, Any]]:
     """Parameter groups, one for each factor of the learning rate."""
     groups: dict[float, list[Tensor]] = {}
     for name, w in weights.items():
@@ -282,7 +332,9 @@ def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict
     """The state before the first step; a test compares it with torch's."""
     if isinstance(optimiser, torch.optim.AdamW | Lamb):
         return fresh_state(p)
-    return {"momentum_buffer": torch.zeros_like(p)} if momentum or isinstance(optimiser, Muon) else {}
+    return (
+        {"momentum_buffer": torch.zeros_like(p)} if momentum or isinstance(optimiser, Muon) else {}
+    )
 
 
 def _norm(grads: Iterable[Tensor]) -> Tensor:

@@ -26,7 +26,9 @@ class ScheduleConfig:
         if not 0.0 <= self.final <= 1.0:
             raise InputError(f"final={self.final}: expected a share from 0 to 1")
         if self.shape == "inverse-sqrt" and self.warmup < 1:
-            raise InputError("shape='inverse-sqrt' falls as sqrt(warmup / step): expected a warmup of 1 step or more")
+            raise InputError(
+                "shape='inverse-sqrt' falls as sqrt(warmup / step): expected a warmup of 1 step or more"
+            )
 
 
 def scale(config: ScheduleConfig, step: int, steps: int) -> float:
@@ -85,4 +87,8 @@ def value(scalar: Scalar, step: int, steps: int) -> float:
 
 def ends(scalar: Scalar) -> tuple[float, float]:
     """The first and the last value of a scalar option."""
-    return (scalar.start, scalar.final) if isinstance(scalar, Scheduled) else (float(scalar), float(scalar))
+    return (
+        (scalar.start, scalar.final)
+        if isinstance(scalar, Scheduled)
+        else (float(scalar), float(scalar))
+    )

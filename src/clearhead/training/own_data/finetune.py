@@ -48,7 +48,11 @@ class Method:
 
 METHODS = {
     "full": Method(about="all weights", recipe={}, rate=1.0),
-    "lora": Method(about="low-rank updates of the linear maps of all blocks (Hu et al. 2021)", recipe={}, rate=10.0),
+    "lora": Method(
+        about="low-rank updates of the linear maps of all blocks (Hu et al. 2021)",
+        recipe={},
+        rate=10.0,
+    ),
     "head": Method(about="only the head; for classifiers", recipe={"learn": "head"}, rate=20.0),
 }
 
@@ -66,7 +70,8 @@ class Task:
     best: str = "valid_loss"  # measurement of the best checkpoint
     classifies: bool = False  # whether labels are learned
     data: Callable[[Bundle, dict[str, Any]], dict[str, Any]] = lambda bundle, options: options
-    model: Callable[[Any], dict[str, Any]] = lambda c: {}  # Config of the checkpoint -> options of the model
+    # Config of the checkpoint -> options of the model
+    model: Callable[[Any], dict[str, Any]] = lambda c: {}
 
     def fits(self, bundle: Bundle) -> bool:
         """Whether a checkpoint reads what the task gives it, and can do one of the things that it needs."""
@@ -107,7 +112,10 @@ def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 def _translations(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     """The columns in the direction of the model, where both are named after its languages."""
     sides = ("source", "target")
-    known, given = ([language_of(names.get(side) or "") for side in sides] for names in (bundle.columns, options))
+    known, given = (
+        [language_of(names.get(side) or "") for side in sides]
+        for names in (bundle.columns, options)
+    )
     if None not in known and given == known[::-1]:
         options = options | {"source": options["target"], "target": options["source"]}
     return {**options, "join": False}
@@ -198,9 +206,18 @@ def finetune(
     """
     place = Path(out) if out is not None else default_folder(model, data)
     recipe = finetune_recipe(
-        model, data, *overrides, method=method, rank=rank, merge=merge, epochs=epochs, valid=valid, out=place,
-        root=root, device=device,
-    )  # fmt: skip
+        model,
+        data,
+        *overrides,
+        method=method,
+        rank=rank,
+        merge=merge,
+        epochs=epochs,
+        valid=valid,
+        out=place,
+        root=root,
+        device=device,
+    )
     settings = read_recipe(recipe)
     propose = partial(propose_shorter, settings, new=False)
     where = None if root is None else Path(root)
@@ -284,13 +301,17 @@ def finetune_recipe(
     if bundle.tokens is not None:
         _check_folder(bundle, place)
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
-    chosen = config.override(config.Table({"data": section}), *(word for word in overrides if word.startswith("data.")))
+    chosen = config.override(
+        config.Table({"data": section}), *(word for word in overrides if word.startswith("data."))
+    )
     section |= batch_size(chosen["data"], where, task.rows, _context(bundle))
     how = METHODS[method]
     table: dict[str, Any] = {
         "pretrained": str(model),
         **how.recipe,
-        "precision": "bfloat16" if runs_on.type == "cuda" and torch.cuda.is_bf16_supported() else "float32",
+        "precision": "bfloat16"
+        if runs_on.type == "cuda" and torch.cuda.is_bf16_supported()
+        else "float32",
         "data": section,
         "optim": {"lr": task.lr * how.rate, "decay": 0.01, "betas": [0.9, 0.999]},
         "schedule": {"shape": "linear", "final": 0.0},
@@ -311,9 +332,15 @@ def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
             return task
     fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.fits(bundle)]
     needs = [task.needs for task in TASKS.values() if task.kind == kind]
-    wants = " or ".join(needs) if needs else f"data with {', '.join(task.kind for task in TASKS.values())}"
+    wants = (
+        " or ".join(needs)
+        if needs
+        else f"data with {', '.join(task.kind for task in TASKS.values())}"
+    )
     learns = (
-        f"This {bundle.name} can learn from {'; '.join(fits)}" if fits else f"This {bundle.name} cannot be fine-tuned"
+        f"This {bundle.name} can learn from {'; '.join(fits)}"
+        if fits
+        else f"This {bundle.name} cannot be fine-tuned"
     )
     raise InputError(
         f"{data} holds {kind}, which needs {wants}. {learns}. `clearhead data {data}` shows how it is read"
@@ -325,7 +352,9 @@ def write_tokens(bundle: Bundle, folder: Path) -> Path:
     assert bundle.tokens is not None
     text.save(bundle.tokens, folder)
     write_chat(bundle.chat, folder)
-    config.write({"clearhead": __version__, "special": config.dump(bundle.special)}, folder / "config.json")
+    config.write(
+        {"clearhead": __version__, "special": config.dump(bundle.special)}, folder / "config.json"
+    )
     return folder
 
 
@@ -362,4 +391,6 @@ def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
     """The options of a task that the checkpoint's family has, and has with another value."""
     known = {f.name for f in fields(bundle.config)} if bundle.config is not None else set()
     wanted = task.model(bundle.config)
-    return {name: x for name, x in wanted.items() if name in known and getattr(bundle.config, name) != x}
+    return {
+        name: x for name, x in wanted.items() if name in known and getattr(bundle.config, name) != x
+    }

@@ -59,7 +59,9 @@ def free_memory(device: torch.device) -> int | None:
 
 def is_exhausted(problem: Exception) -> bool:
     """Whether an error says that memory could not be allocated; torch has no class of its own for it on a CPU."""
-    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(problem)
+    return isinstance(
+        problem, MemoryError | torch.OutOfMemoryError
+    ) or "can't allocate memory" in str(problem)
 
 
 def _gb(size: int) -> str:

@@ -25,29 +25,52 @@ from ..recipe import Recipe
 
 VALIDATIONS = 10  # at most this many in a training of up to 10,000 steps
 LONGEST_INTERVAL = 1000  # steps between two validations
-CPU_STEPS = 10_000  # steps of a new language model on a CPU, unless the number of steps or epochs is given
+# steps of a new language model on a CPU, unless the number of steps or epochs is given
+CPU_STEPS = 10_000
 ROUND = 32  # tokens that limits are rounded up to
 BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
 LONGEST = 2048  # tokens of a row, whatever the context of a model
-CHARACTERS_PER_TOKEN = 500  # characters of text for each token of a vocabulary that is trained on it
+# characters of text for each token of a vocabulary that is trained on it
+CHARACTERS_PER_TOKEN = 500
 
 # Sections of the recipe of a new model, by the kind of data, and how often each example is used.
 NEW_EPOCHS = {"text": 10.0, "pairs": 40.0, "labelled": 10.0, "images": 30.0}
 NEW: dict[str, dict[str, Any]] = {
     "text": {
         "data": {"tokens": "bpe", "context": 256, "rows": 16, "valid_rows": 16},
-        "model": {"name": "gpt", "width": 256, "depth": 6, "heads": 8, "positions": "rotary", "dropout": 0.2},
+        "model": {
+            "name": "gpt",
+            "width": 256,
+            "depth": 6,
+            "heads": 8,
+            "positions": "rotary",
+            "dropout": 0.2,
+        },
         "optim": {"lr": 1e-3},
     },
     "pairs": {
         "data": {"join": False, "size": 4000, "batch_tokens": 4096},
-        "model": {"name": "transformer", "width": 256, "depth": 4, "heads": 4, "order": "pre", "dropout": 0.3},
+        "model": {
+            "name": "transformer",
+            "width": 256,
+            "depth": 4,
+            "heads": 4,
+            "order": "pre",
+            "dropout": 0.3,
+        },
         "objective": {"smoothing": 0.1},
         "optim": {"lr": 2e-3, "betas": [0.9, 0.98], "decay": 0.0, "ema": 0.999},
     },
     "labelled": {
         "data": {"size": 8000},
-        "model": {"name": "bert", "answer": "class", "width": 128, "depth": 4, "heads": 4, "dropout": 0.3},
+        "model": {
+            "name": "bert",
+            "answer": "class",
+            "width": 128,
+            "depth": 4,
+            "heads": 4,
+            "dropout": 0.3,
+        },
         "optim": {"lr": 5e-4},
         "run": {"best": "valid_accuracy"},
     },
@@ -57,7 +80,7 @@ NEW: dict[str, dict[str, Any]] = {
         "optim": {"lr": 1e-3},
         "run": {"best": "valid_accuracy"},
     },
-}  # fmt: skip
+}
 
 
 def is_data(source: object) -> bool:
@@ -88,14 +111,19 @@ def is_data(source: object) -> bool:
     return path.suffix != ".toml"
 
 
-def understood(data: str | Path, root: Path | None, overrides: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+def understood(
+    data: str | Path, root: Path | None, overrides: Sequence[str] = ()
+) -> tuple[str, dict[str, Any]]:
     """The kind of a file or folder of data, and its [data] section; overrides like data.text=COLUMN decide first."""
     if is_images(data, root):
         return "images", {"name": "images", "path": str(data)}
     found = understand(data, root, given=data_options(overrides))
     if found.other_columns:
         warnings.warn(
-            Notice(f"{data}: the columns {found.chosen} are read; there is also {found.other_columns}"), stacklevel=4
+            Notice(
+                f"{data}: the columns {found.chosen} are read; there is also {found.other_columns}"
+            ),
+            stacklevel=4,
         )
     return found.kind, dict(found.options)
 
@@ -108,7 +136,7 @@ def data_options(overrides: Sequence[str]) -> dict[str, Any]:
 
 def new_recipe(
     data: str | Path, *overrides: str, root: Path | None = None, device: str = "auto"
-) -> config.Table:  # fmt: skip
+) -> config.Table:
     """The recipe of a new model for a file of data, of a size that two CPU cores can train.
 
     Args:
@@ -145,9 +173,15 @@ def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str
     steps = step + max(int(HOUR * rate), 1)
     sentence = f"for about an hour add steps={steps} to the same command, also after Ctrl-C"
     sizes = {name: recipe.model.get(name) for name in ("width", "depth")}
-    halved = [f"model.{name}={size // 2}" for name, size in sizes.items() if isinstance(size, int) and size > 1]
+    halved = [
+        f"model.{name}={size // 2}"
+        for name, size in sizes.items()
+        if isinstance(size, int) and size > 1
+    ]
     if new and halved:
-        sentence += f"; steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}"
+        sentence += (
+            f"; steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}"
+        )
     return sentence
 
 
@@ -158,7 +192,9 @@ def vocabulary_size(path: Path) -> int:
     return min(max(size // CHARACTERS_PER_TOKEN, 512), 16_000)
 
 
-def batch_size(section: Mapping[str, Any], root: Path | None, rows: int, context: int | None) -> dict[str, int]:
+def batch_size(
+    section: Mapping[str, Any], root: Path | None, rows: int, context: int | None
+) -> dict[str, int]:
     """Limits in tokens for about this many rows per step; none for data whose rows all have the same length.
 
     A row may be as long as the model's context, up to LONGEST and to batch_tokens, if it is given; the limit is that of
@@ -189,9 +225,14 @@ def _rounded_up(tokens: int) -> int:
 
 
 def with_steps(
-    table: Mapping[str, Any], overrides: Sequence[str], *, epochs: float, best: str, root: Path | None,
+    table: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    epochs: float,
+    best: str,
+    root: Path | None,
     most: int | None = None,
-) -> config.Table:  # fmt: skip
+) -> config.Table:
     """A recipe with its overrides, the number of steps of these epochs, and validations in between.
 
     An override such as "epochs=20" changes their number; without one there are at most `most` steps.
@@ -206,7 +247,11 @@ def with_steps(
         raise InputError(f"epochs={epochs}: expected more than 0")
     given = config.override(config.Table({"steps": 0, **table}), *overrides)
     section = given["data"]
-    opened = _open(section if isinstance(section, config.Table) else config.Table(section), given.get("seed", 0), root)
+    opened = _open(
+        section if isinstance(section, config.Table) else config.Table(section),
+        given.get("seed", 0),
+        root,
+    )
     try:
         steps = given["steps"] or _steps(opened, epochs)
         if most is not None and not times and not given["steps"] and steps > most:
@@ -217,15 +262,25 @@ def with_steps(
         opened.close()
     interval = min(max(-(-int(steps) // VALIDATIONS), 1), LONGEST_INTERVAL)
     known = {f.name for f in fields(data_config(section["name"]))}
-    if validations > LONGEST_INTERVAL and "valid_most" in known:  # it would take longer than the steps in between
+    # it would take longer than the steps in between
+    if validations > LONGEST_INTERVAL and "valid_most" in known:
         table = {**table, "data": {"valid_most": LONGEST_INTERVAL // 4, **table["data"]}}
     run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
     if validations:
         run |= {"valid_every": interval}
-        run |= {} if dict(given.get("run", {})).get("average") else {"best": best}  # they choose different weights
-    complete = {**table, "run": run, "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)}}
-    if "ema" in table["optim"]:  # an average over more steps than there are would be that of the initial weights
-        complete["optim"] = {**table["optim"], "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4))}
+        # they choose different weights
+        run |= {} if dict(given.get("run", {})).get("average") else {"best": best}
+    complete = {
+        **table,
+        "run": run,
+        "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)},
+    }
+    # an average over more steps than there are would be that of the initial weights
+    if "ema" in table["optim"]:
+        complete["optim"] = {
+            **table["optim"],
+            "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4)),
+        }
     return config.override(config.Table({"steps": steps, **complete}), *overrides)
 
 
@@ -280,17 +335,23 @@ def as_file(data: DataLike, path: Path) -> str | Path:
         return data
     rows = data.to_dict("records") if isinstance(data, Frame) else data
     if not isinstance(rows, Sequence) or not rows:
-        raise InputError("no rows are given: expected the path of a file, a data frame, dictionaries or texts")
+        raise InputError(
+            "no rows are given: expected the path of a file, a data frame, dictionaries or texts"
+        )
     lines = []
     for number, row in enumerate(rows):
         value = {"text": row} if isinstance(row, str) or _is_missing(row) else row
         if not isinstance(value, Mapping):
-            raise InputTypeError(f"row {number} is a {type(row).__name__}: expected a dictionary, or a text")
+            raise InputTypeError(
+                f"row {number} is a {type(row).__name__}: expected a dictionary, or a text"
+            )
         try:
             given = {name: None if _is_missing(one) else one for name, one in value.items()}
             lines.append(json.dumps(given, ensure_ascii=False, default=_plain))
         except (TypeError, ValueError) as problem:
-            raise InputTypeError(f"row {number}: {problem}: expected texts and numbers") from problem
+            raise InputTypeError(
+                f"row {number}: {problem}: expected texts and numbers"
+            ) from problem
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, "".join(f"{line}\n" for line in lines).encode())
     return path
@@ -300,7 +361,8 @@ def _is_missing(value: Any) -> bool:
     """Whether a value is None, NaN of any type, or pandas' NaT or NA."""
     if value is None:
         return True
-    unequal = value != value  # of NaN and NaT alone it is true, of NA it is NA, of an array an array
+    # of NaN and NaT alone it is true, of NA it is NA, of an array an array
+    unequal = value != value
     return unequal is value or (isinstance(unequal, bool | np.bool_) and bool(unequal))
 
 

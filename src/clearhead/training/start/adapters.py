@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ..setup import PlayerSetup
 
 
-def adapt(model: nn.Module, lora: LoraConfig, filled: Collection[str], *, seed: int, freeze: Sequence[str]) -> None:
+def adapt(
+    model: nn.Module, lora: LoraConfig, filled: Collection[str], *, seed: int, freeze: Sequence[str]
+) -> None:
     """Freeze a model and add adapters to it; a head that the pretrained weights did not fill is trained as well.
 
     Args:
@@ -38,8 +40,14 @@ def adapt(model: nn.Module, lora: LoraConfig, filled: Collection[str], *, seed: 
             "pretrained weights for the whole model but its head"
         )
     add_adapters(
-        model, lora.maps, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, seed=seed, skip=freeze
-    )  # fmt: skip
+        model,
+        lora.maps,
+        rank=lora.rank,
+        alpha=lora.alpha,
+        dropout=lora.dropout,
+        seed=seed,
+        skip=freeze,
+    )
     for name in new:
         model.get_parameter(name).requires_grad_(True)
 

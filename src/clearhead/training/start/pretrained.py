@@ -31,12 +31,22 @@ def written(recipe: Recipe, player: str, start: Pretrained, differ: Collection[s
     return f"{pretrained_key(recipe, player)} = {{{', '.join(words)}, differ = [{names}]}}"
 
 
-def check_whole(recipe: Recipe, player: str, given: config.Table, start: Pretrained, saved: PlayerSetup) -> None:
+def check_whole(
+    recipe: Recipe, player: str, given: config.Table, start: Pretrained, saved: PlayerSetup
+) -> None:
     """Raise if an option of the recipe contradicts the checkpoint, whose weights depend on it."""
-    known, free = {f.name for f in fields(family(saved.model)[1])}, {*family(saved.model)[0].may_differ, *start.differ}
+    known, free = (
+        {f.name for f in fields(family(saved.model)[1])},
+        {*family(saved.model)[0].may_differ, *start.differ},
+    )
     for option, value in given.items():
         theirs = saved.options.get(option)
-        if option in free or option not in known or theirs == value or _is_size(saved, option, theirs, value):
+        if (
+            option in free
+            or option not in known
+            or theirs == value
+            or _is_size(saved, option, theirs, value)
+        ):
             continue
         problem = (
             f"{given.place(option)}{'.'.join(given.key)}.{option} = {value!r}: the checkpoint {start.folder} has "
@@ -47,7 +57,9 @@ def check_whole(recipe: Recipe, player: str, given: config.Table, start: Pretrai
             raise config.ConfigError(f"{problem}; leave it out")
         unfit = misfit(saved.empty(), other, all_used=True)
         if unfit:
-            raise config.ConfigError(f"{problem}, and its weights do not fit ({unfit}); leave it out")
+            raise config.ConfigError(
+                f"{problem}, and its weights do not fit ({unfit}); leave it out"
+            )
         raise config.ConfigError(
             f"{problem}; leave it out or, if the weights can be used with another, write "
             f"{written(recipe, player, start, [option])}"
@@ -55,7 +67,12 @@ def check_whole(recipe: Recipe, player: str, given: config.Table, start: Pretrai
 
 
 def check_start(
-    recipe: Recipe, player: str, setup: PlayerSetup, start: Pretrained, given: config.Table, source: PlayerSetup
+    recipe: Recipe,
+    player: str,
+    setup: PlayerSetup,
+    start: Pretrained,
+    given: config.Table,
+    source: PlayerSetup,
 ) -> None:
     """Raise if a checkpoint does not fit the model, or if one for a submodule was trained for another computation."""
     key = pretrained_key(recipe, player)
@@ -67,13 +84,17 @@ def check_start(
     for option in start.differ:
         if option not in known:
             hint = nearest(option, known) or f"; its options are {', '.join(known)}"
-            raise config.ConfigError(f'{place}{key}: differ = ["{option}"]: a {ours.model} has no such option{hint}')
+            raise config.ConfigError(
+                f'{place}{key}: differ = ["{option}"]: a {ours.model} has no such option{hint}'
+            )
     if not start.is_whole:
         different = _different_options(ours, source, start)
         if misfit(*parts, all_used=start.into is None):  # probably because of a size
             different = [option for option in different if not _is_number(ours.options.get(option))]
         if different:
-            where = ".".join([*given.key, *([start.into] if ours is not setup and start.into else [])])
+            where = ".".join(
+                [*given.key, *([start.into] if ours is not setup and start.into else [])]
+            )
             mine = ", ".join(f"{where}.{o} = {_shown(ours.options.get(o))}" for o in different)
             theirs = ", ".join(f"{o} = {_shown(source.options.get(o))}" for o in different)
             raise config.ConfigError(
@@ -99,7 +120,12 @@ def _different_options(setup: PlayerSetup, source: PlayerSetup, start: Pretraine
     differs = []
     for option in (f.name for f in fields(setup.config)):
         ours, theirs = setup.options.get(option), source.options.get(option)
-        if option in free or option not in both or ours == theirs or _is_size(source, option, ours, theirs):
+        if (
+            option in free
+            or option not in both
+            or ours == theirs
+            or _is_size(source, option, ours, theirs)
+        ):
             continue
         other = source.with_option(option, ours) if _is_number(ours) else None
         if other is None or _same_shapes(source.empty(), other):

@@ -63,16 +63,22 @@ def place(tensor: Tensor, rank: int = 0) -> tuple[Tensor, tuple[int, ...], bool]
         elif type(kind) is Replicate:
             writes = writes and at == 0
         else:
-            raise CheckpointError(f"a tensor placed as {kind} cannot be saved or filled: expected Shard or Replicate")
+            raise CheckpointError(
+                f"a tensor placed as {kind} cannot be saved or filled: expected Shard or Replicate"
+            )
     if list(local.shape) != shape:
-        raise CheckpointError(f"the shard of a DTensor has shape {tuple(local.shape)}, expected {tuple(shape)}")
+        raise CheckpointError(
+            f"the shard of a DTensor has shape {tuple(local.shape)}, expected {tuple(shape)}"
+        )
     return local, tuple(offset), writes
 
 
 def gather(tensors: dict[str, Any], part: str, theirs: dict[str, Any]) -> None:
     """Add a worker's shards to the index; raises if workers disagree about a tensor."""
     for name, about in theirs.items():
-        entry = tensors.setdefault(name, {"dtype": about["dtype"], "shape": about["shape"], "pieces": []})
+        entry = tensors.setdefault(
+            name, {"dtype": about["dtype"], "shape": about["shape"], "pieces": []}
+        )
         if (entry["dtype"], entry["shape"]) != (about["dtype"], about["shape"]):
             raise CheckpointError(
                 f"{name!r} is {entry['dtype']} {tuple(entry['shape'])} for worker 0, "
@@ -86,8 +92,12 @@ def check_cover(tensors: dict[str, Any]) -> None:
     """Raise unless the shards of every tensor cover it completely."""
     for name, about in tensors.items():
         held, needed = sum(prod(piece["shape"]) for piece in about["pieces"]), prod(about["shape"])
-        if held != needed or len({tuple(piece["offset"]) for piece in about["pieces"]}) != len(about["pieces"]):
-            raise CheckpointError(f"the shards of {name!r} hold {held} numbers, the tensor has {needed}")
+        if held != needed or len({tuple(piece["offset"]) for piece in about["pieces"]}) != len(
+            about["pieces"]
+        ):
+            raise CheckpointError(
+                f"the shards of {name!r} hold {held} numbers, the tensor has {needed}"
+            )
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -113,7 +123,9 @@ def file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as cause:
-        raise DamagedError(f"{path} is missing" if isinstance(cause, FileNotFoundError) else str(cause)) from cause
+        raise DamagedError(
+            f"{path} is missing" if isinstance(cause, FileNotFoundError) else str(cause)
+        ) from cause
 
 
 def file_sha256(path: Path) -> str:
@@ -132,7 +144,8 @@ def type_name(dtype: torch.dtype) -> str:
 
 FORMAT = 2
 FINAL = re.compile(r"step-(\d{8,})$")
-ASIDE = re.compile(r"\.(step-(\d{8,}))\.[\w-]+\.old$")  # a checkpoint that is being replaced by one of the same step
+# a checkpoint that is being replaced by one of the same step
+ASIDE = re.compile(r"\.(step-(\d{8,}))\.[\w-]+\.old$")
 
 
 def _say(sentence: str) -> None:
@@ -144,7 +157,9 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def latest(folder: str | Path, say: Callable[[str], None] = _say, *, verify: bool = True) -> Checkpoint | None:
+def latest(
+    folder: str | Path, say: Callable[[str], None] = _say, *, verify: bool = True
+) -> Checkpoint | None:
     """The newest intact checkpoint in a folder; `say` is called for each damaged one.
 
     Without `verify` only the sizes of its files are checked, not their checksums, which takes no time.
@@ -189,7 +204,9 @@ class Checkpoint:
         for name, file in self._files.items():
             size = file_size(self.path / name)
             if size != file["size"]:
-                raise DamagedError(f"{self.path / name} is truncated or overwritten: {size} bytes of {file['size']}")
+                raise DamagedError(
+                    f"{self.path / name} is truncated or overwritten: {size} bytes of {file['size']}"
+                )
 
     @property
     def names(self) -> list[str]:
@@ -230,11 +247,15 @@ class Checkpoint:
             # The intersection of the piece and our shard in each dimension, then relative to either.
             both = [
                 (max(a, b), min(a + m, b + n))
-                for a, m, b, n in zip(piece["offset"], piece["shape"], start, local.shape, strict=True)
+                for a, m, b, n in zip(
+                    piece["offset"], piece["shape"], start, local.shape, strict=True
+                )
             ]
             if any(low >= high for low, high in both):
                 continue
-            theirs = tuple(slice(lo - a, hi - a) for (lo, hi), a in zip(both, piece["offset"], strict=True))
+            theirs = tuple(
+                slice(lo - a, hi - a) for (lo, hi), a in zip(both, piece["offset"], strict=True)
+            )
             ours = tuple(slice(lo - b, hi - b) for (lo, hi), b in zip(both, start, strict=True))
             whole = all(s == slice(0, n) for s, n in zip(theirs, piece["shape"], strict=True))
             file = self._reader(piece["file"])
@@ -247,7 +268,9 @@ class Checkpoint:
 
     def _about(self, name: str) -> Any:
         if name not in self._tensors:
-            raise CheckpointError(f"{self.path} holds no tensor {name!r}{nearest(name, self._tensors)}")
+            raise CheckpointError(
+                f"{self.path} holds no tensor {name!r}{nearest(name, self._tensors)}"
+            )
         return self._tensors[name]
 
     def _reader(self, file: str) -> Any:

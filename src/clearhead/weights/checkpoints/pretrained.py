@@ -25,8 +25,10 @@ class Pretrained:
     """Weights to start from."""
 
     folder: str  # a model folder, a run folder, or a name that `load` accepts
-    part: str | None = None  # submodule of the checkpoint to use, like encoder; not given: the whole checkpoint
-    into: str | None = None  # submodule of the model to fill, like encoder; not given: the whole model
+    # submodule of the checkpoint to use, like encoder; not given: the whole checkpoint
+    part: str | None = None
+    # submodule of the model to fill, like encoder; not given: the whole model
+    into: str | None = None
     differ: tuple[str, ...] = ()  # model options that may differ from those of the checkpoint
 
     @property
@@ -52,9 +54,11 @@ class Filled:
 
 @torch.no_grad()
 def fill_pretrained(
-    model: nn.Module, start: Pretrained, tokens: Tokenizer | Pair | None = None,
+    model: nn.Module,
+    start: Pretrained,
+    tokens: Tokenizer | Pair | None = None,
     classes: tuple[str, ...] | None = None,
-) -> Filled:  # fmt: skip
+) -> Filled:
     """Copy the weights of a folder into a model, or a part of it; returns which were filled, and which not used.
 
     A head that the folder lacks, or has in another shape or for other labels, keeps its random weights. Position
@@ -81,7 +85,9 @@ def fill_pretrained(
             slot.copy_(_fitted(name, theirs[name], slot, source, target))
             used.add(id(theirs[name]))
             names.add(name if start.into is None else f"{start.into}.{name}")
-    unused = [f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used]
+    unused = [
+        f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used
+    ]
     return Filled(frozenset(names), unused, note)
 
 
@@ -96,10 +102,14 @@ def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | N
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    return ", ".join(names[:LISTED]) + (
+        f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    )
 
 
-def _check_same_tokens(theirs: Tokenizer | Pair | None, ours: Tokenizer | Pair | None, start: Pretrained) -> None:
+def _check_same_tokens(
+    theirs: Tokenizer | Pair | None, ours: Tokenizer | Pair | None, start: Pretrained
+) -> None:
     """Raise if an id means another token in the data than in the checkpoint, whose embeddings would be nonsense."""
     if theirs is None or ours is None:
         return
@@ -118,7 +128,9 @@ def _sides(tokens: Tokenizer | Pair) -> list[Tokenizer]:
     return [tokens.source, tokens.target] if isinstance(tokens, Pair) else [tokens]
 
 
-def check_fit(checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained") -> None:
+def check_fit(
+    checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained"
+) -> None:
     """Raise unless the weights of a checkpoint have the names and shapes of a model; `where` begins the message."""
     source, target = chosen_parts(checkpoint, model, start, where)
     problem = misfit(source, target, all_used=start.into is None)
@@ -146,16 +158,25 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
             return f"{name} is missing, expected {tuple(slot.shape)}"
         learned = isinstance(dict(target.named_modules()).get(name.rpartition(".")[0]), Learned)
         note = ": learned positions cannot be used with another context" if learned else ""
-        return f"{name} has the shape {tuple(theirs[name].shape)}, expected {tuple(slot.shape)}{note}"
+        return (
+            f"{name} has the shape {tuple(theirs[name].shape)}, expected {tuple(slot.shape)}{note}"
+        )
     spare = source.spare_parts if isinstance(source, Model) else ()
-    extra = [name for name in theirs if name not in ours and name not in spare and not in_head(source, name)]
+    extra = [
+        name
+        for name in theirs
+        if name not in ours and name not in spare and not in_head(source, name)
+    ]
     return f"{extra[0]} has no place in the model of this recipe" if all_used and extra else ""
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """The parameters and the persistent buffers of a model, by name."""
     kept = model.state_dict(keep_vars=True).keys()
-    return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in kept}}
+    return {
+        **dict(model.named_parameters()),
+        **{name: x for name, x in model.named_buffers() if name in kept},
+    }
 
 
 def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Module:
@@ -169,32 +190,46 @@ def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Mo
             outer = outer.rpartition(".")[0]
         listed = [f"{outer}.{child}".strip(".") for child, _ in modules[outer].named_children()]
         has = f"{outer or 'it'} has {', '.join(listed) or 'none'}"
-        raise WeightsError(f"{key} = {name!r}: {owner} has no such submodule: {has}{nearest(name, listed)}")
+        raise WeightsError(
+            f"{key} = {name!r}: {owner} has no such submodule: {has}{nearest(name, listed)}"
+        )
     return modules[name]
 
 
 def _part_hint(missing: str, checkpoint: nn.Module, start: Pretrained) -> str:
     """The value of `part` with which a missing weight would be there."""
-    parts = [name.removesuffix(f".{missing}") for name in tensors(checkpoint) if name.endswith(f".{missing}")]
+    parts = [
+        name.removesuffix(f".{missing}")
+        for name in tensors(checkpoint)
+        if name.endswith(f".{missing}")
+    ]
     if not parts or start.part is not None:
         return ""
     part = start.into if start.into in parts else parts[0]
-    return f'; the checkpoint has {part}.{missing}: to use this submodule of it, write part = "{part}"'
+    return (
+        f'; the checkpoint has {part}.{missing}: to use this submodule of it, write part = "{part}"'
+    )
 
 
-def _fits(name: str, weight: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module) -> bool:
+def _fits(
+    name: str, weight: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module
+) -> bool:
     if weight is None or weight.shape == slot.shape:
         return weight is not None
     return weight.shape[1:] == slot.shape[1:] and _grids(name, source, target) is not None
 
 
-def _fitted(name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module) -> Tensor:
+def _fitted(
+    name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module
+) -> Tensor:
     """A weight in the shape of its slot in the model."""
     grids = None if weight.shape == slot.shape else _grids(name, source, target)
     return weight if grids is None else resize(weight, *grids)
 
 
-def _grids(name: str, source: nn.Module, target: nn.Module) -> tuple[tuple[int, int], tuple[int, int]] | None:
+def _grids(
+    name: str, source: nn.Module, target: nn.Module
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The old and the new grid of a weight that is interpolated to another image size; None for all others."""
     home, _, leaf = name.rpartition(".")
     if leaf != "places":

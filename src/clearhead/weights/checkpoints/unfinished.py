@@ -45,7 +45,9 @@ class Lora:
     skip: tuple[str, ...]  # submodules without adapters
     starts: tuple[Pretrained, ...]  # the pretrained weights
     base: str | None = (
-        None  # the model that adapters which are kept apart belong to; None: they are added to the weights
+        # the model that adapters which are kept apart belong to; None: they are added to the
+        # weights
+        None
     )
 
 
@@ -97,13 +99,22 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         model: Model = build_empty(kind, chosen, shapes, folder / "config.json", checkpoint.path)
         _fill(model, tensors, checkpoint.path, device, dtype)
     else:
-        model = _adapted(kind(chosen), training, training.lora, tokens, saved.labels, checkpoint, tensors)
+        model = _adapted(
+            kind(chosen), training, training.lora, tokens, saved.labels, checkpoint, tensors
+        )
         model.to(device, dtype)
     model.note = f"step {checkpoint.step} of {training.steps} of a training that is not finished"
-    _tell(folder.parent, checkpoint.step, training.steps, training.best if _is_best(checkpoint, training) else None)
+    _tell(
+        folder.parent,
+        checkpoint.step,
+        training.steps,
+        training.best if _is_best(checkpoint, training) else None,
+    )
     base = None if training.lora is None else training.lora.base
     types = {dtype_name(x): x.numel() for x in tensors.values()}
-    used = Used({name: tuple(x.shape) for name, x in tensors.items()}, {}, types, (str(checkpoint.path),))
+    used = Used(
+        {name: tuple(x.shape) for name, x in tensors.items()}, {}, types, (str(checkpoint.path),)
+    )
     return native.make_bundle(folder, saved, model, tokens, base=base), used
 
 
@@ -113,7 +124,10 @@ def _read(run: Path, training: Training) -> tuple[Checkpoint, dict[str, Tensor]]
         checkpoint = _choose(run / "checkpoints", training)
         try:
             return checkpoint, _weights(checkpoint, training)
-        except (DamagedError, FileNotFoundError):  # the training has removed it, and has a newer one
+        except (
+            DamagedError,
+            FileNotFoundError,
+        ):  # the training has removed it, and has a newer one
             continue
     raise WeightsError(f"{run}: its checkpoints disappear before they can be read")
 
@@ -135,8 +149,10 @@ def _choose(folder: Path, training: Training) -> Checkpoint:
         if again is not None and again.step != newest.step:  # which may be a better one
             return _choose(folder, training)
         warnings.warn(
-            f"the checkpoint of the best validation, step {best['step']}, is lost", Notice, stacklevel=2
-        )  # fmt: skip
+            f"the checkpoint of the best validation, step {best['step']}, is lost",
+            Notice,
+            stacklevel=2,
+        )
         return newest
 
 
@@ -149,8 +165,14 @@ def _is_best(checkpoint: Checkpoint, training: Training) -> bool:
 def _weights(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
     """The weights and buffers of the result by their names in the model: averages, where there are any."""
     places = [] if training.average_of is None else [f"{training.average_of}/weight/"]
-    places += [f"{training.player}/{kind}/" for kind in ("weight", "buffer", "average")]  # the last one counts
-    names = {name.removeprefix(place): name for place in places for name in checkpoint.names if name.startswith(place)}
+    # the last one counts
+    places += [f"{training.player}/{kind}/" for kind in ("weight", "buffer", "average")]
+    names = {
+        name.removeprefix(place): name
+        for place in places
+        for name in checkpoint.names
+        if name.startswith(place)
+    }
     tensors = {ours: checkpoint.read(name) for ours, name in names.items()}
     checkpoint.close()
     return tensors
@@ -158,7 +180,11 @@ def _weights(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _fill(
-    model: nn.Module, tensors: dict[str, Tensor], path: Path, device: torch.device, dtype: torch.dtype | None
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    path: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
 ) -> None:
     """Give a model from `build_empty` its tensors."""
     expected = {name: tuple(x.shape) for name, x in state(model).items()}
@@ -171,9 +197,14 @@ def _fill(
 
 @torch.no_grad()
 def _adapted(
-    model: Model, training: Training, lora: Lora, tokens: Tokenizer | Pair | None,
-    labels: tuple[str, ...] | None, checkpoint: Checkpoint, tensors: dict[str, Tensor],
-) -> Model:  # fmt: skip
+    model: Model,
+    training: Training,
+    lora: Lora,
+    tokens: Tokenizer | Pair | None,
+    labels: tuple[str, ...] | None,
+    checkpoint: Checkpoint,
+    tensors: dict[str, Tensor],
+) -> Model:
     """A model with its pretrained weights, its adapters and its new head."""
     for start in lora.starts:
         fill_pretrained(model, start, tokens, labels)

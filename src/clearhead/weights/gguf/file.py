@@ -24,13 +24,14 @@ from ..fill import WeightsError
 # The tensor types of GGUF files: how each stores a block of weights, and the float32 values of such blocks.
 #
 # A quantised weight is a small whole number q of 2 to 8 bits, with a scale d and, in some types, a minimum m, which a
-# group of neighbours shares: the weight is d q, or d q + m. The K types have blocks of 256 weights in groups of 16 or 32.
-# The scales and minima of their groups are small whole numbers too, times a float16 of the whole block, and the minimum
-# is subtracted.
+# group of neighbours shares: the weight is d q, or d q + m. The K types have blocks of 256 weights in groups of 16 or
+# 32. The scales and minima of their groups are small whole numbers too, times a float16 of the whole block, and the
+# minimum is subtracted.
 
 
 Blocks = NDArray[Any]  # structured: one record for each block, with the fields of its type
-CHUNK = 1 << 18  # weights that are computed at a time, so that what is in between stays in the cache
+# weights that are computed at a time, so that what is in between stays in the cache
+CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def _unpack(x: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
     return out.reshape(len(x), -1)
 
 
-def _scaled(q: NDArray[Any], scale: NDArray[np.float32], minimum: NDArray[np.float32] | None = None) -> NDArray[Any]:
+def _scaled(
+    q: NDArray[Any], scale: NDArray[np.float32], minimum: NDArray[np.float32] | None = None
+) -> NDArray[Any]:
     """scale * q + minimum, in which each column of `scale` belongs to a group of neighbouring columns of `q`."""
     groups = q.reshape(*scale.shape, -1).astype(np.float32)
     groups *= scale[..., None]
@@ -117,7 +120,9 @@ def _q2_k(b: Blocks) -> NDArray[Any]:
 def _q3_k(b: Blocks) -> NDArray[Any]:
     scales = _unpack(b["scales"][:, :8], 4, 8) | _unpack(b["scales"][:, 8:], 2, 4) << 4
     q = _unpack(b["q"], 2, 32) | _unpack(b["high"], 1, 32) << 2
-    return _scaled(q.view(np.int8) - np.int8(4), _float(b["d"]) * (scales.view(np.int8) - np.int8(32)))
+    return _scaled(
+        q.view(np.int8) - np.int8(4), _float(b["d"]) * (scales.view(np.int8) - np.int8(32))
+    )
 
 
 def _scales_and_minima(b: Blocks) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -128,7 +133,9 @@ def _scales_and_minima(b: Blocks) -> tuple[NDArray[np.float32], NDArray[np.float
     """
     x = b["scales"]
     first, last = x[:, :8] & 63, _unpack(x[:, 8:], 4, 4) | x[:, :8] >> 6 << 4
-    scales, minima = np.concatenate([first.reshape(-1, 2, 4), last.reshape(-1, 2, 4)], -1).swapaxes(0, 1)
+    scales, minima = np.concatenate([first.reshape(-1, 2, 4), last.reshape(-1, 2, 4)], -1).swapaxes(
+        0, 1
+    )
     return _float(b["d"]) * scales, -(_float(b["m"]) * minima)
 
 
@@ -146,7 +153,9 @@ def _q6_k(b: Blocks) -> NDArray[Any]:
 
 
 # The 16 values of the types IQ4: closer together near 0, where most weights are.
-LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+LEVELS = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
+)
 
 
 def _iq4_nl(b: Blocks) -> NDArray[Any]:
@@ -155,7 +164,9 @@ def _iq4_nl(b: Blocks) -> NDArray[Any]:
 
 def _iq4_xs(b: Blocks) -> NDArray[Any]:
     scales = _unpack(b["scales"], 4, 1) | _unpack(b["high"], 2, 1) << 4
-    return _scaled(LEVELS[_unpack(b["q"], 4, 16)], _float(b["d"]) * (scales.view(np.int8) - np.int8(32)))
+    return _scaled(
+        LEVELS[_unpack(b["q"], 4, 16)], _float(b["d"]) * (scales.view(np.int8) - np.int8(32))
+    )
 
 
 def _plain(b: Blocks) -> NDArray[Any]:
@@ -201,11 +212,22 @@ NUMBERS = {
 SCALARS = {
     i: np.dtype(kind)
     for i, kind in {
-        0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
+        0: "u1",
+        1: "i1",
+        2: "<u2",
+        3: "<i2",
+        4: "<u4",
+        5: "<i4",
+        6: "<f4",
+        7: "?",
+        10: "<u8",
+        11: "<i8",
+        12: "<f8",
     }.items()
-}  # fmt: skip
+}
 STRING, LIST = 8, 9
-Info = tuple[str, tuple[int, ...], int, int]  # of a tensor: name, sizes, number of its type, where its bytes begin
+# of a tensor: name, sizes, number of its type, where its bytes begin
+Info = tuple[str, tuple[int, ...], int, int]
 
 
 @dataclass(frozen=True)
@@ -241,10 +263,14 @@ def _read(file: NDArray[np.uint8], path: Path) -> tuple[dict[str, Any], dict[str
     infos = [cursor.info() for _ in range(tensors)]
     names = [name for name, *_ in infos]
     if len(set(names)) < tensors:
-        raise WeightsError(f"{path}: two tensors have the name {next(name for name in names if names.count(name) > 1)}")
+        raise WeightsError(
+            f"{path}: two tensors have the name {next(name for name in names if names.count(name) > 1)}"
+        )
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or alignment < 1:
-        raise WeightsError(f"{path}: general.alignment is {alignment!r}: expected a whole number, 1 or more")
+        raise WeightsError(
+            f"{path}: general.alignment is {alignment!r}: expected a whole number, 1 or more"
+        )
     data = file[-(-cursor.at // alignment) * alignment :]
     return metadata, {info[0]: _entry(data, info, path) for info in infos}
 
@@ -253,7 +279,9 @@ def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> Entry:
     name, sizes, number, offset = info
     kind = NUMBERS.get(number, f"type {number}")
     if kind not in TYPES:
-        raise WeightsError(f"{path}: the tensor {name} is {kind}: expected one of {', '.join(TYPES)}")
+        raise WeightsError(
+            f"{path}: the tensor {name} is {kind}: expected one of {', '.join(TYPES)}"
+        )
     block, size, row = TYPES[kind].block, TYPES[kind].record.itemsize, sizes[0] if sizes else 1
     if row % block:
         raise WeightsError(
@@ -261,7 +289,9 @@ def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> Entry:
         )
     end = offset + math.prod(sizes) // block * size
     if end > len(data):
-        raise ValueError(f"the tensor {name} ends at byte {end} of the data, and the file has {len(data)} of them")
+        raise ValueError(
+            f"the tensor {name} ends at byte {end} of the data, and the file has {len(data)} of them"
+        )
     return Entry(tuple(reversed(sizes)), kind, data[offset:end])
 
 
@@ -275,7 +305,9 @@ class _Cursor:
     def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
         size = count * dtype.itemsize
         if size > len(self.file) - self.at:
-            raise ValueError(f"the header ends at byte {self.at + size}, and the file has {len(self.file)}")
+            raise ValueError(
+                f"the header ends at byte {self.at + size}, and the file has {len(self.file)}"
+            )
         self.at += size
         return self.file[self.at - size : self.at].view(dtype)
 

@@ -37,7 +37,8 @@ NAMES = {
 }  # fmt: skip
 ROPE_FACTORS = "rope_freqs.weight"  # by how much Llama 3 slows each rotary frequency down ...
 LLAMA3_CONTEXT = 8192  # ... and the context that it was trained on before that
-SCALES = ("rope.scaling.factor", "rope.scale_linear")  # keys of the factor of linear scaling, today's first
+# keys of the factor of linear scaling, today's first
+SCALES = ("rope.scaling.factor", "rope.scale_linear")
 CHAT = "tokenizer.chat_template"
 
 
@@ -46,13 +47,23 @@ def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[B
     metadata, tensors = read(path)
     parts = metadata.get("split.count", 1)
     if parts != 1:
-        raise WeightsError(f"{path}: is one of {parts} parts: expected one file (llama-gguf-split --merge joins them)")
+        raise WeightsError(
+            f"{path}: is one of {parts} parts: expected one file (llama-gguf-split --merge joins them)"
+        )
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise WeightsError(f"{path}: general.architecture is {architecture!r}: expected 'llama'")
-    model, used = huggingface.build(LAYOUT, read_theirs(metadata, tensors, path), tensors, device, dtype, path)
-    tokens, special, chat = read_tokens(metadata, path), read_special(metadata, path), metadata.get(CHAT)
-    return Bundle(model, tokens, model.config, path, special, chat if isinstance(chat, str) else None), used
+    model, used = huggingface.build(
+        LAYOUT, read_theirs(metadata, tensors, path), tensors, device, dtype, path
+    )
+    tokens, special, chat = (
+        read_tokens(metadata, path),
+        read_special(metadata, path),
+        metadata.get(CHAT),
+    )
+    return Bundle(
+        model, tokens, model.config, path, special, chat if isinstance(chat, str) else None
+    ), used
 
 
 def read(path: Path) -> tuple[dict[str, Any], Tensors]:
@@ -77,15 +88,23 @@ def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama
     rotated = get.size("rope.dimension_count", max(width // heads, 1))
     head = get.size("attention.key_length", rotated)
     if rotated != head:
-        raise WeightsError(f"{path}: {rotated} of {head} columns of a head are rotated: expected all of them")
+        raise WeightsError(
+            f"{path}: {rotated} of {head} columns of a head are rotated: expected all of them"
+        )
     vocab = len(metadata.get("tokenizer.ggml.tokens") or ()) or get.size("vocab_size")
     return llama.Theirs(
-        vocab_size=vocab, hidden_size=width, intermediate_size=get.size("feed_forward_length"),
-        num_hidden_layers=get.size("block_count"), num_attention_heads=heads,
-        num_key_value_heads=get.size("attention.head_count_kv", heads), head_dim=head,
-        max_position_embeddings=get.size("context_length"), rms_norm_eps=get.number("attention.layer_norm_rms_epsilon"),
-        rope_parameters=_rope_parameters(get, tensors), tie_word_embeddings="lm_head.weight" not in tensors.shapes,
-    )  # fmt: skip
+        vocab_size=vocab,
+        hidden_size=width,
+        intermediate_size=get.size("feed_forward_length"),
+        num_hidden_layers=get.size("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=get.size("attention.head_count_kv", heads),
+        head_dim=head,
+        max_position_embeddings=get.size("context_length"),
+        rms_norm_eps=get.number("attention.layer_norm_rms_epsilon"),
+        rope_parameters=_rope_parameters(get, tensors),
+        tie_word_embeddings="lm_head.weight" not in tensors.shapes,
+    )
 
 
 class _Metadata:
@@ -97,12 +116,18 @@ class _Metadata:
     def size(self, key: str, default: int | None = None) -> int:
         value = self._value(key, default)
         if type(value) is not int or value < 1:
-            raise WeightsError(f"{self.path}: llama.{key} is {value!r}: expected a whole number, 1 or more")
+            raise WeightsError(
+                f"{self.path}: llama.{key} is {value!r}: expected a whole number, 1 or more"
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < math.inf
+        ):
             raise WeightsError(f"{self.path}: llama.{key} is {value!r}: expected a number above 0")
         return float(f"{value:.7g}")  # the decimal number that was rounded to float32 in the file
 
@@ -118,15 +143,25 @@ def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
     base = {"rope_theta": get.number("rope.freq_base", BASE)}
     scaling = get.values.get("llama.rope.scaling.type", "linear")
     if scaling not in ("none", "linear"):
-        raise WeightsError(f"{get.path}: llama.rope.scaling.type is {scaling!r}: expected none or linear")
+        raise WeightsError(
+            f"{get.path}: llama.rope.scaling.type is {scaling!r}: expected none or linear"
+        )
     key = next((key for key in SCALES if get.values.get(f"llama.{key}")), None)
     factor = 1.0 if key is None or scaling == "none" else get.number(key)
     if 0 not in tensors.shapes.get(ROPE_FACTORS, (0,)):
         if factor != 1.0:
-            raise WeightsError(f"{get.path}: {ROPE_FACTORS} with llama.{key}={factor}: expected one kind of scaling")
+            raise WeightsError(
+                f"{get.path}: {ROPE_FACTORS} with llama.{key}={factor}: expected one kind of scaling"
+            )
         factor = float(tensors[ROPE_FACTORS].max())
-        return base | {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": LLAMA3_CONTEXT}
-    return base | ({"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor})
+        return base | {
+            "rope_type": "llama3",
+            "factor": factor,
+            "original_max_position_embeddings": LLAMA3_CONTEXT,
+        }
+    return base | (
+        {"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
+    )
 
 
 def rows(c: Config) -> Iterator[Row]:
@@ -160,9 +195,13 @@ def _hf_name(name: str) -> str:
 def _are_llama3_factors(factors: Tensor, c: Config) -> bool:
     """Whether the rotary factors of a file are those that we compute for Llama 3."""
     plain = Rotary(c.head_width, base=c.base)
-    slowed = Rotary(c.head_width, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained)
+    slowed = Rotary(
+        c.head_width, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained
+    )
     expected = (plain.speed / slowed.speed).float()
     return factors.shape == expected.shape and torch.allclose(expected, factors.float(), rtol=1e-4)
 
 
-LAYOUT = replace(llama.LAYOUT, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors})
+LAYOUT = replace(
+    llama.LAYOUT, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors}
+)

@@ -19,7 +19,8 @@ LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # tokenizer.ggml.pre: the patterns that split a text before bytes are merged.
-WHOLE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")  # Llama 3's: a word of the vocabulary is not split
+# Llama 3's: a word of the vocabulary is not split
+WHOLE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
 SPLITS = {
     "default": (GPT2,), "gpt-2": (GPT2,), "smollm": (r"\p{N}", GPT2), "starcoder": (r"\p{N}", GPT2),
     **dict.fromkeys(WHOLE, (LLAMA3,)), "qwen2": (LLAMA3.replace("{1,3}", ""),),
@@ -34,11 +35,17 @@ def read_tokens(metadata: dict[str, Any], path: Path) -> Tokenizer | None:
     if kind not in ("gpt2", "llama"):
         raise WeightsError(f"{path}: tokenizer.ggml.model is {kind!r}: expected gpt2 or llama")
     try:
-        return _byte_pairs(metadata, names, path) if kind == "gpt2" else _sentence_pieces(metadata, names)
+        return (
+            _byte_pairs(metadata, names, path)
+            if kind == "gpt2"
+            else _sentence_pieces(metadata, names)
+        )
     except WeightsError:
         raise
     except Exception as cause:  # the tokenizers library raises plain Exceptions
-        raise WeightsError(f"{path}: the tokenizer cannot be built ({type(cause).__name__}: {cause})") from cause
+        raise WeightsError(
+            f"{path}: the tokenizer cannot be built ({type(cause).__name__}: {cause})"
+        ) from cause
 
 
 def read_special(metadata: dict[str, Any], path: Path) -> Special:
@@ -47,7 +54,9 @@ def read_special(metadata: dict[str, Any], path: Path) -> Special:
     def token(name: str) -> int | None:
         i = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if i is not None and type(i) is not int:
-            raise WeightsError(f"{path}: tokenizer.ggml.{name}_token_id is {i!r}: expected a token id")
+            raise WeightsError(
+                f"{path}: tokenizer.ggml.{name}_token_id is {i!r}: expected a token id"
+            )
         return i
 
     ends = dict.fromkeys(i for i in (token("eos"), token("eot")) if i is not None)
@@ -57,13 +66,19 @@ def read_special(metadata: dict[str, Any], path: Path) -> Special:
 def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwords:
     split = metadata.get("tokenizer.ggml.pre", "default")
     if split not in SPLITS:
-        raise WeightsError(f"{path}: tokenizer.ggml.pre is {split!r}: expected one of {', '.join(SPLITS)}")
+        raise WeightsError(
+            f"{path}: tokenizer.ggml.pre is {split!r}: expected one of {', '.join(SPLITS)}"
+        )
     merges = [tuple(line.split(" ", 1)) for line in metadata.get("tokenizer.ggml.merges", ())]
-    backend = Backend(models.BPE({name: i for i, name in enumerate(names)}, merges, ignore_merges=split in WHOLE))
+    backend = Backend(
+        models.BPE({name: i for i, name in enumerate(names)}, merges, ignore_merges=split in WHOLE)
+    )
     if split == "qwen2":
         backend.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
     backend.decoder = decoders.ByteLevel()
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(names)
     for name, kind in zip(names, types, strict=True):
@@ -74,7 +89,8 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
     if first or last:
         around = [[names[i] for i in ids] for ids in (first, last)]
         backend.post_processor = processors.TemplateProcessing(
-            single=[*around[0], "$A", *around[1]], special_tokens=[(names[i], i) for i in dict.fromkeys(first + last)]
+            single=[*around[0], "$A", *around[1]],
+            special_tokens=[(names[i], i) for i in dict.fromkeys(first + last)],
         )
     return Subwords(backend.to_str())
 
@@ -89,11 +105,19 @@ def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:
     scores = metadata.get("tokenizer.ggml.scores") or [0.0] * len(names)
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(names)
     model = Model(
-        pieces=tuple(names), scores=tuple(map(float, scores)), types=tuple(types), kind="bpe", bytewise=True,
-        lead=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)), tidy=False,
-    )  # fmt: skip
+        pieces=tuple(names),
+        scores=tuple(map(float, scores)),
+        types=tuple(types),
+        kind="bpe",
+        bytewise=True,
+        lead=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        tidy=False,
+    )
     keys = {"start": "bos", "end": "eos", "unknown": "unknown", "pad": "padding"}
     ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in keys.items()}
     special = {name: int(i) for name, i in ids.items() if i is not None and 0 <= i < len(names)}
-    first, last = (bool(metadata.get(f"tokenizer.ggml.add_{name}_token", name == "bos")) for name in ("bos", "eos"))
+    first, last = (
+        bool(metadata.get(f"tokenizer.ggml.add_{name}_token", name == "bos"))
+        for name in ("bos", "eos")
+    )
     return Pieces(model, special=special, first=first, last=last)

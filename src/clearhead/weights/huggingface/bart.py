@@ -39,14 +39,18 @@ from .tokenizers import read_pair, write_pair
 OFFSET = 2  # rows of a table of learned positions that are not used
 WAVE = 10_000.0  # the longest wave of M2M-100's sinusoids, divided by 2 pi
 KINDS = {
-    "bart": "BartForConditionalGeneration", "mbart": "MBartForConditionalGeneration",
-    "m2m_100": "M2M100ForConditionalGeneration", "pegasus": "PegasusForConditionalGeneration",
-}  # fmt: skip
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "m2m_100": "M2M100ForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+}
 # Classes of tokenizers of a folder that names none: keys of SCHEMES.
 TOKENIZERS = {
-    "bart": ("BartTokenizer",), "mbart": ("MBartTokenizer",), "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
+    "bart": ("BartTokenizer",),
+    "mbart": ("MBartTokenizer",),
+    "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
     "pegasus": (),
-}  # fmt: skip
+}
 # Defaults that differ from a BART's.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "m2m_100": {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
@@ -81,35 +85,56 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "max_position_embeddings", "decoder_layers", "encoder_attention_heads",
+            self,
+            1,
+            "vocab_size",
+            "max_position_embeddings",
+            "decoder_layers",
+            "encoder_attention_heads",
             "encoder_ffn_dim",
-        )  # fmt: skip
+        )
         at_least(self, 3 if self.model_type == "m2m_100" else 1, "d_model")
         at_least(self, 0, "encoder_layers", "pad_token_id")
         for name in ("attention_heads", "ffn_dim"):
             one, other = getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}")
             if one != other:
-                raise InputError(f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones")
+                raise InputError(
+                    f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones"
+                )
         if not self.tie_word_embeddings:
-            raise InputError("tie_word_embeddings=False: expected one table for source, target and output")
+            raise InputError(
+                "tie_word_embeddings=False: expected one table for source, target and output"
+            )
         if self.model_type == "m2m_100" and self.d_model % 2:
-            raise InputError(f"d_model={self.d_model}: expected an even width, for as many sines as cosines")
+            raise InputError(
+                f"d_model={self.d_model}: expected an even width, for as many sines as cosines"
+            )
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.d_model,
-            depth=self.encoder_layers, decoder_depth=self.decoder_layers, heads=self.encoder_attention_heads,
-            hidden=self.encoder_ffn_dim, mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
-            scaled=self.scale_embedding, readout_bias=BIAS in shapes, dropout=self.dropout,
-            **self._positions(shapes), **_fixed(self.model_type, self.d_model, self.pad_token_id),
-        )  # fmt: skip
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.d_model,
+            depth=self.encoder_layers,
+            decoder_depth=self.decoder_layers,
+            heads=self.encoder_attention_heads,
+            hidden=self.encoder_ffn_dim,
+            mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
+            scaled=self.scale_embedding,
+            readout_bias=BIAS in shapes,
+            dropout=self.dropout,
+            **self._positions(shapes),
+            **_fixed(self.model_type, self.d_model, self.pad_token_id),
+        )
 
     def _positions(self, shapes: Shapes) -> dict[str, Any]:
         """The positions of a Pegasus, which its files may leave out."""
         if self.model_type != "pegasus":
             return {}
-        return {"positions": "learned"} if TABLE.format("encoder") in shapes else {"pairs": "halves"}
+        return (
+            {"positions": "learned"} if TABLE.format("encoder") in shapes else {"pairs": "halves"}
+        )
 
 
 def _fixed(kind: str, width: int, pad: int) -> dict[str, Any]:
@@ -120,8 +145,11 @@ def _fixed(kind: str, width: int, pad: int) -> dict[str, Any]:
     if kind == "pegasus":
         return {"order": "pre"}
     return {
-        "order": "pre" if kind == "mbart" else "post", "embed_norm": True, "positions": "learned", "offset": OFFSET,
-    }  # fmt: skip
+        "order": "pre" if kind == "mbart" else "post",
+        "embed_norm": True,
+        "positions": "learned",
+        "offset": OFFSET,
+    }
 
 
 def _nearest(c: Config) -> str:
@@ -136,7 +164,9 @@ def _nearest(c: Config) -> str:
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that none of these models has."""
     kind = _nearest(c)
-    name = {"bart": "a BART", "mbart": "an mBART", "m2m_100": "an M2M-100", "pegasus": "a Pegasus"}[kind]
+    name = {"bart": "a BART", "mbart": "an mBART", "m2m_100": "an M2M-100", "pegasus": "a Pegasus"}[
+        kind
+    ]
     pad = c.offset - 1 if kind == "m2m_100" else special.pad
     places = {"positions", "pairs", "base"} if kind == "pegasus" else set()
     check_options(c, name, FREE | places, _fixed(kind, max(c.width, 3), c.offset - 1))
@@ -153,15 +183,31 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     hidden = c.hidden or 4 * c.width
     theirs = Theirs(
         model_type=kind,  # type: ignore[arg-type]
-        vocab_size=c.vocab, max_position_embeddings=c.context, d_model=c.width, encoder_layers=c.depth,
-        decoder_layers=c.decoder_depth or c.depth, encoder_attention_heads=c.heads, decoder_attention_heads=c.heads,
-        encoder_ffn_dim=hidden, decoder_ffn_dim=hidden, activation_function=words[c.mlp],  # type: ignore[arg-type]
-        dropout=c.dropout, scale_embedding=c.scaled,
+        vocab_size=c.vocab,
+        max_position_embeddings=c.context,
+        d_model=c.width,
+        encoder_layers=c.depth,
+        decoder_layers=c.decoder_depth or c.depth,
+        encoder_attention_heads=c.heads,
+        decoder_attention_heads=c.heads,
+        encoder_ffn_dim=hidden,
+        decoder_ffn_dim=hidden,
+        activation_function=words[c.mlp],  # type: ignore[arg-type]
+        dropout=c.dropout,
+        scale_embedding=c.scaled,
         pad_token_id=DEFAULTS.get(kind, {}).get("pad_token_id", 1) if pad is None else pad,
-    )  # fmt: skip
+    )
     ends = special.ends[0] if special.ends else None
-    ids = {"decoder_start_token_id": special.start, "eos_token_id": ends, "forced_bos_token_id": special.first}
-    rest = {"architectures": [KINDS[kind]], "is_encoder_decoder": True, "attention_dropout": c.dropout}
+    ids = {
+        "decoder_start_token_id": special.start,
+        "eos_token_id": ends,
+        "forced_bos_token_id": special.first,
+    }
+    rest = {
+        "architectures": [KINDS[kind]],
+        "is_encoder_decoder": True,
+        "attention_dropout": c.dropout,
+    }
     rest |= {"forced_eos_token_id": special.last}  # whose default is a token in their classes
     return {**asdict(theirs), **rest, **{key: i for key, i in ids.items() if i is not None}}
 
@@ -178,9 +224,15 @@ def rows(c: Config) -> Iterator[Row]:
             yield from pairs({f"{side}.embed_norm": f"model.{side}.layernorm_embedding"})
         if c.order == "pre":
             yield from pairs({f"{side}.norm": f"model.{side}.layer_norm"})
-        parts = {ours: theirs for ours, theirs in PARTS.items() if side == "decoder" or "cross" not in ours}
+        parts = {
+            ours: theirs
+            for ours, theirs in PARTS.items()
+            if side == "decoder" or "cross" not in ours
+        }
         for i in range(depth):
-            yield from pairs({f"{side}.blocks.{i}.{a}": f"model.{side}.layers.{i}.{b}" for a, b in parts.items()})
+            yield from pairs(
+                {f"{side}.blocks.{i}.{a}": f"model.{side}.layers.{i}.{b}" for a, b in parts.items()}
+            )
 
 
 def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
@@ -205,7 +257,9 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
     model = pretrained("AutoModelForSeq2SeqLM")
     if _nearest(c) == "m2m_100":  # given embeddings, it also counts ids that look like padding
         embed = model.get_input_embeddings()
-        out = model(inputs_embeds=embed(inputs["source"]), decoder_inputs_embeds=embed(inputs["ids"]))
+        out = model(
+            inputs_embeds=embed(inputs["source"]), decoder_inputs_embeds=embed(inputs["ids"])
+        )
     else:
         out = model(input_ids=inputs["source"], decoder_input_ids=inputs["ids"])
     return cast(Tensor, out.logits)
@@ -219,7 +273,18 @@ def _is_wave(table: Tensor, c: Config) -> bool:
 
 
 LAYOUT = Layout(
-    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
-    write_tokens=write_pair, defaults=DEFAULTS, prefix="model.", extra_tensors=extra_tensors, reference=reference,
-    ignored=lambda c: {} if c.positions == "learned" else {"model.*.embed_positions.weights": _is_wave},
-)  # fmt: skip
+    model="transformer",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=read_tokens,
+    write_tokens=write_pair,
+    defaults=DEFAULTS,
+    prefix="model.",
+    extra_tensors=extra_tensors,
+    reference=reference,
+    ignored=lambda c: (
+        {} if c.positions == "learned" else {"model.*.embed_positions.weights": _is_wave}
+    ),
+)

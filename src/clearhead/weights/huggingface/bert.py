@@ -42,7 +42,11 @@ ACTIVATIONS = {
 }  # fmt: skip
 # Variants that our BERT does not have are refused.
 FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
-WORDS, CLASSES, POOLER = "cls.predictions.transform.dense.weight", "classifier.weight", "bert.pooler.dense.weight"
+WORDS, CLASSES, POOLER = (
+    "cls.predictions.transform.dense.weight",
+    "classifier.weight",
+    "bert.pooler.dense.weight",
+)
 FREE = {
     "vocab", "context", "width", "depth", "heads", "hidden", "types", "eps", "mlp", "answer", "classes", "pool",
     "pooler", "dropout",
@@ -58,7 +62,9 @@ class Theirs:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"] = "gelu"
+    hidden_act: Literal[
+        "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"
+    ] = "gelu"
     hidden_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
@@ -68,28 +74,43 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"
+            self,
+            1,
+            "vocab_size",
+            "hidden_size",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
         )
         at_least(self, 0, "num_hidden_layers", "type_vocab_size")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer: dict[str, Any] = {"answer": "sentence", "pooler": POOLER in shapes}
-        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
+        # first, because adapters of a classifier may belong to a model with another head
+        if CLASSES in shapes:
             answer = {"answer": "class", "classes": shapes[CLASSES][0]}
         elif self.pooling is not None:
             answer |= {"pool": self.pooling, "pooler": False}
         elif WORDS in shapes:
             if not self.tie_word_embeddings:
-                raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")
+                raise InputError(
+                    "tie_word_embeddings=False: expected a head that shares the embedding table"
+                )
             answer = {"answer": "words"}
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
-            depth=self.num_hidden_layers, heads=self.num_attention_heads, hidden=self.intermediate_size,
-            types=self.type_vocab_size, eps=self.layer_norm_eps,
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            hidden=self.intermediate_size,
+            types=self.type_vocab_size,
+            eps=self.layer_norm_eps,
             mlp=ACTIVATIONS[self.hidden_act],  # type: ignore[arg-type]
-            dropout=self.hidden_dropout_prob, **answer,
-        )  # fmt: skip
+            dropout=self.hidden_dropout_prob,
+            **answer,
+        )
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -100,12 +121,18 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         raise WeightsError(f"mlp={c.mlp!r}: a BERT folder has one of {', '.join(words)}")
     if not c.types:
         raise WeightsError("types=0: a BERT folder has 1 token type or more")
-    if (c.answer == "class" and not c.pooler) or (c.answer != "words" and c.pooler and c.pool == "mean"):
+    if (c.answer == "class" and not c.pooler) or (
+        c.answer != "words" and c.pooler and c.pool == "mean"
+    ):
         raise WeightsError(
             f"answer={c.answer!r}, pool={c.pool!r}, pooler={c.pooler}: a BERT folder pools the first token, and has "
             "a pooler for classes"
         )
-    kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
+    kinds = {
+        "words": "BertForMaskedLM",
+        "class": "BertForSequenceClassification",
+        "sentence": "BertModel",
+    }
     theirs: dict[str, Any] = {
         "architectures": [kinds[c.answer]], "model_type": "bert", "vocab_size": c.vocab, "hidden_size": c.width,
         "num_hidden_layers": c.depth, "num_attention_heads": c.heads, "intermediate_size": c.hidden or 4 * c.width,
@@ -126,14 +153,22 @@ def class_keys(c: Config) -> dict[str, Any]:
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    embeddings, tied = "bert.embeddings", ["cls.predictions.decoder.weight"] if c.answer == "words" else []
+    embeddings, tied = (
+        "bert.embeddings",
+        ["cls.predictions.decoder.weight"] if c.answer == "words" else [],
+    )
     yield Row(("embed.table",), (f"{embeddings}.word_embeddings.weight", *tied))
     if c.types:
         yield Row(("types.table",), (f"{embeddings}.token_type_embeddings.weight",))
     yield Row(("positions.table",), (f"{embeddings}.position_embeddings.weight",))
     yield from pairs({"embed_norm": f"{embeddings}.LayerNorm"})
     for i in range(c.depth):
-        yield from pairs({f"blocks.{i}.{ours}": f"bert.encoder.layer.{i}.{theirs}" for ours, theirs in PARTS.items()})
+        yield from pairs(
+            {
+                f"blocks.{i}.{ours}": f"bert.encoder.layer.{i}.{theirs}"
+                for ours, theirs in PARTS.items()
+            }
+        )
     if c.answer == "words":
         yield from pairs({"transform": "cls.predictions.transform.dense"})
         yield from pairs({"transform_norm": "cls.predictions.transform.LayerNorm"})
@@ -157,7 +192,11 @@ def ignored(c: Config) -> dict[str, None]:
 
 def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
     """The output of transformers: the logits of its head, or the vector of each text."""
-    kinds = {"words": "BertForMaskedLM", "class": "BertForSequenceClassification", "sentence": "BertModel"}
+    kinds = {
+        "words": "BertForMaskedLM",
+        "class": "BertForSequenceClassification",
+        "sentence": "BertModel",
+    }
     return pooled(pretrained(kinds[c.answer])(inputs["ids"]), c)
 
 
@@ -173,12 +212,24 @@ def pooled(out: Any, c: Config) -> Tensor:
 
 def rename(name: str) -> str:
     """Today's name of a tensor: the first files call the weight of a norm gamma and its bias beta."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+        "LayerNorm.beta", "LayerNorm.bias"
+    )
 
 
 LAYOUT = Layout(
-    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
-    read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords, fixed=FIXED,
-    prefix="bert.", ignored=ignored, rename=rename, read_extra=read_pooling, write_extra=write_sentences,
+    model="bert",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=lambda folder, theirs: read_tokenizer(folder),
+    write_tokens=write_subwords,
+    fixed=FIXED,
+    prefix="bert.",
+    ignored=ignored,
+    rename=rename,
+    read_extra=read_pooling,
+    write_extra=write_sentences,
     reference=reference,
-)  # fmt: skip
+)

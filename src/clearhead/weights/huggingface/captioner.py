@@ -30,7 +30,8 @@ from . import gpt2, vit
 from .folder import read_theirs
 from .tokenizers import folder_tokens, write_subwords
 
-CROSS = {"add_cross_attention": True, "cross_attention_hidden_size": None}  # fixed keys of the decoder
+# fixed keys of the decoder
+CROSS = {"add_cross_attention": True, "cross_attention_hidden_size": None}
 # The sections of config.json: the only model type of each, and the layout that reads it.
 SECTIONS = {
     "encoder": ("vit", vit.LAYOUTS["vit"]),
@@ -41,7 +42,8 @@ PLAIN: dict[str, Any] = {
     "decoder": "transformer", "encoder_depth": 0, "places": "none", "special": True, "positions": "learned",
     "order": "pre", "scaled": False,
 }  # fmt: skip
-SHARED = ("vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout")  # with our GPT
+# with our GPT
+SHARED = ("vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout")
 MASKS = ("bias", "masked_bias")  # causal masks in old files
 
 
@@ -63,9 +65,12 @@ class Theirs:
         """Our Config. Of their dropout rates only that of the decoder's residual stream is kept."""
         encoder, decoder = (theirs.to_ours({}) for theirs in self.sections())
         return Config(
-            encoder={"name": "vit", **config.dump(encoder)}, bridge=_bridge(encoder.width, decoder.width),
-            inner_dropout=decoder.dropout, **PLAIN, **{name: getattr(decoder, name) for name in SHARED},
-        )  # fmt: skip
+            encoder={"name": "vit", **config.dump(encoder)},
+            bridge=_bridge(encoder.width, decoder.width),
+            inner_dropout=decoder.dropout,
+            **PLAIN,
+            **{name: getattr(decoder, name) for name in SHARED},
+        )
 
 
 def _section(name: str, values: Mapping[str, Any]) -> Any:
@@ -83,9 +88,13 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that such a captioner does not have."""
     for name, value in PLAIN.items():
         if getattr(c, name) != value:
-            raise WeightsError(f"{name}={getattr(c, name)!r}: a ViT and GPT-2 captioner has {name}={value!r}")
+            raise WeightsError(
+                f"{name}={getattr(c, name)!r}: a ViT and GPT-2 captioner has {name}={value!r}"
+            )
     if c.encoder["name"] != "vit":
-        raise WeightsError(f"encoder.name={c.encoder['name']!r}: a ViT and GPT-2 captioner has a 'vit'")
+        raise WeightsError(
+            f"encoder.name={c.encoder['name']!r}: a ViT and GPT-2 captioner has a 'vit'"
+        )
     encoder = c.encoder_config()
     bridge = _bridge(encoder.width, c.width)
     if c.bridge != bridge:
@@ -98,10 +107,14 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     ids = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": special.pad}
     decoder = gpt2.to_theirs(_gpt(c), special) | {"is_decoder": True, "add_cross_attention": True}
     return {
-        "architectures": ["VisionEncoderDecoderModel"], "model_type": "vision-encoder-decoder",
-        "is_encoder_decoder": True, "tie_word_embeddings": False, "encoder": vit.to_theirs("vit", encoder),
-        "decoder": decoder, **ids,
-    }  # fmt: skip
+        "architectures": ["VisionEncoderDecoderModel"],
+        "model_type": "vision-encoder-decoder",
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": False,
+        "encoder": vit.to_theirs("vit", encoder),
+        "decoder": decoder,
+        **ids,
+    }
 
 
 def _bridge(encoder: int, decoder: int) -> Literal["linear", "none"]:
@@ -129,13 +142,19 @@ def rows(c: Config) -> Iterator[Row]:
             both = (f"{ours}.cross.key.{leaf}", f"{ours}.cross.value.{leaf}")
             yield Row(both, (f"{theirs}.crossattention.c_attn.{leaf}",), conversion)
         linear = {"cross.query": "crossattention.q_attn", "cross.out": "crossattention.c_proj"}
-        yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED)
+        yield from pairs(
+            {f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED
+        )
         yield from pairs({f"{ours}.cross_norm": f"{theirs}.ln_cross_attn"})
 
 
 def ignored(c: Config) -> dict[str, None]:
     """The pooler and the mask token of the encoder, for other tasks, and the causal masks of old files."""
-    masks = [f"decoder.transformer.h.*.{part}.{name}" for part in ("attn", "crossattention") for name in MASKS]
+    masks = [
+        f"decoder.transformer.h.*.{part}.{name}"
+        for part in ("attn", "crossattention")
+        for name in MASKS
+    ]
     return vit.ignored("encoder") | dict.fromkeys(masks)
 
 
@@ -143,12 +162,21 @@ def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: C
     """The logits of transformers."""
     height, width = c.encoder_config().shape
     out = pretrained("VisionEncoderDecoderModel")(
-        pixel_values=inputs["images"], decoder_input_ids=inputs["ids"], interpolate_pos_encoding=height == width
+        pixel_values=inputs["images"],
+        decoder_input_ids=inputs["ids"],
+        interpolate_pos_encoding=height == width,
     )
     return cast(Tensor, out.logits)
 
 
 LAYOUT = Layout(
-    model="captioner", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, reference=_reference,
-    read_tokens=folder_tokens, write_tokens=write_subwords, ignored=ignored,
-)  # fmt: skip
+    model="captioner",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    reference=_reference,
+    read_tokens=folder_tokens,
+    write_tokens=write_subwords,
+    ignored=ignored,
+)

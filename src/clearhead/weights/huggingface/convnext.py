@@ -53,37 +53,58 @@ class Theirs:
         width = self.hidden_sizes[0]
         expected = tuple(width * 2**i for i in range(len(self.hidden_sizes)))
         if self.hidden_sizes != expected:
-            raise InputError(f"hidden_sizes={self.hidden_sizes}: expected {expected}, each twice the one before")
+            raise InputError(
+                f"hidden_sizes={self.hidden_sizes}: expected {expected}, each twice the one before"
+            )
         scale = self.layer_scale_init_value
         return Config(
-            classes=shapes.get("classifier.weight", (0,))[0], channels=self.num_channels, patch=self.patch_size,
-            width=width, depths=self.depths, last_eps=self.layer_norm_eps, layer_scale=scale if scale > 0 else None,
+            classes=shapes.get("classifier.weight", (0,))[0],
+            channels=self.num_channels,
+            patch=self.patch_size,
+            width=width,
+            depths=self.depths,
+            last_eps=self.layer_norm_eps,
+            layer_scale=scale if scale > 0 else None,
             skip=self.drop_path_rate,
-        )  # fmt: skip
+        )
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a ConvNeXt folder does not have."""
     for name, value in {"kernel": 7, "eps": EPS}.items():
         if getattr(c, name) != value:
-            raise WeightsError(f"{name}={getattr(c, name)!r}: a ConvNeXt folder has {name}={value!r}")
+            raise WeightsError(
+                f"{name}={getattr(c, name)!r}: a ConvNeXt folder has {name}={value!r}"
+            )
     return {
-        "architectures": [f"ConvNext{'ForImageClassification' if c.classes else 'Model'}"], "model_type": "convnext",
-        "num_channels": c.channels, "patch_size": c.patch, "num_stages": len(c.depths), "depths": list(c.depths),
-        "hidden_sizes": [c.width * 2**i for i in range(len(c.depths))], "hidden_act": "gelu",
-        "layer_norm_eps": c.last_eps, "layer_scale_init_value": c.layer_scale or 0.0, "drop_path_rate": c.skip,
+        "architectures": [f"ConvNext{'ForImageClassification' if c.classes else 'Model'}"],
+        "model_type": "convnext",
+        "num_channels": c.channels,
+        "patch_size": c.patch,
+        "num_stages": len(c.depths),
+        "depths": list(c.depths),
+        "hidden_sizes": [c.width * 2**i for i in range(len(c.depths))],
+        "hidden_act": "gelu",
+        "layer_norm_eps": c.last_eps,
+        "layer_scale_init_value": c.layer_scale or 0.0,
+        "drop_path_rate": c.skip,
         **label_keys(c.classes),
-    }  # fmt: skip
+    }
 
 
 def block_rows(
-    c: Config, parts: Mapping[str, str], block: Callable[[int, int], str], halve: Callable[[int], tuple[str, str]],
+    c: Config,
+    parts: Mapping[str, str],
+    block: Callable[[int, int], str],
+    halve: Callable[[int], tuple[str, str]],
     scale: str,
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[Row]:
     """Rows of the stages, by the names of their blocks, and of the norm and the convolution that halve a grid."""
     for i, depth in enumerate(c.depths):
         if i:
-            yield from pairs(dict(zip((f"stages.{i}.0.0", f"stages.{i}.0.1"), halve(i), strict=True)))
+            yield from pairs(
+                dict(zip((f"stages.{i}.0.0", f"stages.{i}.0.1"), halve(i), strict=True))
+            )
         for j in range(depth):
             ours, at = f"stages.{i}.{j + (i > 0)}", block(i, j)
             yield from pairs({f"{ours}.{a}": f"{at}.{b}" for a, b in parts.items()})
@@ -96,10 +117,12 @@ def rows(c: Config) -> Iterator[Row]:
     first, stages = "convnext.embeddings", "convnext.encoder.stages"
     yield from pairs({"stem.0": f"{first}.patch_embeddings", "stem.1": f"{first}.layernorm"})
     yield from block_rows(
-        c, PARTS, lambda i, j: f"{stages}.{i}.layers.{j}",
+        c,
+        PARTS,
+        lambda i, j: f"{stages}.{i}.layers.{j}",
         lambda i: (f"{stages}.{i}.downsampling_layer.0", f"{stages}.{i}.downsampling_layer.1"),
         "layer_scale_parameter",
-    )  # fmt: skip
+    )
     yield from pairs({"norm": "convnext.layernorm"})
     if c.classes:
         yield from pairs({"head": "classifier"})
@@ -113,6 +136,12 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 
 
 LAYOUT = Layout(
-    model="convnext", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, prefix="convnext.",
-    fixed={"hidden_act": "gelu"}, reference=reference,
-)  # fmt: skip
+    model="convnext",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    prefix="convnext.",
+    fixed={"hidden_act": "gelu"},
+    reference=reference,
+)

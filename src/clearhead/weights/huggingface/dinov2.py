@@ -49,7 +49,9 @@ class Theirs:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     mlp_ratio: int = 4
-    hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"] = "gelu"
+    hidden_act: Literal[
+        "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"
+    ] = "gelu"
     hidden_dropout_prob: float = 0.0
     drop_path_rate: float = 0.0
     layer_norm_eps: float = 1e-6
@@ -61,21 +63,35 @@ class Theirs:
     num_channels: int = 3
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "hidden_size", "num_attention_heads", "mlp_ratio", "patch_size", "num_channels")
+        at_least(
+            self, 1, "hidden_size", "num_attention_heads", "mlp_ratio", "patch_size", "num_channels"
+        )
         at_least(self, 0, "num_hidden_layers", "num_register_tokens")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        classes, registers = shapes.get("classifier.weight", (0,))[0], self.model_type == "dinov2_with_registers"
+        classes, registers = (
+            shapes.get("classifier.weight", (0,))[0],
+            self.model_type == "dinov2_with_registers",
+        )
         return Config(
-            classes=classes, channels=self.num_channels, size=self.image_size, patch=self.patch_size,
-            width=self.hidden_size, depth=self.num_hidden_layers, heads=self.num_attention_heads,
+            classes=classes,
+            channels=self.num_channels,
+            size=self.image_size,
+            patch=self.patch_size,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
             hidden=hidden_width(self.hidden_size, self.mlp_ratio, swiglu=self.use_swiglu_ffn),
-            eps=self.layer_norm_eps, registers=self.num_register_tokens if registers else 0, antialias=registers,
+            eps=self.layer_norm_eps,
+            registers=self.num_register_tokens if registers else 0,
+            antialias=registers,
             mlp="swiglu" if self.use_swiglu_ffn else ACTIVATIONS[self.hidden_act],  # type: ignore[arg-type]
-            pool="both" if classes else "cls", layer_scale=self.layerscale_value, skip=self.drop_path_rate,
+            pool="both" if classes else "cls",
+            layer_scale=self.layerscale_value,
+            skip=self.drop_path_rate,
             dropout=self.hidden_dropout_prob,
-        )  # fmt: skip
+        )
 
 
 def hidden_width(width: int, ratio: int, *, swiglu: bool) -> int:
@@ -90,34 +106,61 @@ def to_theirs(kind: str, c: Config, special: Special) -> dict[str, Any]:
         require(c, name, {"registers": 0})
     elif not c.registers:
         raise WeightsError(f"registers=0: a {name} folder has 1 register or more")
-    require(c, name, {**PLAIN, "antialias": bool(c.registers), "pool": "both" if c.classes else "cls"})
+    require(
+        c, name, {**PLAIN, "antialias": bool(c.registers), "pool": "both" if c.classes else "cls"}
+    )
     if c.layer_scale is None:
         raise WeightsError(f"layer_scale=None: a {name} folder has a layer scale")
     words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
     swiglu, hidden = c.mlp == "swiglu", c.hidden or 4 * c.width
     if not swiglu and c.mlp not in words:
-        raise WeightsError(f"mlp={c.mlp!r}: a {name} folder has swiglu or one of {', '.join(words)}")
-    ratio = next((r for r in range(1, RATIOS) if hidden_width(c.width, r, swiglu=swiglu) == hidden), None)
+        raise WeightsError(
+            f"mlp={c.mlp!r}: a {name} folder has swiglu or one of {', '.join(words)}"
+        )
+    ratio = next(
+        (r for r in range(1, RATIOS) if hidden_width(c.width, r, swiglu=swiglu) == hidden), None
+    )
     if ratio is None:
-        raise WeightsError(f"hidden={hidden}: a {name} folder has a whole multiple of the width {c.width}")
+        raise WeightsError(
+            f"hidden={hidden}: a {name} folder has a whole multiple of the width {c.width}"
+        )
     return {
-        "architectures": [f"{CLASSES[kind]}{'ForImageClassification' if c.classes else 'Model'}"], "model_type": kind,
-        "hidden_size": c.width, "num_hidden_layers": c.depth, "num_attention_heads": c.heads, "mlp_ratio": ratio,
-        "hidden_act": words.get(c.mlp, "gelu"), "use_swiglu_ffn": swiglu, "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": c.dropout, "drop_path_rate": c.skip, "layer_norm_eps": c.eps,
-        "layerscale_value": c.layer_scale, "qkv_bias": True, "image_size": size_of(c), "patch_size": c.patch,
-        "num_channels": c.channels, **({"num_register_tokens": c.registers} if c.registers else {}),
+        "architectures": [f"{CLASSES[kind]}{'ForImageClassification' if c.classes else 'Model'}"],
+        "model_type": kind,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.depth,
+        "num_attention_heads": c.heads,
+        "mlp_ratio": ratio,
+        "hidden_act": words.get(c.mlp, "gelu"),
+        "use_swiglu_ffn": swiglu,
+        "hidden_dropout_prob": c.dropout,
+        "attention_probs_dropout_prob": c.dropout,
+        "drop_path_rate": c.skip,
+        "layer_norm_eps": c.eps,
+        "layerscale_value": c.layer_scale,
+        "qkv_bias": True,
+        "image_size": size_of(c),
+        "patch_size": c.patch,
+        "num_channels": c.channels,
+        **({"num_register_tokens": c.registers} if c.registers else {}),
         **label_keys(c.classes),
-    }  # fmt: skip
+    }
 
 
 def rows(kind: str, c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
     yield Row(("embed.cls",), (f"{kind}.embeddings.cls_token",))
-    yield Row(("embed.cls_place", "embed.places"), (f"{kind}.embeddings.position_embeddings",), TABLE)
+    yield Row(
+        ("embed.cls_place", "embed.places"), (f"{kind}.embeddings.position_embeddings",), TABLE
+    )
     if c.registers:
         yield Row(("embed.registers",), (f"{kind}.embeddings.register_tokens",))
-    yield from pairs({"embed.project": f"{kind}.embeddings.patch_embeddings.projection", "norm": f"{kind}.layernorm"})
+    yield from pairs(
+        {
+            "embed.project": f"{kind}.embeddings.patch_embeddings.projection",
+            "norm": f"{kind}.layernorm",
+        }
+    )
     for i in range(c.depth):
         block, at = f"blocks.{i}", f"{kind}.encoder.layer.{i}"
         gated = c.mlp == "swiglu"
@@ -126,7 +169,9 @@ def rows(kind: str, c: Config) -> Iterator[Row]:
         if gated:
             for leaf in ("weight", "bias"):
                 yield Row(
-                    (f"{block}.mlp.gate.{leaf}", f"{block}.mlp.up.{leaf}"), (f"{at}.mlp.weights_in.{leaf}",), JOINED
+                    (f"{block}.mlp.gate.{leaf}", f"{block}.mlp.up.{leaf}"),
+                    (f"{at}.mlp.weights_in.{leaf}",),
+                    JOINED,
                 )
         yield Row((f"{block}.attn_scale",), (f"{at}.layer_scale1.lambda1",))
         yield Row((f"{block}.mlp_scale",), (f"{at}.layer_scale2.lambda1",))
@@ -139,21 +184,32 @@ def mask_token(kind: str, model: Any) -> dict[str, Tensor]:
     return {f"{kind}.embeddings.mask_token": torch.zeros(1, model.config.width)}
 
 
-def reference(kind: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
+def reference(
+    kind: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config
+) -> Tensor:
     """The output of transformers: the logits of classes, or the vector of the class token."""
     if c.classes:
-        return cast(Tensor, pretrained(f"{CLASSES[kind]}ForImageClassification")(inputs["images"]).logits)
+        return cast(
+            Tensor, pretrained(f"{CLASSES[kind]}ForImageClassification")(inputs["images"]).logits
+        )
     states: Tensor = pretrained(f"{CLASSES[kind]}Model")(inputs["images"]).last_hidden_state
     return states[:, 0]
 
 
 def _layout(kind: str) -> Layout:
     return Layout(
-        model="vit", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=partial(to_theirs, kind),
-        rows=partial(rows, kind), prefix=f"{kind}.", fixed={"qkv_bias": True}, defaults={"dinov2": {"patch_size": 14}},
-        ignored=lambda c: {f"{kind}.embeddings.mask_token": None}, extra_tensors=partial(mask_token, kind),
+        model="vit",
+        theirs=Theirs,
+        to_ours=Theirs.to_ours,
+        to_theirs=partial(to_theirs, kind),
+        rows=partial(rows, kind),
+        prefix=f"{kind}.",
+        fixed={"qkv_bias": True},
+        defaults={"dinov2": {"patch_size": 14}},
+        ignored=lambda c: {f"{kind}.embeddings.mask_token": None},
+        extra_tensors=partial(mask_token, kind),
         reference=partial(reference, kind),
-    )  # fmt: skip
+    )
 
 
 LAYOUTS = {kind: _layout(kind) for kind in CLASSES}

@@ -35,8 +35,10 @@ PARTS = {
 }  # fmt: skip
 WORDS, CLASSES = "vocab_transform.weight", "classifier.weight"
 KINDS = {
-    "words": "DistilBertForMaskedLM", "class": "DistilBertForSequenceClassification", "sentence": "DistilBertModel",
-}  # fmt: skip
+    "words": "DistilBertForMaskedLM",
+    "class": "DistilBertForSequenceClassification",
+    "sentence": "DistilBertModel",
+}
 FREE = {
     "vocab", "context", "width", "depth", "heads", "hidden", "mlp", "answer", "classes", "pool", "pooler",
     "pooler_activation", "dropout",
@@ -52,7 +54,9 @@ class Theirs:
     n_layers: int = 6
     n_heads: int = 12
     hidden_dim: int = 3072
-    activation: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"] = "gelu"
+    activation: Literal[
+        "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"
+    ] = "gelu"
     dropout: float = 0.1
     max_position_embeddings: int = 512
     tie_word_embeddings: bool = True
@@ -64,20 +68,34 @@ class Theirs:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
-        answer: dict[str, Any] = {"answer": "sentence", "pooler": False, "pool": self.pooling or "first"}
-        if CLASSES in shapes:  # first, because adapters of a classifier may belong to a model with another head
+        answer: dict[str, Any] = {
+            "answer": "sentence",
+            "pooler": False,
+            "pool": self.pooling or "first",
+        }
+        # first, because adapters of a classifier may belong to a model with another head
+        if CLASSES in shapes:
             answer = {"answer": "class", "classes": shapes[CLASSES][0]}
         elif self.pooling is None and WORDS in shapes:
             if not self.tie_word_embeddings:
-                raise InputError("tie_word_embeddings=False: expected a head that shares the embedding table")
+                raise InputError(
+                    "tie_word_embeddings=False: expected a head that shares the embedding table"
+                )
             answer = {"answer": "words"}
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.dim, depth=self.n_layers,
-            heads=self.n_heads, hidden=self.hidden_dim, types=0,
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.dim,
+            depth=self.n_layers,
+            heads=self.n_heads,
+            hidden=self.hidden_dim,
+            types=0,
             mlp=ACTIVATIONS[self.activation],  # type: ignore[arg-type]
-            pooler_activation="relu",  # also where there is none: of a classifier that is made of this model
-            dropout=self.dropout, **answer,
-        )  # fmt: skip
+            # also where there is none: of a classifier that is made of this model
+            pooler_activation="relu",
+            dropout=self.dropout,
+            **answer,
+        )
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -93,21 +111,37 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
             "DistilBERT folder pools the first token, with a map and a relu for classes, and no map for sentences"
         )
     return {
-        "architectures": [KINDS[c.answer]], "model_type": "distilbert", "vocab_size": c.vocab, "dim": c.width,
-        "n_layers": c.depth, "n_heads": c.heads, "hidden_dim": c.hidden or 4 * c.width, "activation": words[c.mlp],
-        "dropout": c.dropout, "attention_dropout": c.dropout, "seq_classif_dropout": c.dropout,
-        "max_position_embeddings": c.context, "pad_token_id": special.pad, "tie_word_embeddings": True, **class_keys(c),
-    }  # fmt: skip
+        "architectures": [KINDS[c.answer]],
+        "model_type": "distilbert",
+        "vocab_size": c.vocab,
+        "dim": c.width,
+        "n_layers": c.depth,
+        "n_heads": c.heads,
+        "hidden_dim": c.hidden or 4 * c.width,
+        "activation": words[c.mlp],
+        "dropout": c.dropout,
+        "attention_dropout": c.dropout,
+        "seq_classif_dropout": c.dropout,
+        "max_position_embeddings": c.context,
+        "pad_token_id": special.pad,
+        "tie_word_embeddings": True,
+        **class_keys(c),
+    }
 
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    embeddings, tied = "distilbert.embeddings", ["vocab_projector.weight"] if c.answer == "words" else []
+    embeddings, tied = (
+        "distilbert.embeddings",
+        ["vocab_projector.weight"] if c.answer == "words" else [],
+    )
     yield Row(("embed.table",), (f"{embeddings}.word_embeddings.weight", *tied))
     yield Row(("positions.table",), (f"{embeddings}.position_embeddings.weight",))
     yield from pairs({"embed_norm": f"{embeddings}.LayerNorm"})
     for i in range(c.depth):
-        yield from pairs({f"blocks.{i}.{a}": f"distilbert.transformer.layer.{i}.{b}" for a, b in PARTS.items()})
+        yield from pairs(
+            {f"blocks.{i}.{a}": f"distilbert.transformer.layer.{i}.{b}" for a, b in PARTS.items()}
+        )
     if c.answer == "words":
         yield from pairs({"transform": "vocab_transform", "transform_norm": "vocab_layer_norm"})
         yield Row(("head.bias",), ("vocab_projector.bias",))
@@ -127,8 +161,16 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 
 
 LAYOUT = Layout(
-    model="bert", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
-    read_tokens=lambda folder, theirs: read_tokenizer(folder), write_tokens=write_subwords,
-    prefix="distilbert.", ignored=ignored, read_extra=read_pooling,
-    write_extra=write_sentences, reference=reference,
-)  # fmt: skip
+    model="bert",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=lambda folder, theirs: read_tokenizer(folder),
+    write_tokens=write_subwords,
+    prefix="distilbert.",
+    ignored=ignored,
+    read_extra=read_pooling,
+    write_extra=write_sentences,
+    reference=reference,
+)

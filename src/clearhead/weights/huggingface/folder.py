@@ -52,13 +52,16 @@ SAVED_AS = {
 MARKS = {"gpt2": ("n_embd", "n_head"), "bert": ("type_vocab_size", "hidden_size")}
 # How the names of transformers' classes end whose tensors may look like those of a classifier of texts.
 UNREAD = {
-    "ForTokenClassification": "labels each token", "ForQuestionAnswering": "marks the answer in a text",
+    "ForTokenClassification": "labels each token",
+    "ForQuestionAnswering": "marks the answer in a text",
     "ForMultipleChoice": "chooses one of several texts",
-}  # fmt: skip
+}
 # Ours: problem_type of config.json.
 PROBLEMS: dict[Scores, str] = {
-    "softmax": "single_label_classification", "sigmoid": "multi_label_classification", "value": "regression",
-}  # fmt: skip
+    "softmax": "single_label_classification",
+    "sigmoid": "multi_label_classification",
+    "value": "regression",
+}
 INSTALL = "; with transformers (pip install clearhead[transformers]) other models that read one text open, too"
 
 
@@ -73,17 +76,23 @@ def model_type(table: config.Table) -> str:
     """The model type of a config.json; raises if it is not one of LAYOUT_FILES."""
     kind = table.get("model_type")
     if kind is None:
-        kind = next((known for known, keys in MARKS.items() if all(key in table for key in keys)), None)
+        kind = next(
+            (known for known, keys in MARKS.items() if all(key in table for key in keys)), None
+        )
     if not isinstance(kind, str) or kind not in LAYOUT_FILES:
         place, hint = table.origin.place(("model_type",)), nearest(str(kind), LAYOUT_FILES)
         more = "" if find_spec("transformers") else INSTALL
-        raise WeightsError(f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}")
+        raise WeightsError(
+            f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}"
+        )
     return kind
 
 
 def check_class(name: Any, where: str) -> None:
     """Raise for a class of transformers whose task no family here has; `where` begins the message."""
-    task = next((task for end, task in UNREAD.items() if isinstance(name, str) and name.endswith(end)), None)
+    task = next(
+        (task for end, task in UNREAD.items() if isinstance(name, str) and name.endswith(end)), None
+    )
     if task is not None:
         raise WeightsError(
             f"{where}: such a model {task}, which no family here does: expected a language model, a translator, or an "
@@ -92,9 +101,12 @@ def check_class(name: Any, where: str) -> None:
 
 
 def load(
-    folder: Path, device: torch.device, dtype: torch.dtype | None, changed: Mapping[str, Tensor] | None = None,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    changed: Mapping[str, Tensor] | None = None,
     words: Mapping[str, Any] | None = None,
-) -> tuple[Bundle, Used]:  # fmt: skip
+) -> tuple[Bundle, Used]:
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from.
 
     Args:
@@ -111,21 +123,41 @@ def load(
     if not changed:
         for name in _listed(table.get("architectures")):
             check_class(name, f"{table.place('architectures')}architectures names {name}")
-    theirs = read_theirs(layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin))
+    theirs = read_theirs(
+        layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin)
+    )
     with open_tensors(folder) as tensors:
-        model, used = build(layout, theirs, tensors, device, dtype, folder / "config.json", changed or {})
+        model, used = build(
+            layout, theirs, tensors, device, dtype, folder / "config.json", changed or {}
+        )
     if dtype is None:
         _one_dtype(model, table)
-    tokens = None if layout.read_tokens is None else sentence_tokens(folder, layout.read_tokens(folder, theirs))
+    tokens = (
+        None
+        if layout.read_tokens is None
+        else sentence_tokens(folder, layout.read_tokens(folder, theirs))
+    )
     check_tokens(tokens, model.config, str(folder))
     special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
-    labels = class_names(folder, table, classes) if not changed or len(table.get("id2label", ())) == classes else None
+    labels = (
+        class_names(folder, table, classes)
+        if not changed or len(table.get("id2label", ())) == classes
+        else None
+    )
     bundle = Bundle(
-        model, tokens, model.config, folder, special, read_template(folder), labels,
-        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None, model_type=kind,
-        longest=longest_text(folder, model), scores=read_scores(table, classes),
+        model,
+        tokens,
+        model.config,
+        folder,
+        special,
+        read_template(folder),
+        labels,
+        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None,
+        model_type=kind,
+        longest=longest_text(folder, model),
+        scores=read_scores(table, classes),
         columns=_languages(folder) if "translate" in model.can else {},
-    )  # fmt: skip
+    )
     return bundle, used
 
 
@@ -138,9 +170,14 @@ def _languages(folder: Path) -> dict[str, str]:
 
 
 def build(
-    layout: Layout, theirs: Any, tensors: Tensors, device: torch.device, dtype: torch.dtype | None, where: Path,
+    layout: Layout,
+    theirs: Any,
+    tensors: Tensors,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    where: Path,
     changed: Mapping[str, Tensor] | None = None,
-) -> tuple[Model, Used]:  # fmt: skip
+) -> tuple[Model, Used]:
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
     tensors = today(layout, tensors)
     if changed:
@@ -150,7 +187,9 @@ def build(
     with naming(where):
         options = layout.to_ours(theirs, tensors.shapes)
     model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
-    used = fill(model, tensors, layout.rows(model.config), layout.ignored(model.config), device, dtype)
+    used = fill(
+        model, tensors, layout.rows(model.config), layout.ignored(model.config), device, dtype
+    )
     return model.eval(), used
 
 
@@ -193,24 +232,37 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
     """The keys of config.json that we read, as the layout's dataclass; raises for what we do not support."""
     if table.get("quantization_config") is not None:
         place = table.place("quantization_config")
-        raise WeightsError(f"{place}quantization_config: quantised weights are not supported, expected plain ones")
+        raise WeightsError(
+            f"{place}quantization_config: quantised weights are not supported, expected plain ones"
+        )
     for name, value in layout.fixed.items():
         if table.get(name, value) != value:
-            raise WeightsError(f"{table.place(name)}{'.'.join((*table.key, name))} is {table[name]}: expected {value}")
+            raise WeightsError(
+                f"{table.place(name)}{'.'.join((*table.key, name))} is {table[name]}: expected {value}"
+            )
     hints = get_type_hints(layout.theirs)
     # A null means the default, unless the field itself may be None.
-    nulls = {name for name, hint in hints.items() if table.get(name) is None and type(None) not in get_args(hint)}
+    nulls = {
+        name
+        for name, hint in hints.items()
+        if table.get(name) is None and type(None) not in get_args(hint)
+    }
     given = table.without(*(name for name in table if name not in hints or name in nulls))
     kind = table.get("model_type")
     return config.read(
-        layout.theirs, given.with_defaults(layout.defaults.get(kind, {}) if isinstance(kind, str) else {})
+        layout.theirs,
+        given.with_defaults(layout.defaults.get(kind, {}) if isinstance(kind, str) else {}),
     )
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
     """The names of a classifier's classes, if config.json has any; raises unless it has one for each."""
     names = table.get("id2label")
-    if not classes or not isinstance(names, dict) or (len(names) != classes == table.get("num_labels")):
+    if (
+        not classes
+        or not isinstance(names, dict)
+        or (len(names) != classes == table.get("num_labels"))
+    ):
         return None  # in old files num_labels is right where both differ
     if names.keys() != {str(i) for i in range(classes)}:
         raise WeightsError(
@@ -248,7 +300,9 @@ def contents(bundle: Bundle) -> Contents:
     layout, theirs = _their_config(bundle, special)
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
-        raise WeightsError(f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'")
+        raise WeightsError(
+            f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'"
+        )
     return Contents(layout, theirs, token_files(bundle, layout, special))
 
 
@@ -269,8 +323,14 @@ def save(bundle: Bundle, folder: Path) -> Path:
     if layout.write_tokens is None:
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:
-        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None} | _more_ids(special)
-        pads = "decoder_start_token_id" in theirs and special.pad is not None and special.pad not in special.ends
+        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None} | _more_ids(
+            special
+        )
+        pads = (
+            "decoder_start_token_id" in theirs
+            and special.pad is not None
+            and special.pad not in special.ends
+        )
         banned = {"bad_words_ids": [[special.pad]]} if pads else {}
         config.write(ids | banned, folder / "generation_config.json")
     if bundle.labels is not None:
@@ -278,7 +338,9 @@ def save(bundle: Bundle, folder: Path) -> Path:
         theirs["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
     if bundle.scores != "softmax":
         theirs["problem_type"] = PROBLEMS[bundle.scores]
-    config.write({**theirs, "dtype": dtype_name(next(bundle.model.parameters()))}, folder / "config.json")
+    config.write(
+        {**theirs, "dtype": dtype_name(next(bundle.model.parameters()))}, folder / "config.json"
+    )
     return folder
 
 
@@ -293,7 +355,8 @@ def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, b
     """The files of the tokenizer, by name; raises if the layout has no format for it."""
     if bundle.tokens is None:
         return {}
-    assert layout.write_tokens is not None  # check_tokens refuses tokens for a model that reads none
+    # check_tokens refuses tokens for a model that reads none
+    assert layout.write_tokens is not None
     # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
     with TemporaryDirectory() as scratch:
         layout.write_tokens(_tokens_as_read(bundle), Path(scratch), special)
@@ -307,7 +370,9 @@ def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
     assert bundle.tokens is not None
     if isinstance(bundle.tokens, Pair) or bundle.reads != "tokens" or "predict" in bundle.can:
         return bundle.tokens
-    tokens = with_mask(bundle.tokens, bundle.config.vocab) if "fill" in bundle.can else bundle.tokens
+    tokens = (
+        with_mask(bundle.tokens, bundle.config.vocab) if "fill" in bundle.can else bundle.tokens
+    )
     return between(tokens)
 
 
@@ -317,7 +382,8 @@ def _input_settings(bundle: Bundle) -> dict[str, Any]:
     longest = bundle.longest or bundle.max_tokens
     if longest is not None:
         settings["model_max_length"] = longest
-    if (getattr(bundle.config, "types", None) or 0) > 1:  # else a second text would have the type of the first
+    # else a second text would have the type of the first
+    if (getattr(bundle.config, "types", None) or 0) > 1:
         settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return settings
 
@@ -327,7 +393,9 @@ def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, A
     name = family_of(bundle.model)
     if name not in SAVED_AS:
         known = ", ".join(SAVED_AS)
-        raise WeightsError(f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}")
+        raise WeightsError(
+            f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}"
+        )
     reasons = []
     own = [bundle.model_type] if bundle.model_type is not None else []
     for kind in (*own, *(kind for kind in SAVED_AS[name] if kind not in own)):

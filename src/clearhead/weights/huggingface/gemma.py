@@ -30,20 +30,23 @@ from .rope import chosen_rope, read_rope, write_rope
 from .tokenizers import folder_tokens, write_subwords
 
 NORMS = {
-    "attn_norm": "input_layernorm", "attn_out_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm",
-}  # fmt: skip
+    "attn_norm": "input_layernorm",
+    "attn_out_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm",
+}
 FIXED: dict[str, Any] = {
     "positions": "rotary", "order": "both", "norm": "rms_plus_one", "mlp": "geglu", "bias": False, "scaled": True,
 }  # fmt: skip
 FULL, SLIDING = "full_attention", "sliding_attention"  # their kinds of layers
-EVERY = {"gemma2": 2, "gemma3_text": 6}  # every n-th block has no window, if a config does not say which
+# every n-th block has no window, if a config does not say which
+EVERY = {"gemma2": 2, "gemma3_text": 6}
 GLOBAL_BASE, LOCAL_BASE = 1e6, 1e4  # default rotary bases of Gemma 3
 # Defaults that differ.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
     "gemma3_text": {"vocab_size": 262208, "max_position_embeddings": 131072},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,50 +78,90 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-            "head_dim", "max_position_embeddings", "sliding_window", "sliding_window_pattern",
-        )  # fmt: skip
+            self,
+            1,
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+            "sliding_window",
+            "sliding_window_pattern",
+        )
         at_least(self, 0, "num_hidden_layers")
-        above_zero(self, "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping")
+        above_zero(
+            self, "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping"
+        )
         if self.use_bidirectional_attention:
-            raise InputError("use_bidirectional_attention=True: expected a model that predicts the next token")
+            raise InputError(
+                "use_bidirectional_attention=True: expected a model that predicts the next token"
+            )
         if self.model_type == "gemma3_text" and self.attn_logit_softcapping is not None:
-            raise InputError(f"attn_logit_softcapping={self.attn_logit_softcapping}: a Gemma 3 has none")
+            raise InputError(
+                f"attn_logit_softcapping={self.attn_logit_softcapping}: a Gemma 3 has none"
+            )
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         windows = self._windows()
-        rope = self._gemma3_rope("window" in windows) if self.model_type == "gemma3_text" else self._rope()
+        rope = (
+            self._gemma3_rope("window" in windows)
+            if self.model_type == "gemma3_text"
+            else self._rope()
+        )
         plain = self.query_pre_attn_scalar == self.head_dim
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
-            depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads,
-            head=None if self.head_dim * self.num_attention_heads == self.hidden_size else self.head_dim,
-            hidden=self.intermediate_size, eps=self.rms_norm_eps, tied=self.tie_word_embeddings,
-            scale=None if plain else self.query_pre_attn_scalar**-0.5, score_cap=self.attn_logit_softcapping,
-            logit_cap=self.final_logit_softcapping, **FIXED, **windows, **rope,
-        )  # fmt: skip
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads,
+            head=None
+            if self.head_dim * self.num_attention_heads == self.hidden_size
+            else self.head_dim,
+            hidden=self.intermediate_size,
+            eps=self.rms_norm_eps,
+            tied=self.tie_word_embeddings,
+            scale=None if plain else self.query_pre_attn_scalar**-0.5,
+            score_cap=self.attn_logit_softcapping,
+            logit_cap=self.final_logit_softcapping,
+            **FIXED,
+            **windows,
+            **rope,
+        )
 
     def _windows(self) -> dict[str, Any]:
         """Which blocks have a window, as our options."""
         every = self.sliding_window_pattern or EVERY[self.model_type]
-        every = self._listed() if self.layer_types else every if every <= self.num_hidden_layers else 0
+        every = (
+            self._listed() if self.layer_types else every if every <= self.num_hidden_layers else 0
+        )
         return {} if every == 1 else {"window": self.sliding_window, "full_every": every or None}
 
     def _listed(self) -> int:
         """Every how many layers of `layer_types` one has no window; 0: all have one."""
         layers, depth = self.layer_types or [], self.num_hidden_layers
         if len(layers) != depth:
-            raise InputError(f"layer_types has {len(layers)} words: expected num_hidden_layers={depth}")
+            raise InputError(
+                f"layer_types has {len(layers)} words: expected num_hidden_layers={depth}"
+            )
         every = layers.index(FULL) + 1 if FULL in layers else 0
-        if layers != _layer_types(depth, None if every == 1 else self.sliding_window, every or None):
+        if layers != _layer_types(
+            depth, None if every == 1 else self.sliding_window, every or None
+        ):
             raise InputError(
                 f"layer_types={layers}: expected {depth} of {SLIDING!r} and {FULL!r}, the latter at every n-th place"
             )
         return every
 
     def _rope(self) -> dict[str, Any]:
-        rope = {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
+        rope = {
+            "rope_theta": self.rope_theta,
+            **chosen_rope(self.rope_scaling, self.rope_parameters),
+        }
         return read_rope(rope, self.max_position_embeddings)
 
     def _gemma3_rope(self, windows: bool) -> dict[str, Any]:
@@ -126,17 +169,25 @@ class Theirs:
         kinds = self.rope_parameters or {}
         given = {**(kinds.get(FULL) or {"rope_type": "default"}), **(self.rope_scaling or {})}
         full = {"rope_theta": self.rope_theta or GLOBAL_BASE, **given}
-        local = {"rope_theta": self.rope_local_base_freq or LOCAL_BASE, **(kinds.get(SLIDING) or {})}
+        local = {
+            "rope_theta": self.rope_local_base_freq or LOCAL_BASE,
+            **(kinds.get(SLIDING) or {}),
+        }
         options = read_rope(full, self.max_position_embeddings) | {"qk_norm": "head"}
         sliding = read_rope(local, self.max_position_embeddings)
         if sliding.keys() != {"base"}:
-            raise InputError(f"rope_type={local.get('rope_type')!r} of layers with a window: expected 'default'")
+            raise InputError(
+                f"rope_type={local.get('rope_type')!r} of layers with a window: expected 'default'"
+            )
         return options | ({"window_base": sliding["base"]} if windows else {})
 
 
 def _layer_types(depth: int, window: int | None, every: int | None) -> list[str]:
     """The kind of each layer."""
-    return [FULL if window is None or (every and (i + 1) % every == 0) else SLIDING for i in range(depth)]
+    return [
+        FULL if window is None or (every and (i + 1) % every == 0) else SLIDING
+        for i in range(depth)
+    ]
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -150,7 +201,9 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     if c.scale is not None and abs(scalar * c.scale**2 - 1) > 1e-9:
         raise WeightsError(f"scale={c.scale}: {name} has 1 / sqrt(n) of a whole number n")
     if c.window is not None and c.qk_norm and c.window_base is None:
-        raise WeightsError(f"window={c.window} without window_base: {name} has a rotary base for blocks with a window")
+        raise WeightsError(
+            f"window={c.window} without window_base: {name} has a rotary base for blocks with a window"
+        )
     theirs: dict[str, Any] = {
         "architectures": [f"{kind.removesuffix('_text').capitalize()}ForCausalLM"], "model_type": kind,
         "vocab_size": c.vocab, "hidden_size": c.width, "intermediate_size": c.hidden or 4 * c.width,
@@ -166,26 +219,39 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     if c.qk_norm:
         local = LOCAL_BASE if c.window_base is None else c.window_base
         rope["rope_parameters"] = {
-            FULL: rope["rope_parameters"], SLIDING: {"rope_theta": local, "rope_type": "default"},
-        }  # fmt: skip
+            FULL: rope["rope_parameters"],
+            SLIDING: {"rope_theta": local, "rope_type": "default"},
+        }
         rope["rope_local_base_freq"] = local
     return theirs | rope | special_keys(special)
 
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    yield Row(("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else [])))
+    yield Row(
+        ("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else []))
+    )
     if not c.tied:
         yield Row(("head.weight",), ("lm_head.weight",))
     yield from pairs({"norm": "model.norm"}, ("weight",))
     names = QKV | LINEAR | NORMS | (QK_NORMS if c.qk_norm else {})
     for i in range(c.depth):
-        yield from pairs({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, ("weight",))
+        yield from pairs(
+            {f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, ("weight",)
+        )
 
 
 LAYOUT = Layout(
     untied={"tie_word_embeddings": False},
-    model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, prefix="model.", reference=causal_lm_logits, defaults=DEFAULTS,
+    model="gpt",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=folder_tokens,
+    write_tokens=write_subwords,
+    prefix="model.",
+    reference=causal_lm_logits,
+    defaults=DEFAULTS,
     fixed={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
-)  # fmt: skip
+)

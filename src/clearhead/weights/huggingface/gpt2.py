@@ -19,7 +19,16 @@ from ...checks import at_least
 from ...models.gpt import Config
 from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
-from ..table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, causal_lm_logits, pairs, special_keys
+from ..table import (
+    JOINED,
+    JOINED_TRANSPOSED,
+    TRANSPOSED,
+    Layout,
+    Row,
+    causal_lm_logits,
+    pairs,
+    special_keys,
+)
 from .tokenizers import folder_tokens, write_subwords
 
 # Theirs: ours.
@@ -28,7 +37,11 @@ ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "tanh": "tanh",
 }  # fmt: skip
 # Variants that our GPT does not have are refused.
-FIXED = {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True, "add_cross_attention": False}
+FIXED = {
+    "scale_attn_by_inverse_layer_idx": False,
+    "scale_attn_weights": True,
+    "add_cross_attention": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +56,7 @@ class Theirs:
     n_inner: int | None = None
     activation_function: Literal[
         "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "relu", "silu", "swish", "tanh"
-    ] = "gelu_new"  # fmt: skip
+    ] = "gelu_new"
     layer_norm_epsilon: float = 1e-5
     resid_pdrop: float = 0.1
     tie_word_embeddings: bool = True
@@ -55,16 +68,34 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         return Config(
-            vocab=self.vocab_size, context=self.n_positions, width=self.n_embd, depth=self.n_layer, heads=self.n_head,
-            hidden=self.n_inner, mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
-            eps=self.layer_norm_epsilon, tied=self.tie_word_embeddings, dropout=self.resid_pdrop,
-        )  # fmt: skip
+            vocab=self.vocab_size,
+            context=self.n_positions,
+            width=self.n_embd,
+            depth=self.n_layer,
+            heads=self.n_head,
+            hidden=self.n_inner,
+            mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
+            eps=self.layer_norm_epsilon,
+            tied=self.tie_word_embeddings,
+            dropout=self.resid_pdrop,
+        )
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a GPT-2 does not have."""
     plain = Config(vocab=1)  # whose defaults are GPT-2's
-    free = {"vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout"}
+    free = {
+        "vocab",
+        "context",
+        "width",
+        "depth",
+        "heads",
+        "hidden",
+        "mlp",
+        "eps",
+        "tied",
+        "dropout",
+    }
     for name in sorted(set(c.__slots__) - free):
         value, usual = getattr(c, name), getattr(plain, name)
         if value != usual and not (name == "kv_heads" and value == c.heads):
@@ -73,10 +104,17 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: a GPT-2 has one of {', '.join(words)}")
     theirs = Theirs(
-        vocab_size=c.vocab, n_positions=c.context, n_embd=c.width, n_layer=c.depth, n_head=c.heads, n_inner=c.hidden,
+        vocab_size=c.vocab,
+        n_positions=c.context,
+        n_embd=c.width,
+        n_layer=c.depth,
+        n_head=c.heads,
+        n_inner=c.hidden,
         activation_function=words[c.mlp],  # type: ignore[arg-type]
-        layer_norm_epsilon=c.eps, resid_pdrop=c.dropout, tie_word_embeddings=c.tied,
-    )  # fmt: skip
+        layer_norm_epsilon=c.eps,
+        resid_pdrop=c.dropout,
+        tie_word_embeddings=c.tied,
+    )
     dropout = {"embd_pdrop": c.dropout, "attn_pdrop": c.dropout}
     kind = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
     return {**kind, **asdict(theirs), **dropout, **FIXED, **special_keys(special)}
@@ -93,15 +131,34 @@ def rows(c: Config) -> Iterator[Row]:
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
         qkv = [f"{ours}.attn.{name}" for name in ("query", "key", "value")]
         for leaf, conversion in (("weight", JOINED_TRANSPOSED), ("bias", JOINED)):
-            yield Row(tuple(f"{name}.{leaf}" for name in qkv), (f"{theirs}.attn.c_attn.{leaf}",), conversion)
-        yield from pairs({f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"})
+            yield Row(
+                tuple(f"{name}.{leaf}" for name in qkv),
+                (f"{theirs}.attn.c_attn.{leaf}",),
+                conversion,
+            )
+        yield from pairs(
+            {f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"}
+        )
         linear = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
-        yield from pairs({f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED)
+        yield from pairs(
+            {f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED
+        )
 
 
 LAYOUT = Layout(
     untied={"tie_word_embeddings": False},
-    model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed=FIXED, prefix="transformer.", reference=causal_lm_logits,
-    ignored=lambda c: dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),  # causal masks
-)  # fmt: skip
+    model="gpt",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=folder_tokens,
+    write_tokens=write_subwords,
+    fixed=FIXED,
+    prefix="transformer.",
+    reference=causal_lm_logits,
+    # causal masks
+    ignored=lambda c: dict.fromkeys(
+        ["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]
+    ),
+)

@@ -27,18 +27,36 @@ from .rope import chosen_rope, read_rope, write_rope
 from .tokenizers import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs. The first three may have biases where the others have none.
-QKV = {"attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj"}
+QKV = {
+    "attn.query": "self_attn.q_proj",
+    "attn.key": "self_attn.k_proj",
+    "attn.value": "self_attn.v_proj",
+}
 LINEAR = {
-    "attn.out": "self_attn.o_proj", "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
-}  # fmt: skip
+    "attn.out": "self_attn.o_proj",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+}
 NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-QK_NORMS = {"attn.query_norm": "self_attn.q_norm", "attn.key_norm": "self_attn.k_norm"}  # only qwen3 has them
+# only qwen3 has them
+QK_NORMS = {"attn.query_norm": "self_attn.q_norm", "attn.key_norm": "self_attn.k_norm"}
 # Defaults that differ from a Llama's.
-QWEN = {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "max_position_embeddings": 32768}
+QWEN = {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+}
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "mistral": {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
-    "qwen2": QWEN, "qwen3": QWEN | {"head_dim": 128},
-}  # fmt: skip
+    "mistral": {
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+    },
+    "qwen2": QWEN,
+    "qwen3": QWEN | {"head_dim": 128},
+}
 # Options of our Config that a Llama or a relative of it has as well. They have no dropout, so ours is left out.
 FREE = {
     "vocab", "context", "width", "depth", "heads", "kv_heads", "head", "hidden", "base", "scaling", "factor", "trained",
@@ -72,45 +90,85 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-            "head_dim", "max_position_embeddings", "sliding_window",
-        )  # fmt: skip
+            self,
+            1,
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+            "sliding_window",
+        )
         at_least(self, 0, "num_hidden_layers")
         if self.attention_bias != self.mlp_bias:
             raise InputError(
                 f"attention_bias={self.attention_bias} and mlp_bias={self.mlp_bias}: expected both or neither"
             )
         if self.model_type in ("qwen2", "qwen3") and self.use_sliding_window:
-            raise InputError("use_sliding_window=True: windows in some of the layers are not supported")
+            raise InputError(
+                "use_sliding_window=True: windows in some of the layers are not supported"
+            )
         if self.partial_rotary_factor != 1.0:
-            raise InputError(f"partial_rotary_factor={self.partial_rotary_factor}: expected 1.0, all columns rotated")
+            raise InputError(
+                f"partial_rotary_factor={self.partial_rotary_factor}: expected 1.0, all columns rotated"
+            )
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         window = self.sliding_window if self.model_type == "mistral" else None
-        head = None if self.head_dim == self.hidden_size // self.num_attention_heads else self.head_dim
+        head = (
+            None if self.head_dim == self.hidden_size // self.num_attention_heads else self.head_dim
+        )
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
-            depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads, head=head,
-            hidden=self.intermediate_size, positions="rotary", norm="rms", eps=self.rms_norm_eps, mlp="swiglu",
-            bias="qkv" if self.model_type == "qwen2" else self.attention_bias, tied=self.tie_word_embeddings,
-            window=window, qk_norm="head" if self.model_type == "qwen3" else None,
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads,
+            head=head,
+            hidden=self.intermediate_size,
+            positions="rotary",
+            norm="rms",
+            eps=self.rms_norm_eps,
+            mlp="swiglu",
+            bias="qkv" if self.model_type == "qwen2" else self.attention_bias,
+            tied=self.tie_word_embeddings,
+            window=window,
+            qk_norm="head" if self.model_type == "qwen3" else None,
             **read_rope(self._rope(), self.max_position_embeddings),
-        )  # fmt: skip
+        )
 
     def _rope(self) -> dict[str, Any]:
         """Their options of rotary positions. Older files have three keys for them, newer ones only rope_parameters."""
-        return {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
+        return {
+            "rope_theta": self.rope_theta,
+            **chosen_rope(self.rope_scaling, self.rope_parameters),
+        }
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a Llama does not have."""
     check_options(c, "a Llama", FREE, {"positions": "rotary", "norm": "rms", "mlp": "swiglu"})
     if c.qk_norm == "width" or (c.qk_norm and (c.bias or c.window is not None)):
-        raise WeightsError(f"qk_norm={c.qk_norm!r}: a Llama has none, and a Qwen3 'head', no biases and no window")
-    kind = "qwen3" if c.qk_norm else "qwen2" if c.bias == "qkv" else "mistral" if c.window is not None else "llama"
+        raise WeightsError(
+            f"qk_norm={c.qk_norm!r}: a Llama has none, and a Qwen3 'head', no biases and no window"
+        )
+    kind = (
+        "qwen3"
+        if c.qk_norm
+        else "qwen2"
+        if c.bias == "qkv"
+        else "mistral"
+        if c.window is not None
+        else "llama"
+    )
     if kind != "llama" and (c.window is not None and c.bias):
-        raise WeightsError(f"window={c.window} with bias={c.bias!r}: a Mistral has no biases, and a Qwen2 no window")
+        raise WeightsError(
+            f"window={c.window} with bias={c.bias!r}: a Mistral has no biases, and a Qwen2 no window"
+        )
     theirs: dict[str, Any] = {
         "architectures": [f"{kind.capitalize()}ForCausalLM"], "model_type": kind, "vocab_size": c.vocab,
         "hidden_size": c.width, "intermediate_size": c.hidden or 4 * c.width, "num_hidden_layers": c.depth,
@@ -129,21 +187,37 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    yield Row(("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else [])))
+    yield Row(
+        ("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else []))
+    )
     if not c.tied:
         yield Row(("head.weight",), ("lm_head.weight",))
     yield from pairs({"norm": "model.norm"}, ("weight",))
     both, one = ("weight", "bias"), ("weight",)
-    groups = [(QKV, both if c.bias else one), (LINEAR, both if c.bias is True else one), (NORMS, one)]
+    groups = [
+        (QKV, both if c.bias else one),
+        (LINEAR, both if c.bias is True else one),
+        (NORMS, one),
+    ]
     for names, leaves in [*groups, (QK_NORMS, one)] if c.qk_norm else groups:
         for i in range(c.depth):
-            yield from pairs({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, leaves)
+            yield from pairs(
+                {f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, leaves
+            )
 
 
 LAYOUT = Layout(
     untied={"tie_word_embeddings": False},
-    model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed={"hidden_act": "silu"}, defaults=DEFAULTS, prefix="model.",
+    model="gpt",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=folder_tokens,
+    write_tokens=write_subwords,
+    fixed={"hidden_act": "silu"},
+    defaults=DEFAULTS,
+    prefix="model.",
     reference=causal_lm_logits,
     ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},
-)  # fmt: skip
+)

@@ -43,7 +43,11 @@ PARTS = {
     "cross.out": "encoder_attn.out_proj", "cross_norm": "encoder_attn_layer_norm",
     "mlp.up": "fc1", "mlp.down": "fc2", "mlp_norm": "final_layer_norm",
 }  # fmt: skip
-SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+SHARED, SOURCE, TARGET = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+)
 READOUT, BIAS = "lm_head.weight", "final_logits_bias"
 FREE = {
     "vocab", "target_vocab", "context", "width", "depth", "decoder_depth", "heads", "kv_heads", "hidden", "mlp",
@@ -55,9 +59,11 @@ ACTIVATIONS = {
 }  # fmt: skip
 # Variants of Marian that old files mention, and that neither Hugging Face's model nor ours has.
 FIXED = {
-    "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
     "static_position_embeddings": True,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,14 +91,23 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", "decoder_layers",
-            "encoder_attention_heads", "encoder_ffn_dim",
-        )  # fmt: skip
+            self,
+            1,
+            "vocab_size",
+            "decoder_vocab_size",
+            "max_position_embeddings",
+            "d_model",
+            "decoder_layers",
+            "encoder_attention_heads",
+            "encoder_ffn_dim",
+        )
         at_least(self, 0, "encoder_layers")
         for name in ("attention_heads", "ffn_dim"):
             one, other = getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}")
             if one != other:
-                raise InputError(f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones")
+                raise InputError(
+                    f"encoder_{name}={one} and decoder_{name}={other}: expected equal ones"
+                )
         if self.share_encoder_decoder_embeddings and not self.tie_word_embeddings:
             raise InputError(
                 "share_encoder_decoder_embeddings with tie_word_embeddings=False: versions of transformers disagree on "
@@ -100,27 +115,42 @@ class Theirs:
             )
         for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
             if not 0 <= getattr(self, name) < (self.decoder_vocab_size or self.vocab_size):
-                raise InputError(f"{name}={getattr(self, name)}: there is no such token in the vocabulary")
+                raise InputError(
+                    f"{name}={getattr(self, name)}: there is no such token in the vocabulary"
+                )
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         return Config(
             vocab=self.vocab_size,
-            target_vocab=None if self.share_encoder_decoder_embeddings else self.decoder_vocab_size or self.vocab_size,
-            context=self.max_position_embeddings, width=self.d_model, depth=self.encoder_layers,
-            decoder_depth=self.decoder_layers, heads=self.encoder_attention_heads, hidden=self.encoder_ffn_dim,
-            positions="sinusoid", pairs="halves", order="post", norm="layer",
+            target_vocab=None
+            if self.share_encoder_decoder_embeddings
+            else self.decoder_vocab_size or self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.d_model,
+            depth=self.encoder_layers,
+            decoder_depth=self.decoder_layers,
+            heads=self.encoder_attention_heads,
+            hidden=self.encoder_ffn_dim,
+            positions="sinusoid",
+            pairs="halves",
+            order="post",
+            norm="layer",
             mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
-            scaled=self.scale_embedding, tied=self.tie_word_embeddings, readout_bias=BIAS in shapes,
+            scaled=self.scale_embedding,
+            tied=self.tie_word_embeddings,
+            readout_bias=BIAS in shapes,
             dropout=self.dropout,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def of(c: Config, special: Special) -> Theirs:
         """Their keys of a Config of ours; raises for options that a Marian model does not have."""
         check_options(c, "a Marian model", FREE, {"pairs": "halves"})
         if c.kv_heads not in (None, c.heads):
-            raise WeightsError(f"kv_heads={c.kv_heads}: a Marian model has as many as heads={c.heads}")
+            raise WeightsError(
+                f"kv_heads={c.kv_heads}: a Marian model has as many as heads={c.heads}"
+            )
         words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
         if c.mlp not in words:
             raise WeightsError(f"mlp={c.mlp!r}: a Marian model has one of {', '.join(words)}")
@@ -129,14 +159,25 @@ class Theirs:
         if pad is None or end is None:
             raise WeightsError(f"pad={pad}, end={end}: a Marian model has an id for each")
         return Theirs(
-            vocab_size=c.vocab, decoder_vocab_size=c.target_vocab or c.vocab, max_position_embeddings=c.context,
-            d_model=c.width, encoder_layers=c.depth, decoder_layers=c.decoder_depth or c.depth,
-            encoder_attention_heads=c.heads, decoder_attention_heads=c.heads, encoder_ffn_dim=hidden,
-            decoder_ffn_dim=hidden, activation_function=words[c.mlp],  # type: ignore[arg-type]
-            dropout=c.dropout, scale_embedding=c.scaled, share_encoder_decoder_embeddings=c.target_vocab is None,
-            tie_word_embeddings=c.tied, pad_token_id=pad, decoder_start_token_id=pad if start is None else start,
+            vocab_size=c.vocab,
+            decoder_vocab_size=c.target_vocab or c.vocab,
+            max_position_embeddings=c.context,
+            d_model=c.width,
+            encoder_layers=c.depth,
+            decoder_layers=c.decoder_depth or c.depth,
+            encoder_attention_heads=c.heads,
+            decoder_attention_heads=c.heads,
+            encoder_ffn_dim=hidden,
+            decoder_ffn_dim=hidden,
+            activation_function=words[c.mlp],  # type: ignore[arg-type]
+            dropout=c.dropout,
+            scale_embedding=c.scaled,
+            share_encoder_decoder_embeddings=c.target_vocab is None,
+            tie_word_embeddings=c.tied,
+            pad_token_id=pad,
+            decoder_start_token_id=pad if start is None else start,
             eos_token_id=end,
-        )  # fmt: skip
+        )
 
 
 def rows(c: Config) -> Iterator[Row]:
@@ -172,7 +213,9 @@ def read_tokens(folder: Path, theirs: Theirs) -> Pair | None:
     for name, i in (("pad", theirs.pad_token_id), ("end", theirs.eos_token_id)):
         found = getattr(tokens.target, name)
         if found != i:
-            raise WeightsError(f"{folder / 'config.json'}: the {name} token is {i}, but {found} in the vocabulary")
+            raise WeightsError(
+                f"{folder / 'config.json'}: the {name} token is {i}, but {found} in the vocabulary"
+            )
     return tokens
 
 
@@ -195,7 +238,9 @@ def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> No
     if separate:
         config.write(target.vocab, folder / "target_vocab.json")
     names = {i: piece for piece, i in target.vocab.items()}
-    special_tokens = {key: names[getattr(target, name)] for name, (key, _) in SPECIAL_TOKENS.items()}
+    special_tokens = {
+        key: names[getattr(target, name)] for name, (key, _) in SPECIAL_TOKENS.items()
+    }
     config.write(
         {"tokenizer_class": "MarianTokenizer", **special_tokens, "separate_vocabs": separate},
         folder / "tokenizer_config.json",
@@ -205,7 +250,9 @@ def write_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special) -> No
 def _is_sinusoid(table: Tensor, c: Config) -> bool:
     """Whether a table of positions holds the sinusoids that our model computes."""
     waves = Sinusoid(c.width, pairs="halves").vectors(torch.arange(len(table)))
-    return table.shape == waves.shape and torch.allclose(table.float(), waves.float(), rtol=0.0, atol=1e-3)
+    return table.shape == waves.shape and torch.allclose(
+        table.float(), waves.float(), rtol=0.0, atol=1e-3
+    )
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -225,12 +272,24 @@ def _zero_bias(model: Transformer) -> dict[str, Tensor]:
 
 def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
     """The logits of transformers."""
-    out = pretrained("AutoModelForSeq2SeqLM")(input_ids=inputs["source"], decoder_input_ids=inputs["ids"])
+    out = pretrained("AutoModelForSeq2SeqLM")(
+        input_ids=inputs["source"], decoder_input_ids=inputs["ids"]
+    )
     return cast(Tensor, out.logits)
 
 
 LAYOUT = Layout(
-    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=read_tokens,
-    write_tokens=write_tokens, fixed=FIXED, extra_tensors=_zero_bias, reference=_reference,
-    ignored=lambda c: {f"model.{side}.embed_positions.weight": _is_sinusoid for side in ("encoder", "decoder")},
-)  # fmt: skip
+    model="transformer",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=read_tokens,
+    write_tokens=write_tokens,
+    fixed=FIXED,
+    extra_tensors=_zero_bias,
+    reference=_reference,
+    ignored=lambda c: {
+        f"model.{side}.embed_positions.weight": _is_sinusoid for side in ("encoder", "decoder")
+    },
+)

@@ -53,20 +53,36 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+            self,
+            1,
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
             "max_position_embeddings",
-        )  # fmt: skip
+        )
         at_least(self, 0, "num_hidden_layers")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        rope = {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
+        rope = {
+            "rope_theta": self.rope_theta,
+            **chosen_rope(self.rope_scaling, self.rope_parameters),
+        }
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
-            depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads,
-            hidden=self.intermediate_size, eps=self.rms_norm_eps, tied=self.tie_word_embeddings,
-            **FIXED, **read_rope(rope, self.max_position_embeddings),
-        )  # fmt: skip
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads,
+            hidden=self.intermediate_size,
+            eps=self.rms_norm_eps,
+            tied=self.tie_word_embeddings,
+            **FIXED,
+            **read_rope(rope, self.max_position_embeddings),
+        )
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
@@ -83,7 +99,9 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    yield Row(("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else [])))
+    yield Row(
+        ("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else []))
+    )
     if not c.tied:
         yield Row(("head.weight",), ("lm_head.weight",))
     yield from pairs({"norm": "model.norm"}, ("weight",))
@@ -94,7 +112,14 @@ def rows(c: Config) -> Iterator[Row]:
 
 LAYOUT = Layout(
     untied={"tie_word_embeddings": False},
-    model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed={"hidden_act": "silu", "attention_bias": False}, prefix="model.",
+    model="gpt",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=folder_tokens,
+    write_tokens=write_subwords,
+    fixed={"hidden_act": "silu", "attention_bias": False},
+    prefix="model.",
     reference=causal_lm_logits,
-)  # fmt: skip
+)

@@ -26,9 +26,11 @@ from .tokenizers import folder_tokens, write_subwords
 
 # Layers of a block. Ours: theirs.
 PARTS = {
-    ("attn.query", "attn.key", "attn.value"): "self_attn.qkv_proj", ("attn.out",): "self_attn.o_proj",
-    ("mlp.gate", "mlp.up"): "mlp.gate_up_proj", ("mlp.down",): "mlp.down_proj",
-}  # fmt: skip
+    ("attn.query", "attn.key", "attn.value"): "self_attn.qkv_proj",
+    ("attn.out",): "self_attn.o_proj",
+    ("mlp.gate", "mlp.up"): "mlp.gate_up_proj",
+    ("mlp.down",): "mlp.down_proj",
+}
 FIXED: dict[str, Any] = {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "bias": False}
 
 
@@ -54,25 +56,46 @@ class Theirs:
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-            "max_position_embeddings", "sliding_window",
-        )  # fmt: skip
+            self,
+            1,
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "max_position_embeddings",
+            "sliding_window",
+        )
         at_least(self, 0, "num_hidden_layers")
         if not 0.0 < self.partial_rotary_factor <= 1.0:
-            raise InputError(f"partial_rotary_factor={self.partial_rotary_factor}: expected a share above 0, at most 1")
+            raise InputError(
+                f"partial_rotary_factor={self.partial_rotary_factor}: expected a share above 0, at most 1"
+            )
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        rope = {"rope_theta": self.rope_theta, **chosen_rope(self.rope_scaling, self.rope_parameters)}
+        rope = {
+            "rope_theta": self.rope_theta,
+            **chosen_rope(self.rope_scaling, self.rope_parameters),
+        }
         share, head = rope.get("partial_rotary_factor", self.partial_rotary_factor), self._head()
         rotated = int(head * share)
         return Config(
-            vocab=self.vocab_size, context=self.max_position_embeddings, width=self.hidden_size,
-            depth=self.num_hidden_layers, heads=self.num_attention_heads, kv_heads=self.num_key_value_heads,
-            hidden=self.intermediate_size, eps=self.rms_norm_eps, tied=self.tie_word_embeddings,
-            window=self.sliding_window, rotated=None if rotated == head else rotated, dropout=self.resid_pdrop,
-            **FIXED, **read_rope(rope, self.max_position_embeddings),
-        )  # fmt: skip
+            vocab=self.vocab_size,
+            context=self.max_position_embeddings,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads,
+            hidden=self.intermediate_size,
+            eps=self.rms_norm_eps,
+            tied=self.tie_word_embeddings,
+            window=self.sliding_window,
+            rotated=None if rotated == head else rotated,
+            dropout=self.resid_pdrop,
+            **FIXED,
+            **read_rope(rope, self.max_position_embeddings),
+        )
 
     def _head(self) -> int:
         return self.hidden_size // self.num_attention_heads
@@ -83,7 +106,9 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     check_options(c, "a Phi-3", (FREE - {"head", "qk_norm", *FIXED}) | {"rotated"}, FIXED)
     share = 1.0 if c.rotated is None else c.rotated / c.head_width
     if int(c.head_width * share) != (c.rotated or c.head_width):
-        raise WeightsError(f"rotated={c.rotated}: a Phi-3 has a share of the {c.head_width} columns of a head")
+        raise WeightsError(
+            f"rotated={c.rotated}: a Phi-3 has a share of the {c.head_width} columns of a head"
+        )
     theirs: dict[str, Any] = {
         "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "vocab_size": c.vocab, "hidden_size": c.width,
         "intermediate_size": c.hidden or 4 * c.width, "num_hidden_layers": c.depth, "num_attention_heads": c.heads,
@@ -99,21 +124,35 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    yield Row(("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else [])))
+    yield Row(
+        ("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else []))
+    )
     if not c.tied:
         yield Row(("head.weight",), ("lm_head.weight",))
     yield from pairs({"norm": "model.norm"}, ("weight",))
     for i in range(c.depth):
         for ours, theirs in PARTS.items():
             yield Row(
-                tuple(f"blocks.{i}.{name}.weight" for name in ours), (f"model.layers.{i}.{theirs}.weight",), JOINED
+                tuple(f"blocks.{i}.{name}.weight" for name in ours),
+                (f"model.layers.{i}.{theirs}.weight",),
+                JOINED,
             )
-        yield from pairs({f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in NORMS.items()}, ("weight",))
+        yield from pairs(
+            {f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in NORMS.items()}, ("weight",)
+        )
 
 
 LAYOUT = Layout(
     untied={"tie_word_embeddings": False},
-    model="gpt", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, read_tokens=folder_tokens,
-    write_tokens=write_subwords, fixed={"hidden_act": "silu"}, prefix="model.", reference=causal_lm_logits,
+    model="gpt",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=folder_tokens,
+    write_tokens=write_subwords,
+    fixed={"hidden_act": "silu"},
+    prefix="model.",
+    reference=causal_lm_logits,
     ignored=lambda c: {"model.layers.*.self_attn.rotary_emb.inv_freq": None},
-)  # fmt: skip
+)

@@ -14,7 +14,8 @@ from ...errors import InputError, nearest
 from ..fill import WeightsError
 
 FILE = "preprocessor_config.json"
-RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # PIL's numbers
+# PIL's numbers
+RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 WARPED = 384  # ConvNext: from this size on an image is resized to a square, and not cropped
 CROP_SHARE = 224 / 256  # ConvNext: default of crop_pct
 LARGEST = 1 << 16  # pixels of an edge
@@ -26,7 +27,8 @@ class Defaults:
 
     resample: str
     crop: bool = False  # crop the centre
-    square: bool = True  # a size that is one number means (size, size), as in their base class; False: the shorter edge
+    # a size that is one number means (size, size), as in their base class; False: the shorter edge
+    square: bool = True
 
 
 # Their image processors that resize, crop, rescale and normalise as we do.
@@ -70,9 +72,14 @@ class Theirs:
             )
         if self.do_pad:
             raise InputError("do_pad is True: padded images are not supported")
-        if self.use_square_size and self.name == "CLIP":  # it replaces the file's size by one of their class
+        # it replaces the file's size by one of their class
+        if self.use_square_size and self.name == "CLIP":
             raise InputError("use_square_size is True: expected a size of height and width instead")
-        needed = {"size": self.do_resize, "image_mean": self.do_normalize, "image_std": self.do_normalize}
+        needed = {
+            "size": self.do_resize,
+            "image_mean": self.do_normalize,
+            "image_std": self.do_normalize,
+        }
         for key, needs in (needed | {"crop_size": self.crops}).items():
             if needs and getattr(self, key) is None:
                 raise InputError(f"there is no {key}")
@@ -100,13 +107,14 @@ class Theirs:
             resize, crop = self._convnext(resize, crop)
         channels = 1 if self.channels == "grey" else 3
         return Preprocessing(
-            resize=resize, crop=crop,
+            resize=resize,
+            crop=crop,
             interpolation=defaults.resample if self.resample is None else words[self.resample],  # type: ignore[arg-type]
             scale=self.rescale_factor if self.do_rescale else 1.0,
             mean=_per_channel(self.image_mean if self.do_normalize else 0.0, channels),
             deviation=_per_channel(self.image_std if self.do_normalize else 1.0, channels),
             channels=self.channels,
-        )  # fmt: skip
+        )
 
     def _convnext(
         self, resize: int | tuple[int, int], crop: tuple[int, int] | None
@@ -114,11 +122,15 @@ class Theirs:
         """ConvNext resizes the shorter edge to size / crop_pct and crops to size, unless the size is large."""
         share = CROP_SHARE if self.crop_pct is None else self.crop_pct
         if not isinstance(resize, int):
-            raise InputError(f"size is {self.size!r}: expected shortest_edge for a ConvNextImageProcessor")
+            raise InputError(
+                f"size is {self.size!r}: expected shortest_edge for a ConvNextImageProcessor"
+            )
         if resize >= WARPED:
             return (resize, resize), crop
         if crop is not None:
-            raise InputError(f"do_center_crop is True: a ConvNextImageProcessor of size {resize} already crops")
+            raise InputError(
+                f"do_center_crop is True: a ConvNextImageProcessor of size {resize} already crops"
+            )
         if not 0 < share <= 1:
             raise InputError(f"crop_pct is {share}: expected a share above 0, at most 1")
         return int(resize / share), (resize, resize)
@@ -159,7 +171,9 @@ def write_preprocessing(preprocessing: Preprocessing | None, folder: Path) -> No
         "image_mean": list(p.mean), "image_std": list(p.deviation),
     }  # fmt: skip
     if resize is not None:
-        theirs["size"] = {"shortest_edge": resize} if isinstance(resize, int) else _height_width(resize)
+        theirs["size"] = (
+            {"shortest_edge": resize} if isinstance(resize, int) else _height_width(resize)
+        )
     if p.crop is not None:
         theirs["crop_size"] = _height_width(p.crop)
     if p.channels != "rgb":
@@ -167,7 +181,9 @@ def write_preprocessing(preprocessing: Preprocessing | None, folder: Path) -> No
     config.write(theirs, folder / FILE)
 
 
-def _edges(key: str, size: int | Mapping[str, int] | None, *, square: bool) -> int | tuple[int, int]:
+def _edges(
+    key: str, size: int | Mapping[str, int] | None, *, square: bool
+) -> int | tuple[int, int]:
     """A size of theirs as (height, width), or as the number of pixels of the shorter edge."""
     edges = {"size": size} if isinstance(size, int) else dict(size or {})
     if max(edges.values(), default=0) > LARGEST:

@@ -46,11 +46,17 @@ class Theirs:
         """Our Config."""
         expected = channels(self.embedding_size, self.layer_type, len(self.depths))
         if self.hidden_sizes != expected:
-            raise InputError(f"hidden_sizes={self.hidden_sizes}: expected {expected}, each twice the one before")
+            raise InputError(
+                f"hidden_sizes={self.hidden_sizes}: expected {expected}, each twice the one before"
+            )
         return Config(
-            classes=shapes.get(f"{HEAD}.weight", (0,))[0], channels=self.num_channels, width=self.embedding_size,
-            depths=self.depths, block=self.layer_type, shrink="first" if self.downsample_in_bottleneck else "middle",
-        )  # fmt: skip
+            classes=shapes.get(f"{HEAD}.weight", (0,))[0],
+            channels=self.num_channels,
+            width=self.embedding_size,
+            depths=self.depths,
+            block=self.layer_type,
+            shrink="first" if self.downsample_in_bottleneck else "middle",
+        )
 
 
 def channels(width: int, block: str, stages: int) -> tuple[int, ...]:
@@ -64,11 +70,17 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         if getattr(c, name) != value:
             raise WeightsError(f"{name}={getattr(c, name)!r}: a ResNet folder has {name}={value!r}")
     return {
-        "architectures": [f"ResNet{'ForImageClassification' if c.classes else 'Model'}"], "model_type": "resnet",
-        "num_channels": c.channels, "embedding_size": c.width, "depths": list(c.depths), "layer_type": c.block,
+        "architectures": [f"ResNet{'ForImageClassification' if c.classes else 'Model'}"],
+        "model_type": "resnet",
+        "num_channels": c.channels,
+        "embedding_size": c.width,
+        "depths": list(c.depths),
+        "layer_type": c.block,
         "hidden_sizes": list(channels(c.width, c.block, len(c.depths))),
-        "downsample_in_bottleneck": c.shrink == "first", **FIXED, **label_keys(c.classes),
-    }  # fmt: skip
+        "downsample_in_bottleneck": c.shrink == "first",
+        **FIXED,
+        **label_keys(c.classes),
+    }
 
 
 def conv_names(c: Config) -> Iterator[tuple[str, int, int, str]]:
@@ -90,7 +102,9 @@ def rows(c: Config) -> Iterator[Row]:
     for ours, i, j, layer in conv_names(c):
         at = f"resnet.encoder.stages.{i}.layers.{j}"
         names[ours] = f"{at}.shortcut" if layer == "shortcut" else f"{at}.layer.{layer}"
-    yield from conv_norms({ours: (f"{at}.convolution", f"{at}.normalization") for ours, at in names.items()})
+    yield from conv_norms(
+        {ours: (f"{at}.convolution", f"{at}.normalization") for ours, at in names.items()}
+    )
     if c.classes:
         yield from pairs({"head": HEAD})
 
@@ -103,6 +117,13 @@ def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Co
 
 
 LAYOUT = Layout(
-    model="resnet", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows, prefix="resnet.",
-    fixed=FIXED, merge=with_counters, reference=reference,
-)  # fmt: skip
+    model="resnet",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    prefix="resnet.",
+    fixed=FIXED,
+    merge=with_counters,
+    reference=reference,
+)

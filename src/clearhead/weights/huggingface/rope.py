@@ -12,7 +12,8 @@ from ..fill import WeightsError
 
 BASE = 10_000.0  # default of rope_theta
 KINDS = ("default", "linear", "llama3")
-LONG = ("longrope", "su")  # other angles for texts that are longer than those of the first training (Ding et al. 2024)
+# other angles for texts that are longer than those of the first training (Ding et al. 2024)
+LONG = ("longrope", "su")
 
 
 def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
@@ -59,7 +60,10 @@ def trained_length(words: Mapping[str, Any]) -> int | None:
     rope = chosen_rope(words.get("rope_scaling"), words.get("rope_parameters"))
     if rope.get("rope_type", rope.get("type")) not in LONG:
         return None
-    sizes = (rope.get("original_max_position_embeddings"), words.get("original_max_position_embeddings"))
+    sizes = (
+        rope.get("original_max_position_embeddings"),
+        words.get("original_max_position_embeddings"),
+    )
     return next((size for size in sizes if type(size) is int), words.get("max_position_embeddings"))
 
 
@@ -71,8 +75,16 @@ def write_rope(c: Config) -> dict[str, Any]:
     if c.scaling is not None:
         rope["factor"] = c.factor
     if c.scaling == "llama3":
-        rope |= {"original_max_position_embeddings": c.trained, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    return {"rope_parameters": rope, "rope_theta": c.base, **({} if c.scaling is None else {"rope_scaling": rope})}
+        rope |= {
+            "original_max_position_embeddings": c.trained,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        }
+    return {
+        "rope_parameters": rope,
+        "rope_theta": c.base,
+        **({} if c.scaling is None else {"rope_scaling": rope}),
+    }
 
 
 def _number(rope: Mapping[str, Any], name: str) -> float | None:

@@ -22,8 +22,13 @@ from ...tokens.special import tokenizer_settings
 from ...tokens.tokenizer_config import lowered
 from ..fill import WeightsError
 
-MODULES, POOLING, LIMITS = "modules.json", Path("1_Pooling") / "config.json", "sentence_bert_config.json"
-KINDS: dict[str, Literal["first", "mean"]] = {"cls_token": "first", "mean_tokens": "mean"}  # theirs: ours
+MODULES, POOLING, LIMITS = (
+    "modules.json",
+    Path("1_Pooling") / "config.json",
+    "sentence_bert_config.json",
+)
+# theirs: ours
+KINDS: dict[str, Literal["first", "mean"]] = {"cls_token": "first", "mean_tokens": "mean"}
 READ = ("Transformer", "Pooling", "Normalize")  # their modules; `embed` normalises anyway
 
 
@@ -65,7 +70,11 @@ def read_pooling(folder: Path) -> dict[str, Any]:
         if name.startswith("pooling_mode_") and on is True
     }
     named = table.get("pooling_mode")
-    modes |= {f"{mode}_token" if mode == "cls" else f"{mode}_tokens" for mode in [named] if isinstance(mode, str)}
+    modes |= {
+        f"{mode}_token" if mode == "cls" else f"{mode}_tokens"
+        for mode in [named]
+        if isinstance(mode, str)
+    }
     if len(modes) != 1 or not modes <= KINDS.keys():
         given = ", ".join(sorted(modes)) or "nothing"
         raise WeightsError(f"{path}: pooling by {given}: expected one of {', '.join(KINDS)}")
@@ -76,15 +85,25 @@ def read_limits(folder: Path) -> Limits:
     """The longest text in tokens, and whether texts are lowercased, of a folder of sentence-transformers."""
     if not is_sentence_folder(folder):
         return Limits()
-    file = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)  # older ones are named by the model
+    # older ones are named by the model
+    file = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
     table = config.Table() if file is None else config.load(file)
-    known = {name: table[name] for name in ("max_seq_length", "do_lower_case") if table.get(name) is not None}
+    known = {
+        name: table[name]
+        for name in ("max_seq_length", "do_lower_case")
+        if table.get(name) is not None
+    }
     limits = config.read(Limits, config.Table(known, origin=table.origin))
     if limits.max_seq_length is None:  # as the library, which asks the tokenizer
         longest = tokenizer_settings(folder).get("model_max_length")
-        limits = Limits(max_seq_length=longest if type(longest) is int else None, do_lower_case=limits.do_lower_case)
+        limits = Limits(
+            max_seq_length=longest if type(longest) is int else None,
+            do_lower_case=limits.do_lower_case,
+        )
     if limits.max_seq_length is not None and limits.max_seq_length < 1:
-        raise WeightsError(f"{file or folder}: max_seq_length={limits.max_seq_length}: expected 1 or more")
+        raise WeightsError(
+            f"{file or folder}: max_seq_length={limits.max_seq_length}: expected 1 or more"
+        )
     return limits
 
 
@@ -136,4 +155,6 @@ def _modules(folder: Path) -> Iterator[tuple[str, str]]:
         for one in listed:
             yield str(one["type"]).rpartition(".")[2], str(one.get("path", ""))
     except (ValueError, TypeError, KeyError, AttributeError) as cause:
-        raise WeightsError(f"{path}: expected a list of modules, each with a type and a path ({cause})") from cause
+        raise WeightsError(
+            f"{path}: expected a list of modules, each with a type and a path ({cause})"
+        ) from cause

@@ -64,39 +64,70 @@ class Theirs:
     relative_attention_max_distance: int = 128
     dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-6
-    feed_forward_proj: Literal["relu", "gelu", "gelu_new", "silu", "gated-gelu", "gated-silu"] = "relu"
+    feed_forward_proj: Literal["relu", "gelu", "gelu_new", "silu", "gated-gelu", "gated-silu"] = (
+        "relu"
+    )
     dense_act_fn: str | None = None  # the activation of feed_forward_proj, if that is another
     is_gated_act: bool | None = None  # whether there is a gate, if feed_forward_proj says otherwise
     tie_word_embeddings: bool = True
-    scale_decoder_outputs: bool | None = None  # newer files; older ones mean it by tie_word_embeddings
+    # newer files; older ones mean it by tie_word_embeddings
+    scale_decoder_outputs: bool | None = None
     n_positions: int = 512
 
     def __post_init__(self) -> None:
         at_least(
-            self, 1, "vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_decoder_layers", "n_positions",
-            "relative_attention_num_buckets", "relative_attention_max_distance",
-        )  # fmt: skip
+            self,
+            1,
+            "vocab_size",
+            "d_model",
+            "d_kv",
+            "d_ff",
+            "num_heads",
+            "num_decoder_layers",
+            "n_positions",
+            "relative_attention_num_buckets",
+            "relative_attention_max_distance",
+        )
         at_least(self, 0, "num_layers")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        scaled = self.tie_word_embeddings if self.scale_decoder_outputs is None else self.scale_decoder_outputs
+        scaled = (
+            self.tie_word_embeddings
+            if self.scale_decoder_outputs is None
+            else self.scale_decoder_outputs
+        )
         return Config(
-            vocab=self.vocab_size, context=self.n_positions, width=self.d_model, depth=self.num_layers,
-            decoder_depth=self.num_decoder_layers or self.num_layers, heads=self.num_heads,
-            head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv, hidden=self.d_ff,
-            buckets=self.relative_attention_num_buckets, reach=self.relative_attention_max_distance,
-            eps=self.layer_norm_epsilon, mlp=self._mlp(),
-            tied=scaled or READOUT not in shapes, readout_scaled=scaled, dropout=self.dropout_rate, **FIXED,
-        )  # fmt: skip
+            vocab=self.vocab_size,
+            context=self.n_positions,
+            width=self.d_model,
+            depth=self.num_layers,
+            decoder_depth=self.num_decoder_layers or self.num_layers,
+            heads=self.num_heads,
+            head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv,
+            hidden=self.d_ff,
+            buckets=self.relative_attention_num_buckets,
+            reach=self.relative_attention_max_distance,
+            eps=self.layer_norm_epsilon,
+            mlp=self._mlp(),
+            tied=scaled or READOUT not in shapes,
+            readout_scaled=scaled,
+            dropout=self.dropout_rate,
+            **FIXED,
+        )
 
     def _mlp(self) -> MLPKind:
         """The kind of our MLP: the two newer keys win over the older one."""
         word, gated = WORDS[self.feed_forward_proj]
-        chosen = self.dense_act_fn or word, gated if self.is_gated_act is None else self.is_gated_act
+        chosen = (
+            self.dense_act_fn or word,
+            gated if self.is_gated_act is None else self.is_gated_act,
+        )
         if chosen not in MLPS:
             known = ", ".join(f"{act} with{'' if gate else 'out'} a gate" for act, gate in MLPS)
-            raise InputError(f"dense_act_fn={chosen[0]!r}, is_gated_act={chosen[1]}: expected one of {known}")
+            raise InputError(
+                f"dense_act_fn={chosen[0]!r}, is_gated_act={chosen[1]}: expected one of {known}"
+            )
         return MLPS[chosen]
 
 
@@ -107,21 +138,36 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: a T5 has one of {', '.join(words)}")
     if c.readout_scaled and not c.tied:
-        raise WeightsError("readout_scaled=True, tied=False: a T5 scales the input of a tied output layer only")
+        raise WeightsError(
+            "readout_scaled=True, tied=False: a T5 scales the input of a tied output layer only"
+        )
     if not c.depth:
         raise WeightsError("depth=0: a T5 has its positions in the first block")
     ends = special.ends[0] if special.ends else None
     pad = 0 if special.pad is None else special.pad
     return {
-        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True,
-        "vocab_size": c.vocab, "d_model": c.width, "d_kv": c.head_width, "d_ff": c.hidden or 4 * c.width,
-        "num_layers": c.depth, "num_decoder_layers": c.decoder_depth or c.depth, "num_heads": c.heads,
-        "relative_attention_num_buckets": c.buckets, "relative_attention_max_distance": c.reach,
-        "dropout_rate": c.dropout, "layer_norm_epsilon": c.eps, "feed_forward_proj": words[c.mlp],
-        "n_positions": c.context, "tie_word_embeddings": c.readout_scaled, "scale_decoder_outputs": c.readout_scaled,
-        "pad_token_id": pad, "decoder_start_token_id": pad if special.start is None else special.start,
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "vocab_size": c.vocab,
+        "d_model": c.width,
+        "d_kv": c.head_width,
+        "d_ff": c.hidden or 4 * c.width,
+        "num_layers": c.depth,
+        "num_decoder_layers": c.decoder_depth or c.depth,
+        "num_heads": c.heads,
+        "relative_attention_num_buckets": c.buckets,
+        "relative_attention_max_distance": c.reach,
+        "dropout_rate": c.dropout,
+        "layer_norm_epsilon": c.eps,
+        "feed_forward_proj": words[c.mlp],
+        "n_positions": c.context,
+        "tie_word_embeddings": c.readout_scaled,
+        "scale_decoder_outputs": c.readout_scaled,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad if special.start is None else special.start,
         "eos_token_id": 1 if ends is None else ends,
-    }  # fmt: skip
+    }
 
 
 def rows(c: Config) -> Iterator[Row]:
@@ -135,7 +181,10 @@ def rows(c: Config) -> Iterator[Row]:
         yield Row((f"{side}.norm.weight",), (f"{side}.final_layer_norm.weight",))
         for i in range(depth):
             for ours, theirs in _block(c, side == "decoder").items():
-                yield Row((f"{side}.blocks.{i}.{ours}.weight",), (f"{side}.block.{i}.layer.{theirs}.weight",))
+                yield Row(
+                    (f"{side}.blocks.{i}.{ours}.weight",),
+                    (f"{side}.block.{i}.layer.{theirs}.weight",),
+                )
 
 
 def _block(c: Config, cross: bool) -> dict[str, str]:
@@ -149,13 +198,23 @@ def _block(c: Config, cross: bool) -> dict[str, str]:
     gated = c.mlp in ("geglu", "swiglu")
     maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
     return (
-        names | {f"mlp.{a}": f"{last}.DenseReluDense.{b}" for a, b in maps.items()} | {"mlp_norm": f"{last}.layer_norm"}
+        names
+        | {f"mlp.{a}": f"{last}.DenseReluDense.{b}" for a, b in maps.items()}
+        | {"mlp_norm": f"{last}.layer_norm"}
     )
 
 
 LAYOUT = Layout(
-    model="transformer", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=to_theirs, rows=rows,
-    read_tokens=lambda folder, theirs: read_pair(folder, "T5Tokenizer"), write_tokens=write_pair,
-    reference=reference, fixed={"is_decoder": False},
-    ignored=lambda c: {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None},
-)  # fmt: skip
+    model="transformer",
+    theirs=Theirs,
+    to_ours=Theirs.to_ours,
+    to_theirs=to_theirs,
+    rows=rows,
+    read_tokens=lambda folder, theirs: read_pair(folder, "T5Tokenizer"),
+    write_tokens=write_pair,
+    reference=reference,
+    fixed={"is_decoder": False},
+    ignored=lambda c: {
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None
+    },
+)

@@ -57,7 +57,9 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
         return _read_word_pieces(folder)
     if (folder / "tokenizer.model").is_file():
         settings = tokenizer_settings(folder)
-        first, last = (bool(settings.get(f"add_{name}_token", name == "bos")) for name in ("bos", "eos"))
+        first, last = (
+            bool(settings.get(f"add_{name}_token", name == "bos")) for name in ("bos", "eos")
+        )
         return Pieces(Model.read(folder / "tokenizer.model"), first=first, last=last)
     return None
 
@@ -78,7 +80,10 @@ def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> 
     else:
         atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
         kind, around = "LlamaTokenizer", tokens.wrapped("").tolist()
-        settings = {"add_bos_token": around[:1] == [tokens.start], "add_eos_token": around[-1:] == [tokens.end]}
+        settings = {
+            "add_bos_token": around[:1] == [tokens.start],
+            "add_eos_token": around[-1:] == [tokens.end],
+        }
     names = _special_names(tokens, special)
     config.write({"tokenizer_class": kind, **names, **settings}, folder / "tokenizer_config.json")
 
@@ -91,7 +96,7 @@ def ended(tokens: Subwords) -> Subwords:
     name = backend.id_to_token(tokens.end)
     last = processors.TemplateProcessing(
         single=f"$A {name}", pair=f"$A $B {name}", special_tokens=[(name, tokens.end)]
-    )  # fmt: skip
+    )
     before = [] if backend.post_processor is None else [backend.post_processor]
     backend.post_processor = processors.Sequence([*before, last])
     return Subwords(backend.to_str())
@@ -108,7 +113,9 @@ def between(tokens: Tokenizer) -> Tokenizer:
     if not isinstance(tokens, Subwords):
         return tokens
     backend = Backend.from_str(tokens.to_str())
-    first, last = ([] if i is None else [(backend.id_to_token(i), i)] for i in (tokens.start, tokens.end))
+    first, last = (
+        [] if i is None else [(backend.id_to_token(i), i)] for i in (tokens.start, tokens.end)
+    )
     before, after = ([name for name, _ in side] for side in (first, last))
     backend.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after],
@@ -125,13 +132,18 @@ def with_mask(tokens: Tokenizer, vocab: int) -> Tokenizer:
         tokens: The tokenizer.
         vocab: The number of ids of the model.
     """
-    if not isinstance(tokens, Subwords) or mask_of(tokens)[1] != len(tokens) + 1 or vocab <= len(tokens):
+    if (
+        not isinstance(tokens, Subwords)
+        or mask_of(tokens)[1] != len(tokens) + 1
+        or vocab <= len(tokens)
+    ):
         return tokens
     backend = Backend.from_str(tokens.to_str())
     # A mask stands for a word and the space before it.
     backend.add_special_tokens([AddedToken(MASKS[0], lstrip=True, special=True)])
     masked = Subwords(backend.to_str())
-    return masked if masked.special_names.get(MASKS[0]) == len(tokens) else tokens  # a vocabulary may have gaps
+    # a vocabulary may have gaps
+    return masked if masked.special_names.get(MASKS[0]) == len(tokens) else tokens
 
 
 def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
@@ -140,14 +152,19 @@ def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
     What a tokenizer puts around a text is its cls_token and sep_token if these are its BOS and its EOS.
     """
     ids = {
-        "pad_token": tokens.pad if special.pad is None else special.pad, "unk_token": tokens.unknown,
+        "pad_token": tokens.pad if special.pad is None else special.pad,
+        "unk_token": tokens.unknown,
         "bos_token": tokens.start if special.start is None else special.start,
         "eos_token": special.ends[0] if special.ends else tokens.end,
-        "mask_token": next((tokens.special_names[name] for name in MASKS if name in tokens.special_names), None),
-    }  # fmt: skip
+        "mask_token": next(
+            (tokens.special_names[name] for name in MASKS if name in tokens.special_names), None
+        ),
+    }
     if tokens.wrapped("").tolist() == [tokens.start, tokens.end]:
         ids |= {"cls_token": tokens.start, "sep_token": tokens.end}
-    return {key: tokens.pieces([i])[0] for key, i in ids.items() if i is not None and i < len(tokens)}
+    return {
+        key: tokens.pieces([i])[0] for key, i in ids.items() if i is not None and i < len(tokens)
+    }
 
 
 def remove_tokens(folder: Path) -> None:
@@ -168,7 +185,9 @@ def byte_pairs(folder: Path, space: bool = False) -> Backend:
         if line.strip() and not (number == 1 and line.startswith("#")):
             parts = line.rstrip("\r").split(" ")
             if len(parts) != 2 or any(part not in vocab for part in (*parts, "".join(parts))):
-                raise WeightsError(f"{folder / 'merges.txt'}:{number}: {line!r}: expected two tokens that make a third")
+                raise WeightsError(
+                    f"{folder / 'merges.txt'}:{number}: {line!r}: expected two tokens that make a third"
+                )
             merges.append((parts[0], parts[1]))
     backend = Backend(models.BPE(vocab, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
@@ -180,8 +199,12 @@ def read_byte_pairs(folder: Path) -> Subwords:
     """GPT-2's byte-pair encoding with its special tokens."""
     backend, settings = byte_pairs(folder), tokenizer_settings(folder)
     vocab = backend.get_vocab()
-    special = [settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")] + ["<|endoftext|>"]
-    backend.add_special_tokens([token for token in dict.fromkeys(special) if isinstance(token, str) and token in vocab])
+    special = [
+        settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+    ] + ["<|endoftext|>"]
+    backend.add_special_tokens(
+        [token for token in dict.fromkeys(special) if isinstance(token, str) and token in vocab]
+    )
     return Subwords(backend.to_str())
 
 
@@ -195,17 +218,25 @@ def _read_word_pieces(folder: Path) -> Subwords:
     special = {name: str(settings.get(f"{name}_token") or token) for name, token in usual.items()}
     for name in ("unk", "cls", "sep"):
         if special[name] not in vocab:
-            raise WeightsError(f"{path}: there is no {special[name]} token, which the tokenizer needs")
-    backend = Backend(models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100))
+            raise WeightsError(
+                f"{path}: there is no {special[name]} token, which the tokenizer needs"
+            )
+    backend = Backend(
+        models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100)
+    )
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
-        strip_accents=None if settings.get("strip_accents") is None else bool(settings["strip_accents"]),
+        strip_accents=None
+        if settings.get("strip_accents") is None
+        else bool(settings["strip_accents"]),
         lowercase=bool(settings.get("do_lower_case", True)),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    backend.add_special_tokens([AddedToken(token, special=True) for token in special.values() if token in vocab])
+    backend.add_special_tokens(
+        [AddedToken(token, special=True) for token in special.values() if token in vocab]
+    )
     cls, sep = ((special[name], vocab[special[name]]) for name in ("cls", "sep"))
     backend.post_processor = processors.BertProcessing(sep, cls)
     return Subwords(backend.to_str())
@@ -229,8 +260,8 @@ def _read_text(path: Path) -> str:
 #     MBart50Tokenizer, NllbTokenizer  sentencepiece.bpe.model                   language text </s>
 #     M2M100Tokenizer                  sentencepiece.bpe.model, vocab.json       language text </s>
 #
-# The SentencePiece models of fairseq have <unk>, <s> and </s> first, and their users <s>, <pad>, </s> and <unk>: the ids
-# of all other pieces are one higher. Languages and <mask> come after the pieces.
+# The SentencePiece models of fairseq have <unk>, <s> and </s> first, and their users <s>, <pad>, </s> and <unk>: the
+# ids of all other pieces are one higher. Languages and <mask> come after the pieces.
 
 
 FAIRSEQ, SPM_FIRST = ("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")
@@ -276,13 +307,21 @@ def read_tokenizer(folder: Path, *usual: str) -> Subwords | Pieces | None:
     named = str(settings.get("tokenizer_class")).removesuffix("Fast")
     present = [name for name in PRESENT if (folder / name).is_file()]
     if present and named not in GENERAL:
-        raise _unread(folder, f"its tokenizer is a {named}, in {', '.join(present)}, which is not read here")
+        raise _unread(
+            folder, f"its tokenizer is a {named}, in {', '.join(present)}, which is not read here"
+        )
     for name in (named, *usual):
         if name in SCHEMES and set(SCHEMES[name].files) <= set(present):
             return SCHEMES[name].read(folder, settings)
     unread = [name for name in present if name in UNREAD]
-    if unread and "tokenizer.model" not in present and not {"vocab.json", "merges.txt"} <= set(unread):
-        raise _unread(folder, f"its tokenizer is in {', '.join(unread)}, which is not read for this model")
+    if (
+        unread
+        and "tokenizer.model" not in present
+        and not {"vocab.json", "merges.txt"} <= set(unread)
+    ):
+        raise _unread(
+            folder, f"its tokenizer is in {', '.join(unread)}, which is not read for this model"
+        )
     return read_subwords(folder)
 
 
@@ -307,14 +346,27 @@ def _roberta(folder: Path, settings: Mapping[str, Any]) -> Subwords:
     """GPT-2's byte pairs with special tokens around a text (Liu et al. 2019, section 4.4)."""
     space = bool(settings.get("add_prefix_space", False))
     backend, vocab = byte_pairs(folder, space), read_vocab(folder / "vocab.json")
-    usual = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>"}
+    usual = {
+        "bos": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "cls": "<s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+    }
     special = {name: str(settings.get(f"{name}_token") or token) for name, token in usual.items()}
     for name in ("cls", "sep"):
         if special[name] not in vocab:
-            raise WeightsError(f"{folder / 'vocab.json'}: there is no {special[name]}, the {name} token")
-    backend.add_special_tokens([token for token in dict.fromkeys(special.values()) if token in vocab])
+            raise WeightsError(
+                f"{folder / 'vocab.json'}: there is no {special[name]}, the {name} token"
+            )
+    backend.add_special_tokens(
+        [token for token in dict.fromkeys(special.values()) if token in vocab]
+    )
     mask = str(settings.get("mask_token") or MASK)
-    backend.add_special_tokens([AddedToken(mask, lstrip=True, special=True)] if mask in vocab else [])
+    backend.add_special_tokens(
+        [AddedToken(mask, lstrip=True, special=True)] if mask in vocab else []
+    )
     sep, cls = ((special[name], vocab[special[name]]) for name in ("sep", "cls"))
     backend.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=space)
     return Subwords(backend.to_str())
@@ -325,31 +377,53 @@ def _t5(folder: Path, settings: Mapping[str, Any]) -> Subwords:
     model = Model.read(folder / T5_SPM)
     count = settings.get("extra_ids", SENTINELS)
     if type(count) is not int or count < 0:
-        raise WeightsError(f"{folder / 'tokenizer_config.json'}: extra_ids is {count!r}: expected a number of tokens")
+        raise WeightsError(
+            f"{folder / 'tokenizer_config.json'}: extra_ids is {count!r}: expected a number of tokens"
+        )
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(count))]
     pieces = list(zip(model.pieces, model.scores, strict=True))
-    special = [piece for piece, kind in zip(model.pieces, model.types, strict=True) if kind in (CONTROL, UNKNOWN)]
-    return _subwords(folder / T5_SPM, model, pieces, [*special, *sentinels], added=sentinels, after=("</s>",))
+    special = [
+        piece
+        for piece, kind in zip(model.pieces, model.types, strict=True)
+        if kind in (CONTROL, UNKNOWN)
+    ]
+    return _subwords(
+        folder / T5_SPM, model, pieces, [*special, *sentinels], added=sentinels, after=("</s>",)
+    )
 
 
-def _fairseq(folder: Path, settings: Mapping[str, Any], *, language: str | None = None, last: bool = False) -> Subwords:
+def _fairseq(
+    folder: Path, settings: Mapping[str, Any], *, language: str | None = None, last: bool = False
+) -> Subwords:
     """Ids of fairseq, and <s> or the source's language around a text; `last`: the language comes after </s>."""
     model = Model.read(folder / SPM)
     if model.pieces[:3] != SPM_FIRST:
         raise WeightsError(f"{folder / SPM}: begins with {model.pieces[:3]}: expected {SPM_FIRST}")
-    pieces = [*((name, 0.0) for name in FAIRSEQ), *zip(model.pieces[3:], model.scores[3:], strict=True)]
+    pieces = [
+        *((name, 0.0) for name in FAIRSEQ),
+        *zip(model.pieces[3:], model.scores[3:], strict=True),
+    ]
     added, before, after = [MASK], ["<s>"], ["</s>"]
     if language is not None:
-        added, language = _languages(folder, settings, len(pieces)), str(settings.get("src_lang") or language)
+        added, language = (
+            _languages(folder, settings, len(pieces)),
+            str(settings.get("src_lang") or language),
+        )
         if language not in added:
-            raise _unread(folder, f"tokenizer_config.json does not have {language} among its languages")
+            raise _unread(
+                folder, f"tokenizer_config.json does not have {language} among its languages"
+            )
         added = added if MASK in added else [*added, MASK]
         before, after = ([], ["</s>", language]) if last else ([language], ["</s>"])
-    return _subwords(folder / SPM, model, pieces, [*FAIRSEQ, *added], added=added, before=before, after=after)
+    return _subwords(
+        folder / SPM, model, pieces, [*FAIRSEQ, *added], added=added, before=before, after=after
+    )
 
 
 def _nllb(folder: Path, settings: Mapping[str, Any]) -> Subwords:
-    return _fairseq(folder, settings, language="eng_Latn", last=bool(settings.get("legacy_behaviour", False)))
+    return _fairseq(
+        folder, settings, language="eng_Latn", last=bool(settings.get("legacy_behaviour", False))
+    )
 
 
 def _subwords(
@@ -381,25 +455,36 @@ def _subwords(
     pieces = [*pieces, *((name, 0.0) for name in added)]
     ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if len(ids) < len(pieces):
-        raise WeightsError(f"{path}: two of its pieces, or of the tokens after them, have the same name")
+        raise WeightsError(
+            f"{path}: two of its pieces, or of the tokens after them, have the same name"
+        )
     missing = [name for name in (*before, *after) if name not in ids]
     if missing:
-        raise WeightsError(f"{path}: there is no piece {missing[0]}, which the tokenizer puts around a text")
+        raise WeightsError(
+            f"{path}: there is no piece {missing[0]}, which the tokenizer puts around a text"
+        )
     unknown, names = model.pieces[model.types.index(UNKNOWN)], frozenset(special)
     if model.kind == "unigram":
         backend = Backend(models.Unigram(pieces, unk_id=ids[unknown]))
     else:
         merges = _merges(ids, [piece for piece, _ in pieces if piece not in names])
         backend = Backend(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Precompiled(model.rules)] if model.rules else [])
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Precompiled(model.rules)] if model.rules else []
+    )
     spaces = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
-    defined = [piece for piece, kind in zip(model.pieces, model.types, strict=True) if kind == DEFINED]
+    backend.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in special]
+    )
+    defined = [
+        piece for piece, kind in zip(model.pieces, model.types, strict=True) if kind == DEFINED
+    ]
     backend.add_tokens([AddedToken(name, normalized=False) for name in defined])
     backend.post_processor = processors.TemplateProcessing(
-        single=[*before, "$A", *after], special_tokens=[(name, ids[name]) for name in (*before, *after)]
+        single=[*before, "$A", *after],
+        special_tokens=[(name, ids[name]) for name in (*before, *after)],
     )
     return Subwords(backend.to_str())
 
@@ -417,7 +502,9 @@ def _merges(ids: Mapping[str, int], pieces: Sequence[str]) -> list[tuple[str, st
 def _m2m(folder: Path, settings: Mapping[str, Any]) -> Pieces:
     """Pieces with the ids of vocab.json, and languages after them (Fan et al. 2020)."""
     vocab = read_vocab(folder / "vocab.json")
-    listed = [name for name in _languages(folder, settings, len(vocab)) if re.fullmatch(r"__\w+__", name)]
+    listed = [
+        name for name in _languages(folder, settings, len(vocab)) if re.fullmatch(r"__\w+__", name)
+    ]
     usual = M2M_LANGUAGES.get(str(settings.get("language_codes", "m2m100")), "")
     names = listed or [f"__{code}__" for code in usual.split()]
     source = f"__{settings.get('src_lang') or 'en'}__"
@@ -426,23 +513,35 @@ def _m2m(folder: Path, settings: Mapping[str, Any]) -> Pieces:
     languages = {name: len(vocab) + i for i, name in enumerate(names)}
     try:
         return Pieces(
-            Model.read(folder / SPM), vocab | languages, special={"start": languages[source]}, first=True,
+            Model.read(folder / SPM),
+            vocab | languages,
+            special={"start": languages[source]},
+            first=True,
             languages=names,
-        )  # fmt: skip
+        )
     except ValueError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
 
 
 def _write_m2m(tokens: Pieces, folder: Path) -> None:
     """Write the files of M2M100Tokenizer."""
-    names, size = sorted(tokens.languages, key=tokens.vocab.__getitem__), len(tokens.vocab) - len(tokens.languages)
+    names, size = (
+        sorted(tokens.languages, key=tokens.vocab.__getitem__),
+        len(tokens.vocab) - len(tokens.languages),
+    )
     if [tokens.vocab[name] for name in names] != list(range(size, len(tokens.vocab))):
-        raise WeightsError("the languages do not have the last ids: an M2M-100 folder has them after all pieces")
+        raise WeightsError(
+            "the languages do not have the last ids: an M2M-100 folder has them after all pieces"
+        )
     atomic_write(folder / SPM, tokens.model.to_bytes())
     config.write({piece: i for piece, i in tokens.vocab.items() if i < size}, folder / "vocab.json")
     source = next((name.strip("_") for name in names if tokens.vocab[name] == tokens.start), None)
     config.write(
-        {"tokenizer_class": "M2M100Tokenizer", "src_lang": source, "additional_special_tokens": names},
+        {
+            "tokenizer_class": "M2M100Tokenizer",
+            "src_lang": source,
+            "additional_special_tokens": names,
+        },
         folder / "tokenizer_config.json",
     )
 
@@ -451,7 +550,9 @@ def _languages(folder: Path, settings: Mapping[str, Any], size: int) -> list[str
     """The special tokens after `size` pieces, in the order of their ids, as the settings of a tokenizer list them."""
     table = settings.get("added_tokens_decoder")
     entries = table.items() if isinstance(table, dict) else ()
-    by_id = {int(i): str(token["content"]) for i, token in entries if str(i).isdigit() and int(i) >= size}
+    by_id = {
+        int(i): str(token["content"]) for i, token in entries if str(i).isdigit() and int(i) >= size
+    }
     if by_id:
         if sorted(by_id) != list(range(size, size + len(by_id))):
             raise WeightsError(
@@ -472,12 +573,20 @@ def _unread(folder: Path, problem: str) -> WeightsError:
 
 # Class of tokenizers in transformers: how its files are read.
 SCHEMES = {
-    "GPT2Tokenizer": Scheme(("vocab.json", "merges.txt"), lambda folder, given: read_byte_pairs(folder)),
-    **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), Scheme(("vocab.json", "merges.txt"), _roberta)),
+    "GPT2Tokenizer": Scheme(
+        ("vocab.json", "merges.txt"), lambda folder, given: read_byte_pairs(folder)
+    ),
+    **dict.fromkeys(
+        ("RobertaTokenizer", "BartTokenizer"), Scheme(("vocab.json", "merges.txt"), _roberta)
+    ),
     "T5Tokenizer": Scheme((T5_SPM,), _t5),
     "XLMRobertaTokenizer": Scheme((SPM,), _fairseq),
-    "MBartTokenizer": Scheme((SPM,), lambda folder, given: _fairseq(folder, given, language="en_XX", last=True)),
-    "MBart50Tokenizer": Scheme((SPM,), lambda folder, given: _fairseq(folder, given, language="en_XX")),
+    "MBartTokenizer": Scheme(
+        (SPM,), lambda folder, given: _fairseq(folder, given, language="en_XX", last=True)
+    ),
+    "MBart50Tokenizer": Scheme(
+        (SPM,), lambda folder, given: _fairseq(folder, given, language="en_XX")
+    ),
     "M2M100Tokenizer": Scheme((SPM, "vocab.json"), _m2m),
     "NllbTokenizer": Scheme((SPM,), _nllb),
 }

@@ -146,10 +146,14 @@ class TransformersModel(Model):
         self._caches = "past_key_values" in inspect.signature(theirs.forward).parameters
         self._places = "position_ids" in inspect.signature(theirs.forward).parameters
         self.config = Config(
-            architecture=type(theirs).__name__, vocab=table.num_embeddings, width=vectors.shape[-1],
-            depth=len(self.blocks), context=context, pool=pool,
+            architecture=type(theirs).__name__,
+            vocab=table.num_embeddings,
+            width=vectors.shape[-1],
+            depth=len(self.blocks),
+            context=context,
+            pool=pool,
             classes=theirs.config.num_labels if "classify" in can else None,
-        )  # fmt: skip
+        )
 
     @torch.no_grad()
     def _find_head(self, theirs: Any, ids: Tensor, vectors: Tensor) -> nn.Module:
@@ -157,7 +161,11 @@ class TransformersModel(Model):
         if self.can & {"embed"}:
             return nn.Identity()
         logits, head = theirs(input_ids=ids).logits, theirs.get_output_embeddings()
-        if "predict" in self.can and head is not None and torch.equal(head(vectors).float(), logits.float()):
+        if (
+            "predict" in self.can
+            and head is not None
+            and torch.equal(head(vectors).float(), logits.float())
+        ):
             return head
         return Logits(logits.shape[-1])
 
@@ -166,20 +174,30 @@ class TransformersModel(Model):
         return type(self.theirs).__name__
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {"ids": random_ids(self.config.vocab, rows, min(size, self.config.context or size), generator)}
+        return {
+            "ids": random_ids(
+                self.config.vocab, rows, min(size, self.config.context or size), generator
+            )
+        }
 
-    def encode(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b t d"]:
+    def encode(
+        self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None
+    ) -> Float[Tensor, "b t d"]:
         """A vector per token: the output of the last layer, after the final norm."""
         return _vectors(self.theirs.base_model(input_ids=ids, attention_mask=_inside(ids, lengths)))
 
-    def states(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b *t d"]:
+    def states(
+        self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None
+    ) -> Float[Tensor, "b *t d"]:
         """The input of `head`: a vector per token, or the logits themselves."""
         if not self._whole:
             return self.encode(ids, lengths=lengths)
         logits: Tensor = self.theirs(input_ids=ids, attention_mask=_inside(ids, lengths)).logits
         return logits
 
-    def forward(self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None) -> Float[Tensor, "b *o"]:
+    def forward(
+        self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None
+    ) -> Float[Tensor, "b *o"]:
         x = self.states(ids, lengths=lengths)
         if "embed" in self.can:
             return x[:, 0] if self.config.pool == "first" else mean_of_tokens(x, lengths)
@@ -188,11 +206,18 @@ class TransformersModel(Model):
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> TransformersState:
         """The state of `rows` empty texts, which grows as they do. `inputs` is empty."""
         if self.max_tokens is not None and limit > self.max_tokens:
-            raise InputError(f"{limit} tokens, prompt and answer together: this model reads {self.max_tokens} at once")
-        return TransformersState(torch.zeros(rows, 0, dtype=torch.long, device=next(self.parameters()).device))
+            raise InputError(
+                f"{limit} tokens, prompt and answer together: this model reads {self.max_tokens} at once"
+            )
+        return TransformersState(
+            torch.zeros(rows, 0, dtype=torch.long, device=next(self.parameters()).device)
+        )
 
     def read(
-        self, ids: Int[Tensor, "b t"], state: TransformersState, counts: Int[Tensor, "b"] | None = None
+        self,
+        ids: Int[Tensor, "b t"],
+        state: TransformersState,
+        counts: Int[Tensor, "b"] | None = None,
     ) -> TransformersState:
         """Append prompt tokens without computing logits: the first `counts[i]` of row i, or all of them."""
         mask = None
@@ -212,11 +237,15 @@ class TransformersModel(Model):
         """Append tokens to the state, and return the input of `head` for them; without a cache all is read again."""
         state.append(ids, mask)
         given = ids if self._caches else state.ids
-        more: dict[str, Any] = {"past_key_values": state.cache, "use_cache": True} if self._caches else {}
+        more: dict[str, Any] = (
+            {"past_key_values": state.cache, "use_cache": True} if self._caches else {}
+        )
         if state.mask is not None:
             more["attention_mask"] = state.mask.long()
             if self._places:
-                more["position_ids"] = (state.mask.long().cumsum(1) - 1).clamp(min=0)[:, -given.shape[1] :]
+                more["position_ids"] = (state.mask.long().cumsum(1) - 1).clamp(min=0)[
+                    :, -given.shape[1] :
+                ]
         out = (self.theirs if self._whole else self.theirs.base_model)(input_ids=given, **more)
         state.cache = out.past_key_values if self._caches else None
         x: Tensor = out.logits if self._whole else _vectors(out)
@@ -225,9 +254,15 @@ class TransformersModel(Model):
 
 def find_blocks(base: nn.Module) -> nn.ModuleList:
     """The layers of a model: the longest list of modules of one class, the outermost if several are as long."""
-    lists = [part for part in base.modules() if isinstance(part, nn.ModuleList) and len({*map(type, part)}) == 1]
+    lists = [
+        part
+        for part in base.modules()
+        if isinstance(part, nn.ModuleList) and len({*map(type, part)}) == 1
+    ]
     if not lists:
-        raise InputError(f"a {type(base).__name__} has no list of layers: expected a model with layers of one class")
+        raise InputError(
+            f"a {type(base).__name__} has no list of layers: expected a model with layers of one class"
+        )
     return max(lists, key=len)
 
 
@@ -252,7 +287,9 @@ def final_norm(
             given.append(module)
 
     hooks = [blocks[-1].register_forward_hook(layer)]
-    hooks += [m.register_forward_hook(other, with_kwargs=True) for m in base.modules() if m not in inside]
+    hooks += [
+        m.register_forward_hook(other, with_kwargs=True) for m in base.modules() if m not in inside
+    ]
     try:
         vectors = _vectors(base(input_ids=ids))
     finally:
@@ -287,7 +324,7 @@ def _inside(ids: Tensor, lengths: Tensor | None) -> Tensor | None:
 
 WRITES, FILLS, SORTS = (
     frozenset({"encode", *more}) for more in (("predict", "generate"), ("fill",), ("classify",))
-)  # fmt: skip
+)
 # How the class that a folder names ends: the class of transformers that loads it, and what it can do.
 ENDINGS = {
     "ForCausalLM": ("AutoModelForCausalLM", WRITES),
@@ -296,9 +333,12 @@ ENDINGS = {
     "ForSequenceClassification": ("AutoModelForSequenceClassification", SORTS),
 }
 BARE = ("AutoModel", frozenset({"encode", "embed"}))  # any other: without its head
-MOST = 16  # parameters that a config may ask for per number in the files: those of a quantised model are packed
+# parameters that a config may ask for per number in the files: those of a quantised model are
+# packed
+MOST = 16
 LAYERS = 100  # layers that may share their tensors, as those of ALBERT do
-CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")  # keys of its length
+# keys of its length
+CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
 
 def knows(table: config.Table) -> bool:
@@ -320,23 +360,38 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     theirs, trained = theirs.to(device).eval(), trained_length(table)
     pool = read_pooling(folder).get("pooling", "mean")
     try:
-        model = TransformersModel(theirs, can, context=_context(theirs) if trained is None else trained, pool=pool)
+        model = TransformersModel(
+            theirs, can, context=_context(theirs) if trained is None else trained, pool=pool
+        )
     except InputError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
     tokens = sentence_tokens(folder, _tokens(folder))
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
-    limit = "" if trained is None else f"; reads {trained} tokens at once, since its angles are others beyond"
+    limit = (
+        ""
+        if trained is None
+        else f"; reads {trained} tokens at once, since its angles are others beyond"
+    )
     model.note = f"{model.note}{_left_out(table, theirs, used)}{limit}"
     warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
     bundle = Bundle(
-        model, tokens, model.config, folder, special, read_template(folder), labels,
-        longest=longest_text(folder, model), scores=read_scores(table, model.config.classes),
-    )  # fmt: skip
+        model,
+        tokens,
+        model.config,
+        folder,
+        special,
+        read_template(folder),
+        labels,
+        longest=longest_text(folder, model),
+        scores=read_scores(table, model.config.classes),
+    )
     return bundle, used
 
 
-def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) -> tuple[Any, frozenset[str], Used]:
+def _pretrained(
+    folder: Path, table: config.Table, dtype: torch.dtype | None
+) -> tuple[Any, frozenset[str], Used]:
     """The model of a folder, what it can do, and the tensors that it was loaded from."""
     import transformers
 
@@ -357,28 +412,46 @@ def _pretrained(folder: Path, table: config.Table, dtype: torch.dtype | None) ->
         files = tuple(sorted({path.name for path in tensors.files.values()}))
     with _explained(folder, auto), quiet():
         kind = getattr(transformers, auto)
-        settings = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        settings = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         _torch_kernels_only(settings)
         _check_size(folder, kind, settings, shapes)
         model, report = kind.from_pretrained(
-            folder, config=settings, dtype="auto" if dtype is None else dtype, local_files_only=True,
-            trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
+            folder,
+            config=settings,
+            dtype="auto" if dtype is None else dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     if model.main_input_name != "input_ids":
-        raise WeightsError(f"{folder}: {type(model).__name__} reads {model.main_input_name}: expected a model of text")
+        raise WeightsError(
+            f"{folder}: {type(model).__name__} reads {model.main_input_name}: expected a model of text"
+        )
     for name, stored, expected in sorted(report.get("mismatched_keys") or ()):
-        raise WeightsError(f"{folder}: {name} has the shape {tuple(stored)}, expected {tuple(expected)}")
+        raise WeightsError(
+            f"{folder}: {name} has the shape {tuple(stored)}, expected {tuple(expected)}"
+        )
     missing = sorted(report["missing_keys"])
-    missing = [name for name in missing if auto != BARE[0] or "pooler" not in name]  # `encode` does not need it
+    # `encode` does not need it
+    missing = [name for name in missing if auto != BARE[0] or "pooler" not in name]
     if missing:
         raise WeightsError(
             f"{folder}: {len(missing)} tensors of {type(model).__name__} are missing, such as {missing[0]}"
         )
     unused = set(report["unexpected_keys"])
-    return model, can, Used(
-        {name: shape for name, shape in shapes.items() if name not in unused},
-        {name: shape for name, shape in shapes.items() if name in unused}, {}, files,
-    )  # fmt: skip
+    return (
+        model,
+        can,
+        Used(
+            {name: shape for name, shape in shapes.items() if name not in unused},
+            {name: shape for name, shape in shapes.items() if name in unused},
+            {},
+            files,
+        ),
+    )
 
 
 @contextmanager
@@ -386,19 +459,32 @@ def _explained(folder: Path, auto: str) -> Iterator[None]:
     """Raise what transformers raises as a WeightsError."""
     from huggingface_hub import errors
 
-    invalid = getattr(errors, "StrictDataclassError", ValueError)  # of a config whose values do not fit together
+    # of a config whose values do not fit together
+    invalid = getattr(errors, "StrictDataclassError", ValueError)
     try:
         yield
     except WeightsError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, invalid) as cause:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ImportError,
+        invalid,
+    ) as cause:
         reason = " ".join(str(cause).split())[:300]
         raise WeightsError(f"{folder}: transformers cannot open it as {auto} ({reason})") from cause
 
 
 def _torch_kernels_only(settings: Any) -> None:
     """Let transformers choose torch's attention or its own, whatever a config names: a kernel may be a download."""
-    for part in (settings, *(getattr(settings, name, None) for name in getattr(settings, "sub_configs", ()))):
+    for part in (
+        settings,
+        *(getattr(settings, name, None) for name in getattr(settings, "sub_configs", ())),
+    ):
         if part is not None:
             part._attn_implementation = None
 
@@ -410,18 +496,28 @@ def _check_size(folder: Path, kind: Any, settings: Any, shapes: dict[str, tuple[
     if isinstance(width, int) and not any(width in shape for shape in shapes.values()):
         raise WeightsError(f"{folder}: hidden_size={width}, but no tensor has an axis of this size")
     if isinstance(depth, int) and depth > len(shapes) + LAYERS:
-        raise WeightsError(f"{folder}: num_hidden_layers={depth}, but there are only {len(shapes)} tensors")
+        raise WeightsError(
+            f"{folder}: num_hidden_layers={depth}, but there are only {len(shapes)} tensors"
+        )
     stored = sum(prod(shape) for shape in shapes.values())
     with torch.device("meta"):
-        asked = sum(p.numel() for p in kind.from_config(settings, trust_remote_code=False).parameters())
+        asked = sum(
+            p.numel() for p in kind.from_config(settings, trust_remote_code=False).parameters()
+        )
     if asked > MOST * stored:
-        raise WeightsError(f"{folder}: its config asks for {asked:,} parameters, and its files have {stored:,}")
+        raise WeightsError(
+            f"{folder}: its config asks for {asked:,} parameters, and its files have {stored:,}"
+        )
 
 
 def _left_out(table: config.Table, theirs: Any, used: Used) -> str:
     """What a model does not read of its folder, for the notice about it."""
     named = next(iter(table.get("architectures") or ()), type(theirs).__name__)
-    head = "" if named == type(theirs).__name__ else f"; read as {type(theirs).__name__}, without the head of {named}"
+    head = (
+        ""
+        if named == type(theirs).__name__
+        else f"; read as {type(theirs).__name__}, without the head of {named}"
+    )
     names = sorted(used.ignored)
     if len(names) == 1:
         return f"{head}; 1 tensor is not used: {names[0]}"
@@ -432,8 +528,13 @@ def _context(theirs: Any) -> int | None:
     """The number of tokens per row that a model has positions for; None: any number."""
     sizes = [getattr(theirs.config, key, None) for key in CONTEXT]
     size = next((size for size in sizes if isinstance(size, int) and size > 0), None)
-    for name, part in theirs.named_modules():  # RoBERTa and MPNet count positions from the padding id on
-        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
+    # RoBERTa and MPNet count positions from the padding id on
+    for name, part in theirs.named_modules():
+        if (
+            name.endswith("position_embeddings")
+            and isinstance(part, nn.Embedding)
+            and part.padding_idx is not None
+        ):
             return part.num_embeddings - part.padding_idx - 1
     return size
 
@@ -447,11 +548,14 @@ def _tokens(folder: Path) -> Tokenizer | None:
 
     try:
         with quiet():
-            theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            theirs = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
     except (OSError, ValueError, KeyError, TypeError, ImportError):
         return None
     backend = getattr(theirs, "backend_tokenizer", None)
-    if backend is None or backend.get_vocab_size(with_added_tokens=False) == 0:  # made up, for a folder without files
+    # made up, for a folder without files
+    if backend is None or backend.get_vocab_size(with_added_tokens=False) == 0:
         return None
     return Subwords(backend.to_str())
 

@@ -51,7 +51,9 @@ class Theirs:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"] = "gelu"
+    hidden_act: Literal[
+        "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"
+    ] = "gelu"
     hidden_dropout_prob: float = 0.0
     layer_norm_eps: float = 1e-12
     image_size: int | tuple[int, int] = 224
@@ -59,7 +61,15 @@ class Theirs:
     num_channels: int = 3
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "hidden_size", "num_attention_heads", "intermediate_size", "patch_size", "num_channels")
+        at_least(
+            self,
+            1,
+            "hidden_size",
+            "num_attention_heads",
+            "intermediate_size",
+            "patch_size",
+            "num_channels",
+        )
         at_least(self, 0, "num_hidden_layers")
 
     def to_ours(self, shapes: Shapes) -> Config:
@@ -73,12 +83,19 @@ class Theirs:
 
     def _config(self, shapes: Shapes, **more: Any) -> Config:
         return Config(
-            classes=shapes.get("classifier.weight", (0,))[0], channels=self.num_channels, size=self.image_size,
-            patch=self.patch_size, width=self.hidden_size, depth=self.num_hidden_layers,
-            heads=self.num_attention_heads, hidden=self.intermediate_size, eps=self.layer_norm_eps,
+            classes=shapes.get("classifier.weight", (0,))[0],
+            channels=self.num_channels,
+            size=self.image_size,
+            patch=self.patch_size,
+            width=self.hidden_size,
+            depth=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            hidden=self.intermediate_size,
+            eps=self.layer_norm_eps,
             mlp=ACTIVATIONS[self.hidden_act],  # type: ignore[arg-type]
-            dropout=self.hidden_dropout_prob, **more,
-        )  # fmt: skip
+            dropout=self.hidden_dropout_prob,
+            **more,
+        )
 
 
 def require(c: Config, kind: str, values: Mapping[str, Any]) -> None:
@@ -100,12 +117,22 @@ def to_theirs(kind: str, c: Config) -> dict[str, Any]:
     name = {"vit": "ViT", "deit": "DeiT"}[kind]
     task = "Model" if not c.classes else "ForImageClassification"
     return {
-        "architectures": [f"{name}{task}{'WithTeacher' if pool == 'distilled' else ''}"], "model_type": kind,
-        "hidden_size": c.width, "num_hidden_layers": c.depth, "num_attention_heads": c.heads,
-        "intermediate_size": c.hidden or 4 * c.width, "hidden_act": words[c.mlp], "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": c.dropout, "layer_norm_eps": c.eps, "qkv_bias": True,
-        "image_size": size_of(c), "patch_size": c.patch, "num_channels": c.channels, **label_keys(c.classes),
-    }  # fmt: skip
+        "architectures": [f"{name}{task}{'WithTeacher' if pool == 'distilled' else ''}"],
+        "model_type": kind,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.depth,
+        "num_attention_heads": c.heads,
+        "intermediate_size": c.hidden or 4 * c.width,
+        "hidden_act": words[c.mlp],
+        "hidden_dropout_prob": c.dropout,
+        "attention_probs_dropout_prob": c.dropout,
+        "layer_norm_eps": c.eps,
+        "qkv_bias": True,
+        "image_size": size_of(c),
+        "patch_size": c.patch,
+        "num_channels": c.channels,
+        **label_keys(c.classes),
+    }
 
 
 def size_of(c: Config) -> int | list[int]:
@@ -127,10 +154,24 @@ def rows(kind: str, c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
     special = ("embed.registers",) if c.registers else ()
     yield Row(("embed.cls",), (f"{kind}.embeddings.cls_token",))
-    yield Row(("embed.cls_place", *special, "embed.places"), (f"{kind}.embeddings.position_embeddings",), TABLE)
-    yield from pairs({"embed.project": f"{kind}.embeddings.patch_embeddings.projection", "norm": f"{kind}.layernorm"})
+    yield Row(
+        ("embed.cls_place", *special, "embed.places"),
+        (f"{kind}.embeddings.position_embeddings",),
+        TABLE,
+    )
+    yield from pairs(
+        {
+            "embed.project": f"{kind}.embeddings.patch_embeddings.projection",
+            "norm": f"{kind}.layernorm",
+        }
+    )
     for i in range(c.depth):
-        yield from pairs({f"blocks.{i}.{ours}": f"{kind}.encoder.layer.{i}.{theirs}" for ours, theirs in PARTS.items()})
+        yield from pairs(
+            {
+                f"blocks.{i}.{ours}": f"{kind}.encoder.layer.{i}.{theirs}"
+                for ours, theirs in PARTS.items()
+            }
+        )
     if c.classes:
         yield from pairs({"head": "classifier"})
 
@@ -141,21 +182,28 @@ def merge(tensors: Tensors) -> Tensors:
     if name not in tensors.shapes or table not in tensors.shapes:
         raise WeightsError(f"{tensors.path}: there is no {name}, which every DeiT has")
     if (1, *tensors.shapes[table][2:]) != tensors.shapes[name][1:]:
-        raise WeightsError(f"{tensors.path}: {name} has the shape {tensors.shapes[name]}, expected a row of {table}")
+        raise WeightsError(
+            f"{tensors.path}: {name} has the shape {tensors.shapes[name]}, expected a row of {table}"
+        )
     places = tensors[table].clone()
     places[:, 1:2] += tensors[name]
     removed, added = {name, table}, {table: places}
     if f"{TEACHER}.weight" in tensors.shapes:
         both = ("cls_classifier", TEACHER)
         removed |= {f"{head}.{leaf}" for head in both for leaf in ("weight", "bias")}
-        added["classifier.weight"] = torch.cat([tensors[f"{head}.weight"] for head in both], dim=1) / 2
+        added["classifier.weight"] = (
+            torch.cat([tensors[f"{head}.weight"] for head in both], dim=1) / 2
+        )
         added["classifier.bias"] = (tensors["cls_classifier.bias"] + tensors[f"{TEACHER}.bias"]) / 2
     return tensors.replaced(removed, added)
 
 
 def split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The inverse: a distillation token of zeros, and an output layer for each of two tokens."""
-    tensors = {**tensors, f"deit.{DISTILLED}": torch.zeros_like(tensors["deit.embeddings.cls_token"])}
+    tensors = {
+        **tensors,
+        f"deit.{DISTILLED}": torch.zeros_like(tensors["deit.embeddings.cls_token"]),
+    }
     head = tensors.get("classifier.weight")
     if head is not None and head.shape[1] == 2 * tensors["deit.layernorm.weight"].shape[0]:
         del tensors["classifier.weight"]
@@ -165,14 +213,20 @@ def split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def reference(name: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
+def reference(
+    name: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config
+) -> Tensor:
     """The output of transformers: the logits of classes, or the vector of the class token."""
-    options = {"interpolate_pos_encoding": c.shape[0] == c.shape[1]}  # theirs cannot interpolate other grids
+    # theirs cannot interpolate other grids
+    options = {"interpolate_pos_encoding": c.shape[0] == c.shape[1]}
     if not c.classes:
         states: Tensor = pretrained(f"{name}Model")(inputs["images"], **options).last_hidden_state
         return states[:, 0]
     teacher = "WithTeacher" if c.pool == "distilled" else ""
-    return cast(Tensor, pretrained(f"{name}ForImageClassification{teacher}")(inputs["images"], **options).logits)
+    return cast(
+        Tensor,
+        pretrained(f"{name}ForImageClassification{teacher}")(inputs["images"], **options).logits,
+    )
 
 
 def ignored(kind: str) -> dict[str, None]:
@@ -190,13 +244,27 @@ def _deit_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 LAYOUTS = {
     "vit": Layout(
-        model="vit", theirs=Theirs, to_ours=Theirs.to_ours, to_theirs=_vit_theirs, rows=lambda c: rows("vit", c),
-        prefix="vit.", fixed={"qkv_bias": True}, ignored=lambda c: ignored("vit"),
+        model="vit",
+        theirs=Theirs,
+        to_ours=Theirs.to_ours,
+        to_theirs=_vit_theirs,
+        rows=lambda c: rows("vit", c),
+        prefix="vit.",
+        fixed={"qkv_bias": True},
+        ignored=lambda c: ignored("vit"),
         reference=lambda pretrained, inputs, c: reference("ViT", pretrained, inputs, c),
     ),
     "deit": Layout(
-        model="vit", theirs=Theirs, to_ours=Theirs.to_ours_distilled, to_theirs=_deit_theirs,
-        rows=lambda c: rows("deit", c), prefix="deit.", fixed={"qkv_bias": True}, ignored=lambda c: ignored("deit"),
-        merge=merge, split=split, reference=lambda pretrained, inputs, c: reference("DeiT", pretrained, inputs, c),
+        model="vit",
+        theirs=Theirs,
+        to_ours=Theirs.to_ours_distilled,
+        to_theirs=_deit_theirs,
+        rows=lambda c: rows("deit", c),
+        prefix="deit.",
+        fixed={"qkv_bias": True},
+        ignored=lambda c: ignored("deit"),
+        merge=merge,
+        split=split,
+        reference=lambda pretrained, inputs, c: reference("DeiT", pretrained, inputs, c),
     ),
-}  # fmt: skip
+}

@@ -35,13 +35,15 @@ EPS = 1e-3  # of Keras's batch norms
 MEAN = (103.939, 116.779, 123.68)  # of blue, green and red in ImageNet, from 0 to 255
 PREPROCESSING = Preprocessing(
     resize=256, crop=(224, 224), scale=1.0, mean=MEAN, deviation=(1.0, 1.0, 1.0), channels="bgr"
-)  # fmt: skip
+)
 NORM = dict(zip(BATCH_NORM, ("gamma", "beta", "moving_mean", "moving_variance", ""), strict=True))
 
 
 def is_tfjs(folder: Path) -> bool:
     """Whether a folder has the model.json of TensorFlow.js."""
-    return (folder / "model.json").is_file() and "weightsManifest" in config.load(folder / "model.json")
+    return (folder / "model.json").is_file() and "weightsManifest" in config.load(
+        folder / "model.json"
+    )
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
@@ -66,13 +68,17 @@ def _arrays(folder: Path, table: config.Table) -> dict[str, Tensor]:
         content = bytearray()
         for name in group["paths"]:
             if Path(name).name != name or not (folder / name).is_file():
-                raise WeightsError(f"{folder / 'model.json'}: the shard {name!r} is not a file in this folder")
+                raise WeightsError(
+                    f"{folder / 'model.json'}: the shard {name!r} is not a file in this folder"
+                )
             content += (folder / name).read_bytes()
         start = 0
         for entry in group["weights"]:
             name, shape, dtype = entry["name"], tuple(entry["shape"]), entry["dtype"]
             if dtype != "float32" or "quantization" in entry:
-                raise WeightsError(f"{folder / 'model.json'}: {name} is {dtype}: expected plain float32")
+                raise WeightsError(
+                    f"{folder / 'model.json'}: {name} is {dtype}: expected plain float32"
+                )
             size = math.prod(shape)
             if start + 4 * size > len(content):
                 raise WeightsError(f"{folder}: the shards end before {name}: {len(content)} bytes")
@@ -86,7 +92,9 @@ def _arrays(folder: Path, table: config.Table) -> dict[str, Tensor]:
 def _config(arrays: dict[str, Tensor], where: Path) -> Config:
     """Our Config, from the names and shapes of the arrays."""
     if not {"conv1/kernel", "res2a_branch2c/kernel", "fc1000/kernel"} <= arrays.keys():
-        raise WeightsError(f"{where}: there is no conv1, res2a_branch2c or fc1000: expected the ResNet-50 of Keras")
+        raise WeightsError(
+            f"{where}: there is no conv1, res2a_branch2c or fc1000: expected the ResNet-50 of Keras"
+        )
     depths: list[int] = []
     while f"res{len(depths) + 2}a_branch2a/kernel" in arrays:
         stage, depth = len(depths) + 2, 0
@@ -95,9 +103,14 @@ def _config(arrays: dict[str, Tensor], where: Path) -> Config:
         depths.append(depth)
     _, _, channels, width = arrays["conv1/kernel"].shape
     return Config(
-        classes=arrays["fc1000/kernel"].shape[1], channels=channels, width=width, depths=tuple(depths),
-        block="bottleneck", shrink="first", eps=EPS,
-    )  # fmt: skip
+        classes=arrays["fc1000/kernel"].shape[1],
+        channels=channels,
+        width=width,
+        depths=tuple(depths),
+        block="bottleneck",
+        shrink="first",
+        eps=EPS,
+    )
 
 
 def _ours(arrays: dict[str, Tensor], c: Config, where: Path) -> Tensors:
@@ -111,16 +124,23 @@ def _ours(arrays: dict[str, Tensor], c: Config, where: Path) -> Tensors:
 
     names: dict[str, tuple[str, str]] = {"stem.first": ("conv1", "bn_conv1")}
     for name, i, j, layer in conv_names(c):
-        at = f"{i + 2}{ascii_lowercase[j]}_branch" + ("1" if layer == "shortcut" else f"2{ascii_lowercase[int(layer)]}")
+        at = f"{i + 2}{ascii_lowercase[j]}_branch" + (
+            "1" if layer == "shortcut" else f"2{ascii_lowercase[int(layer)]}"
+        )
         names[name] = (f"res{at}", f"bn{at}")
     for name, (conv, norm) in names.items():
-        ours[f"{name}.conv.weight"] = take(f"{conv}/kernel").permute(3, 2, 0, 1)  # (y, x, i, o) -> (o, i, y, x)
+        # (y, x, i, o) -> (o, i, y, x)
+        ours[f"{name}.conv.weight"] = take(f"{conv}/kernel").permute(3, 2, 0, 1)
         for leaf, theirs in NORM.items():
             ours[f"{name}.norm.{leaf}"] = take(f"{norm}/{theirs}") if theirs else torch.tensor(0)
         ours[f"{name}.norm.running_mean"] = ours[f"{name}.norm.running_mean"] - take(f"{conv}/bias")
     ours["head.weight"], ours["head.bias"] = take("fc1000/kernel").t(), take("fc1000/bias")
     if left:
         name, x = next(iter(left.items()))
-        raise WeightsError(f"{where}: the tensor {name} {tuple(x.shape)} has no place in this model")
+        raise WeightsError(
+            f"{where}: the tensor {name} {tuple(x.shape)} has no place in this model"
+        )
     files: Any = dict.fromkeys(ours, where)
-    return Tensors(where, {name: tuple(x.shape) for name, x in ours.items()}, files, ours.__getitem__)
+    return Tensors(
+        where, {name: tuple(x.shape) for name, x in ours.items()}, files, ours.__getitem__
+    )

@@ -26,7 +26,8 @@ from ..tensor_files import Tensors, open_file, replace_tensors
 SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".safetensors", ".bin")
 # Width of a vision transformer: its heads, in all published models of these libraries.
 HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24}
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the pixels of ImageNet, from 0 to 1
+# of the pixels of ImageNet, from 0 to 1
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET = Preprocessing(resize=256, crop=(224, 224), mean=MEAN, deviation=DEVIATION)
 
 
@@ -36,12 +37,15 @@ class StateLayout:
 
     model: str  # our family
     marks: tuple[str, ...]  # tensors that every such file has
-    to_ours: Callable[[Shapes, Mapping[str, Any]], Any]  # shapes, keyword arguments of their class -> our Config
+    # shapes, keyword arguments of their class -> our Config
+    to_ours: Callable[[Shapes, Mapping[str, Any]], Any]
     rows: Callable[[Any], Iterable[Row]]  # our Config -> the table
     check: Callable[[Any], None]  # raises if our Config has what theirs cannot express
     ignored: Ignored  # tensors that our model does not need
-    merge: Callable[[Tensors], Tensors] = lambda tensors: tensors  # where several of theirs become one row
-    split: Callable[[dict[str, Tensor], Any], dict[str, Tensor]] = lambda tensors, c: tensors  # the inverse
+    # where several of theirs become one row
+    merge: Callable[[Tensors], Tensors] = lambda tensors: tensors
+    # the inverse
+    split: Callable[[dict[str, Tensor], Any], dict[str, Tensor]] = lambda tensors, c: tensors
 
 
 def layouts() -> Iterator[tuple[str, StateLayout]]:
@@ -56,12 +60,16 @@ def layouts() -> Iterator[tuple[str, StateLayout]]:
 def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a weight file by the names of its tensors; returns the bundle, and which tensors it was loaded from."""
     with open_file(path) as tensors:
-        layout = next((one for _, one in layouts() if all(mark in tensors.shapes for mark in one.marks)), None)
+        layout = next(
+            (one for _, one in layouts() if all(mark in tensors.shapes for mark in one.marks)), None
+        )
         if layout is None:
             known = ", ".join(f"{one.model} of {library}" for library, one in layouts())
             raise WeightsError(f"{path}: its tensors are those of no known model: expected {known}")
         model, used = build(layout, tensors, {}, device, dtype, path)
-    return Bundle(model, None, model.config, path.parent, preprocessing=_preprocessing(model.config)), used
+    return Bundle(
+        model, None, model.config, path.parent, preprocessing=_preprocessing(model.config)
+    ), used
 
 
 def _preprocessing(options: Any) -> Preprocessing:
@@ -77,9 +85,13 @@ def _preprocessing(options: Any) -> Preprocessing:
 
 
 def build(
-    layout: StateLayout, tensors: Tensors, arguments: Mapping[str, Any], device: torch.device,
-    dtype: torch.dtype | None, where: Path,
-) -> tuple[Any, Used]:  # fmt: skip
+    layout: StateLayout,
+    tensors: Tensors,
+    arguments: Mapping[str, Any],
+    device: torch.device,
+    dtype: torch.dtype | None,
+    where: Path,
+) -> tuple[Any, Used]:
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
     tensors = layout.merge(tensors)
     try:
@@ -92,11 +104,15 @@ def build(
     return model.eval(), used
 
 
-def their_tensors(bundle: Bundle, known: Mapping[str, StateLayout], library: str) -> dict[str, Tensor]:
+def their_tensors(
+    bundle: Bundle, known: Mapping[str, StateLayout], library: str
+) -> dict[str, Tensor]:
     """The tensors of a model under the names of a library; raises if it has no such model."""
     name = family_of(bundle.model)
     if name not in known:
-        raise WeightsError(f"{name}: {library} has no such model: expected one of {', '.join(known)}")
+        raise WeightsError(
+            f"{name}: {library} has no such model: expected one of {', '.join(known)}"
+        )
     layout = known[name]
     layout.check(bundle.config)
     return layout.split(export(bundle.model, layout.rows(bundle.config)), bundle.config)
@@ -109,7 +125,8 @@ def save_torchvision(bundle: Bundle, folder: Path) -> Path:
     tensors = their_tensors(bundle, LAYOUTS, "torchvision")
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / "model.safetensors", tensors)
-    for other in ("config.json", "preprocessor_config.json"):  # of another model that was here before
+    # of another model that was here before
+    for other in ("config.json", "preprocessor_config.json"):
         (folder / other).unlink(missing_ok=True)
     return folder
 
@@ -126,7 +143,9 @@ def heads_of(width: int, arguments: Mapping[str, Any]) -> int:
     """The number of heads of a vision transformer: as given, or that of the published models of this width."""
     heads = arguments.get("num_heads", HEADS.get(width))
     if not isinstance(heads, int):
-        raise InputError(f"the number of heads of a vision transformer of width {width} is not in the file")
+        raise InputError(
+            f"the number of heads of a vision transformer of width {width} is not in the file"
+        )
     return heads
 
 
@@ -142,4 +161,6 @@ def require(c: Any, library: str, values: Mapping[str, Any]) -> None:
     """Raise if an option has another value than the only one that a library can express."""
     for name, value in values.items():
         if getattr(c, name) != value:
-            raise WeightsError(f"{name}={getattr(c, name)!r}: {library}'s model has {name}={value!r}")
+            raise WeightsError(
+                f"{name}={getattr(c, name)!r}: {library}'s model has {name}={value!r}"
+            )

@@ -30,7 +30,17 @@ from ..huggingface.convnext import block_rows
 from ..huggingface.vit import PLAIN
 from ..table import JOINED, TABLE, Row, Used, conv_norms, pairs, with_counters
 from ..tensor_files import Tensors, open_tensors, replace_tensors
-from .state_files import DEVIATION, IMAGENET, MEAN, StateLayout, build, grid_of, heads_of, numbered, require
+from .state_files import (
+    DEVIATION,
+    IMAGENET,
+    MEAN,
+    StateLayout,
+    build,
+    grid_of,
+    heads_of,
+    numbered,
+    require,
+)
 from .state_files import their_tensors as export
 from .torchvision import check_resnet, resnet_config, resnet_rows
 
@@ -46,10 +56,12 @@ OTHER = re.compile(
 )  # of vit: other pooling, norms or tokens
 MULTIPLIERS = {"035": 0.35, "050": 0.5, "075": 0.75, "100": 1.0, "140": 1.4}  # of mobilenetv2_...
 RESNETS: dict[tuple[str, tuple[int, ...]], str] = {
-    ("basic", (2, 2, 2, 2)): "resnet18", ("basic", (3, 4, 6, 3)): "resnet34",
-    ("bottleneck", (3, 4, 6, 3)): "resnet50", ("bottleneck", (3, 4, 23, 3)): "resnet101",
+    ("basic", (2, 2, 2, 2)): "resnet18",
+    ("basic", (3, 4, 6, 3)): "resnet34",
+    ("bottleneck", (3, 4, 6, 3)): "resnet50",
+    ("bottleneck", (3, 4, 23, 3)): "resnet101",
     ("bottleneck", (3, 8, 36, 3)): "resnet152",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,13 +90,23 @@ class Theirs:
 def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
     """Our Config of a VisionTransformer whose tensors are merged."""
     width, channels, patch, _ = shapes["patch_embed.proj.weight"]
-    scaled, inner = "blocks.0.ls1.gamma" in shapes, shapes.get("blocks.0.mlp.fc1.bias", (4 * width,))
+    scaled, inner = (
+        "blocks.0.ls1.gamma" in shapes,
+        shapes.get("blocks.0.mlp.fc1.bias", (4 * width,)),
+    )
     return vit.Config(
-        classes=shapes.get("head.weight", (0,))[0], channels=channels, patch=patch, width=width,
-        size=patch * grid_of(shapes["pos_embed"][1] - 1), depth=numbered(shapes, "blocks.{}.norm1.weight"),
-        heads=heads_of(width, arguments), hidden=inner[0], registers=shapes.get("reg_token", (1, 0))[1],
-        antialias=True, layer_scale=float(arguments.get("init_values") or 1e-5) if scaled else None,
-    )  # fmt: skip
+        classes=shapes.get("head.weight", (0,))[0],
+        channels=channels,
+        patch=patch,
+        width=width,
+        size=patch * grid_of(shapes["pos_embed"][1] - 1),
+        depth=numbered(shapes, "blocks.{}.norm1.weight"),
+        heads=heads_of(width, arguments),
+        hidden=inner[0],
+        registers=shapes.get("reg_token", (1, 0))[1],
+        antialias=True,
+        layer_scale=float(arguments.get("init_values") or 1e-5) if scaled else None,
+    )
 
 
 def vit_rows(c: vit.Config) -> Iterator[Row]:
@@ -94,7 +116,12 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
     if c.registers:
         yield Row(("embed.registers",), ("reg_token",))
     yield from pairs({"embed.project": "patch_embed.proj", "norm": "norm"})
-    parts = {"attn_norm": "norm1", "attn.out": "attn.proj", "mlp_norm": "norm2", "mlp.up": "mlp.fc1"}
+    parts = {
+        "attn_norm": "norm1",
+        "attn.out": "attn.proj",
+        "mlp_norm": "norm2",
+        "mlp.up": "mlp.fc1",
+    }
     for i in range(c.depth):
         block = f"blocks.{i}"
         names = parts | {"mlp.down": "mlp.fc2"}
@@ -115,7 +142,9 @@ def merge_vit(tensors: Tensors) -> Tensors:
         tensors = tensors.renamed(lambda name: "reg_token" if name == "register_tokens" else name)
     shape, registers = tensors.shapes["pos_embed"], tensors.shapes.get("reg_token", (1, 0))[1]
     if len(shape) != 3 or shape[0] != 1:
-        raise WeightsError(f"{tensors.path}: pos_embed has the shape {shape}, expected (1, tokens, width)")
+        raise WeightsError(
+            f"{tensors.path}: pos_embed has the shape {shape}, expected (1, tokens, width)"
+        )
     rows = shape[1]
     if _square(rows - 1):
         return tensors
@@ -127,7 +156,7 @@ def merge_vit(tensors: Tensors) -> Tensors:
     if _square(rows):  # no position for the class token
         return tensors.replaced(
             {"pos_embed"}, {"pos_embed": torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)}
-        )  # fmt: skip
+        )
     raise WeightsError(f"{tensors.path}: the {rows} positions of pos_embed are not a square grid")
 
 
@@ -136,7 +165,11 @@ def split_vit(tensors: dict[str, Tensor], c: vit.Config) -> dict[str, Tensor]:
     if not c.registers:
         return tensors
     table = tensors["pos_embed"]
-    return {**tensors, "cls_token": tensors["cls_token"] + table[:, :1], "pos_embed": table[:, 1:].contiguous()}
+    return {
+        **tensors,
+        "cls_token": tensors["cls_token"] + table[:, :1],
+        "pos_embed": table[:, 1:].contiguous(),
+    }
 
 
 def check_vit(c: vit.Config) -> None:
@@ -153,10 +186,16 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
         depths.append(depth)
     width, channels, patch, _ = shapes["stem.0.weight"]
     return convnext.Config(
-        classes=shapes.get("head.fc.weight", (0,))[0], channels=channels, patch=patch, width=width,
-        depths=tuple(depths), kernel=shapes["stages.0.blocks.0.conv_dw.weight"][-1],
-        layer_scale=float(arguments.get("ls_init_value") or 1e-6) if "stages.0.blocks.0.gamma" in shapes else None,
-    )  # fmt: skip
+        classes=shapes.get("head.fc.weight", (0,))[0],
+        channels=channels,
+        patch=patch,
+        width=width,
+        depths=tuple(depths),
+        kernel=shapes["stages.0.blocks.0.conv_dw.weight"][-1],
+        layer_scale=float(arguments.get("ls_init_value") or 1e-6)
+        if "stages.0.blocks.0.gamma" in shapes
+        else None,
+    )
 
 
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
@@ -164,9 +203,12 @@ def convnext_rows(c: convnext.Config) -> Iterator[Row]:
     yield from pairs({"stem.0": "stem.0", "stem.1": "stem.1", "norm": "head.norm"})
     parts = {"conv": "conv_dw", "norm": "norm", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
     yield from block_rows(
-        c, parts, lambda i, j: f"stages.{i}.blocks.{j}",
-        lambda i: (f"stages.{i}.downsample.0", f"stages.{i}.downsample.1"), "gamma",
-    )  # fmt: skip
+        c,
+        parts,
+        lambda i, j: f"stages.{i}.blocks.{j}",
+        lambda i: (f"stages.{i}.downsample.0", f"stages.{i}.downsample.1"),
+        "gamma",
+    )
     if c.classes:
         yield from pairs({"head": "head.fc"})
 
@@ -185,24 +227,37 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
         depths.append(depth)
     strides = mobilenet.Config().strides
     if len(depths) != len(strides):
-        raise InputError(f"there are {len(depths)} stages of blocks: expected {len(strides)}, whose strides are known")
+        raise InputError(
+            f"there are {len(depths)} stages of blocks: expected {len(strides)}, whose strides are known"
+        )
     outputs, inputs, *_ = shapes["blocks.1.0.conv_pw.weight"]
     return mobilenet.Config(
-        classes=shapes.get("classifier.weight", (0,))[0], channels=shapes["conv_stem.weight"][1],
-        width=shapes["conv_stem.weight"][0], widths=tuple(widths), depths=tuple(depths), strides=strides,
-        expansion=outputs // inputs, hidden=shapes["conv_head.weight"][0],
-    )  # fmt: skip
+        classes=shapes.get("classifier.weight", (0,))[0],
+        channels=shapes["conv_stem.weight"][1],
+        width=shapes["conv_stem.weight"][0],
+        widths=tuple(widths),
+        depths=tuple(depths),
+        strides=strides,
+        expansion=outputs // inputs,
+        hidden=shapes["conv_head.weight"][0],
+    )
 
 
 def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
     """Our tensors and their names."""
     names = {"stem": ("conv_stem", "bn1"), "last": ("conv_head", "bn2")}
     for i, depth in enumerate(c.depths):
-        parts = {"widen": "conv_pw", "filter": "conv_dw", "narrow": "conv_pwl"} if i else {
-            "filter": "conv_dw", "narrow": "conv_pw"}  # fmt: skip
+        parts = (
+            {"widen": "conv_pw", "filter": "conv_dw", "narrow": "conv_pwl"}
+            if i
+            else {"filter": "conv_dw", "narrow": "conv_pw"}
+        )
         for j in range(depth):
             for number, (ours, conv) in enumerate(parts.items(), 1):
-                names[f"stages.{i}.{j}.{ours}"] = (f"blocks.{i}.{j}.{conv}", f"blocks.{i}.{j}.bn{number}")
+                names[f"stages.{i}.{j}.{ours}"] = (
+                    f"blocks.{i}.{j}.{conv}",
+                    f"blocks.{i}.{j}.bn{number}",
+                )
     yield from conv_norms(names)
     if c.classes:
         yield from pairs({"head": "classifier"})
@@ -215,29 +270,53 @@ def check_mobilenet(c: mobilenet.Config) -> None:
 
 LAYOUTS = {
     "vit": StateLayout(
-        model="vit", marks=("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight"), to_ours=vit_config,
-        rows=vit_rows, check=check_vit, ignored={"mask_token": None}, merge=merge_vit, split=split_vit,
+        model="vit",
+        marks=("cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight"),
+        to_ours=vit_config,
+        rows=vit_rows,
+        check=check_vit,
+        ignored={"mask_token": None},
+        merge=merge_vit,
+        split=split_vit,
     ),
     "resnet": StateLayout(
-        model="resnet", marks=("conv1.weight", "bn1.weight", "layer1.0.conv1.weight"), to_ours=resnet_config,
-        rows=resnet_rows, check=check_resnet, ignored={}, merge=with_counters,
+        model="resnet",
+        marks=("conv1.weight", "bn1.weight", "layer1.0.conv1.weight"),
+        to_ours=resnet_config,
+        rows=resnet_rows,
+        check=check_resnet,
+        ignored={},
+        merge=with_counters,
     ),
     "convnext": StateLayout(
-        model="convnext", marks=("stem.0.weight", "stages.0.blocks.0.conv_dw.weight", "head.norm.weight"),
-        to_ours=convnext_config, rows=convnext_rows, check=check_convnext, ignored={},
+        model="convnext",
+        marks=("stem.0.weight", "stages.0.blocks.0.conv_dw.weight", "head.norm.weight"),
+        to_ours=convnext_config,
+        rows=convnext_rows,
+        check=check_convnext,
+        ignored={},
     ),
     "mobilenet": StateLayout(
-        model="mobilenet", marks=("conv_stem.weight", "blocks.0.0.conv_dw.weight", "conv_head.weight"),
-        to_ours=mobilenet_config, rows=mobilenet_rows, check=check_mobilenet, ignored={}, merge=with_counters,
+        model="mobilenet",
+        marks=("conv_stem.weight", "blocks.0.0.conv_dw.weight", "conv_head.weight"),
+        to_ours=mobilenet_config,
+        rows=mobilenet_rows,
+        check=check_mobilenet,
+        ignored={},
+        merge=with_counters,
     ),
-}  # fmt: skip
+}
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
     """Load a folder of timm; returns the bundle, and which tensors it was loaded from."""
     where = folder / "config.json"
     table = config.load(where)
-    known = {name: value for name, value in table.items() if name in Theirs.__dataclass_fields__ and value is not None}
+    known = {
+        name: value
+        for name, value in table.items()
+        if name in Theirs.__dataclass_fields__ and value is not None
+    }
     theirs = config.read(Theirs, config.Table(known, origin=table.origin))
     try:
         layout = LAYOUTS[theirs.family]
@@ -248,14 +327,22 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     with open_tensors(folder) as tensors:
         missing = next((mark for mark in layout.marks if mark not in tensors.shapes), None)
         if missing is not None:
-            raise WeightsError(f"{tensors.path}: there is no {missing}, which every {theirs.architecture} has")
+            raise WeightsError(
+                f"{tensors.path}: there is no {missing}, which every {theirs.architecture} has"
+            )
         model, used = build(layout, tensors, theirs.model_args, device, dtype, where)
-    labels = theirs.label_names if theirs.label_names and len(theirs.label_names) == model.config.classes else None
+    labels = (
+        theirs.label_names
+        if theirs.label_names and len(theirs.label_names) == model.config.classes
+        else None
+    )
     try:
         preprocessing = read_preprocessing(theirs.pretrained_cfg)
     except (InputError, TypeError, ValueError) as cause:
         raise WeightsError(f"{where}: pretrained_cfg: {cause}") from cause
-    return Bundle(model, None, model.config, folder, labels=labels, preprocessing=preprocessing), used
+    return Bundle(
+        model, None, model.config, folder, labels=labels, preprocessing=preprocessing
+    ), used
 
 
 def read_preprocessing(table: Mapping[str, Any]) -> Preprocessing:
@@ -265,11 +352,16 @@ def read_preprocessing(table: Mapping[str, Any]) -> Preprocessing:
     if table.get("crop_mode", "center") != "center":
         raise InputError(f"crop_mode is {table['crop_mode']!r}: expected 'center'")
     if height != width or not 0 < share <= 1:
-        raise InputError(f"input_size is {table.get('input_size')} and crop_pct {share}: expected a square and a share")
+        raise InputError(
+            f"input_size is {table.get('input_size')} and crop_pct {share}: expected a square and a share"
+        )
     return Preprocessing(
-        resize=math.floor(height / share), crop=(height, width), interpolation=word,
-        mean=tuple(table.get("mean", MEAN)), deviation=tuple(table.get("std", DEVIATION)),
-    )  # fmt: skip
+        resize=math.floor(height / share),
+        crop=(height, width),
+        interpolation=word,
+        mean=tuple(table.get("mean", MEAN)),
+        deviation=tuple(table.get("std", DEVIATION)),
+    )
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
@@ -278,15 +370,23 @@ def save(bundle: Bundle, folder: Path) -> Path:
     name, arguments = _architecture(bundle.config)
     given = bundle.preprocessing or IMAGENET
     if given.crop is None or not isinstance(given.resize, int) or given.channels != "rgb":
-        raise WeightsError(f"preprocessing {given}: timm resizes the shorter edge of RGB images, and crops the centre")
+        raise WeightsError(
+            f"preprocessing {given}: timm resizes the shorter edge of RGB images, and crops the centre"
+        )
     theirs = {
-        "architecture": name, "num_classes": bundle.config.classes, "model_args": arguments,
+        "architecture": name,
+        "num_classes": bundle.config.classes,
+        "model_args": arguments,
         "pretrained_cfg": {
-            "input_size": [bundle.config.channels, *given.crop], "interpolation": given.interpolation,
-            "crop_pct": given.crop[0] / given.resize, "crop_mode": "center", "mean": list(given.mean),
-            "std": list(given.deviation), "num_classes": bundle.config.classes,
+            "input_size": [bundle.config.channels, *given.crop],
+            "interpolation": given.interpolation,
+            "crop_pct": given.crop[0] / given.resize,
+            "crop_mode": "center",
+            "mean": list(given.mean),
+            "std": list(given.deviation),
+            "num_classes": bundle.config.classes,
         },
-    }  # fmt: skip
+    }
     if bundle.labels is not None:
         theirs["label_names"] = list(bundle.labels)
     folder.mkdir(parents=True, exist_ok=True)
@@ -302,24 +402,43 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(c, vit.Config):
         registers = {"reg_tokens": c.registers, "no_embed_class": True} if c.registers else {}
         return "vit_base_patch16_224", {
-            **common, "img_size": c.shape[0], "patch_size": c.patch, "embed_dim": c.width, "depth": c.depth,
-            "num_heads": c.heads, "mlp_ratio": (c.hidden or 4 * c.width) / c.width, "init_values": c.layer_scale,
+            **common,
+            "img_size": c.shape[0],
+            "patch_size": c.patch,
+            "embed_dim": c.width,
+            "depth": c.depth,
+            "num_heads": c.heads,
+            "mlp_ratio": (c.hidden or 4 * c.width) / c.width,
+            "init_values": c.layer_scale,
             **registers,
-        }  # fmt: skip
+        }
     if isinstance(c, resnet.Config):
         name = RESNETS.get((c.block, c.depths), "resnet18" if c.block == "basic" else "resnet50")
         channels = [c.width * 2**i for i in range(len(c.depths))]
-        return name, {**common, "layers": list(c.depths), "channels": channels, "stem_width": c.width}
+        return name, {
+            **common,
+            "layers": list(c.depths),
+            "channels": channels,
+            "stem_width": c.width,
+        }
     if isinstance(c, convnext.Config):
         dims = [c.width * 2**i for i in range(len(c.depths))]
         more = {"kernel_sizes": c.kernel, "ls_init_value": c.layer_scale}
-        return "convnext_tiny", {**common, "depths": list(c.depths), "dims": dims, "patch_size": c.patch, **more}
+        return "convnext_tiny", {
+            **common,
+            "depths": list(c.depths),
+            "dims": dims,
+            "patch_size": c.patch,
+            **more,
+        }
     for name, factor in MULTIPLIERS.items():
         own = mobilenet.Config()
         widths = tuple(_rounded(width * factor) for width in own.widths)
         if (c.widths, c.depths, c.width) == (widths, own.depths, _rounded(own.width * factor)):
             return f"mobilenetv2_{name}", common
-    raise WeightsError(f"widths={c.widths}, depths={c.depths}: timm has them for {', '.join(MULTIPLIERS)} percent only")
+    raise WeightsError(
+        f"widths={c.widths}, depths={c.depths}: timm has them for {', '.join(MULTIPLIERS)} percent only"
+    )
 
 
 def _rounded(channels: float) -> int:

@@ -22,14 +22,22 @@ PER_CHANNEL = Conversion(lambda x: x[:, None, None], lambda x, _: [x[:, 0, 0]])
 def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
     """Our Config of a VisionTransformer."""
     width, channels, patch, _ = shapes["conv_proj.weight"]
-    block, hidden = "encoder.layers.encoder_layer_{}.ln_1.weight", "encoder.layers.encoder_layer_0.mlp."
+    block, hidden = (
+        "encoder.layers.encoder_layer_{}.ln_1.weight",
+        "encoder.layers.encoder_layer_0.mlp.",
+    )
     inner = shapes.get(f"{hidden}0.bias") or shapes.get(f"{hidden}linear_1.bias") or (4 * width,)
     return vit.Config(
-        classes=shapes.get("heads.head.weight", (0,))[0], channels=channels, patch=patch, width=width,
-        size=patch * grid_of(shapes["encoder.pos_embedding"][1] - 1), depth=numbered(shapes, block),
-        heads=heads_of(width, arguments), hidden=inner[0],
+        classes=shapes.get("heads.head.weight", (0,))[0],
+        channels=channels,
+        patch=patch,
+        width=width,
+        size=patch * grid_of(shapes["encoder.pos_embedding"][1] - 1),
+        depth=numbered(shapes, block),
+        heads=heads_of(width, arguments),
+        hidden=inner[0],
         head="mlp" if "heads.pre_logits.weight" in shapes else "linear",
-    )  # fmt: skip
+    )
 
 
 def vit_rows(c: vit.Config) -> Iterator[Row]:
@@ -44,10 +52,16 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
             parts = tuple(f"{ours}.attn.{part}.{leaf}" for part in ("query", "key", "value"))
             yield Row(parts, (f"{at}.self_attention.in_proj_{leaf}",), JOINED)
             for mine, new, old in (("up", "0", "linear_1"), ("down", "3", "linear_2")):
-                yield Row((f"{ours}.mlp.{mine}.{leaf}",), (f"{at}.mlp.{new}.{leaf}", f"{at}.mlp.{old}.{leaf}"))
+                yield Row(
+                    (f"{ours}.mlp.{mine}.{leaf}",),
+                    (f"{at}.mlp.{new}.{leaf}", f"{at}.mlp.{old}.{leaf}"),
+                )
         yield from pairs({f"{ours}.attn.out": f"{at}.self_attention.out_proj"})
     if c.classes:
-        yield from pairs({"head": "heads.head"} | ({"head_hidden": "heads.pre_logits"} if c.head == "mlp" else {}))
+        yield from pairs(
+            {"head": "heads.head"}
+            | ({"head_hidden": "heads.pre_logits"} if c.head == "mlp" else {})
+        )
 
 
 def check_vit(c: vit.Config) -> None:
@@ -71,10 +85,12 @@ def resnet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> resnet.Config
     while f"layer{stages + 1}.0.conv1.weight" in shapes:
         stages += 1
     return resnet.Config(
-        classes=shapes.get("fc.weight", (0,))[0], channels=shapes["conv1.weight"][1], width=shapes["conv1.weight"][0],
+        classes=shapes.get("fc.weight", (0,))[0],
+        channels=shapes["conv1.weight"][1],
+        width=shapes["conv1.weight"][0],
         depths=tuple(numbered(shapes, f"layer{i + 1}.{{}}.conv1.weight") for i in range(stages)),
         block="bottleneck" if "layer1.0.conv3.weight" in shapes else "basic",
-    )  # fmt: skip
+    )
 
 
 def resnet_rows(c: resnet.Config) -> Iterator[Row]:
@@ -103,9 +119,13 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
         depths.append(depth)
     width, channels, patch, _ = shapes["features.0.0.weight"]
     return convnext.Config(
-        classes=shapes.get("classifier.2.weight", (0,))[0], channels=channels, patch=patch, width=width,
-        depths=tuple(depths), kernel=shapes["features.1.0.block.0.weight"][-1],
-    )  # fmt: skip
+        classes=shapes.get("classifier.2.weight", (0,))[0],
+        channels=channels,
+        patch=patch,
+        width=width,
+        depths=tuple(depths),
+        kernel=shapes["features.1.0.block.0.weight"][-1],
+    )
 
 
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
@@ -113,10 +133,15 @@ def convnext_rows(c: convnext.Config) -> Iterator[Row]:
     yield from pairs({"stem.0": "features.0.0", "stem.1": "features.0.1", "norm": "classifier.0"})
     parts = {"conv": "block.0", "norm": "block.2", "mlp.up": "block.3", "mlp.down": "block.5"}
     for row in block_rows(
-        c, parts, lambda i, j: f"features.{2 * i + 1}.{j}",
-        lambda i: (f"features.{2 * i}.0", f"features.{2 * i}.1"), "layer_scale",
-    ):  # fmt: skip
-        yield Row(row.ours, row.theirs, PER_CHANNEL) if row.theirs[0].endswith("layer_scale") else row
+        c,
+        parts,
+        lambda i, j: f"features.{2 * i + 1}.{j}",
+        lambda i: (f"features.{2 * i}.0", f"features.{2 * i}.1"),
+        "layer_scale",
+    ):
+        yield (
+            Row(row.ours, row.theirs, PER_CHANNEL) if row.theirs[0].endswith("layer_scale") else row
+        )
     if c.classes:
         yield from pairs({"head": "classifier.2"})
 
@@ -131,7 +156,9 @@ def check_convnext(c: convnext.Config) -> None:
 def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.Config:
     """Our Config of a MobileNetV2: a new stage begins where the number of channels changes, or a block widens."""
     widths, depths, last = list[int](), list[int](), 1
-    while f"features.{last}.conv.1.weight" in shapes or f"features.{last}.conv.1.0.weight" in shapes:
+    while (
+        f"features.{last}.conv.1.weight" in shapes or f"features.{last}.conv.1.0.weight" in shapes
+    ):
         widens = f"features.{last}.conv.3.weight" in shapes
         outputs = shapes[f"features.{last}.conv.{2 if widens else 1}.weight"][0]
         if widths and outputs == widths[-1] and (len(widths) > 1) == widens:
@@ -142,13 +169,20 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
         last += 1
     strides = mobilenet.Config().strides
     if len(widths) != len(strides):
-        raise InputError(f"there are {len(widths)} stages of blocks: expected {len(strides)}, whose strides are known")
+        raise InputError(
+            f"there are {len(widths)} stages of blocks: expected {len(strides)}, whose strides are known"
+        )
     return mobilenet.Config(
-        classes=shapes.get("classifier.1.weight", (0,))[0], channels=shapes["features.0.0.weight"][1],
-        width=shapes["features.0.0.weight"][0], widths=tuple(widths), depths=tuple(depths), strides=strides,
-        expansion=shapes["features.2.conv.0.0.weight"][0] // shapes["features.2.conv.0.0.weight"][1],
+        classes=shapes.get("classifier.1.weight", (0,))[0],
+        channels=shapes["features.0.0.weight"][1],
+        width=shapes["features.0.0.weight"][0],
+        widths=tuple(widths),
+        depths=tuple(depths),
+        strides=strides,
+        expansion=shapes["features.2.conv.0.0.weight"][0]
+        // shapes["features.2.conv.0.0.weight"][1],
         hidden=shapes[f"features.{last}.0.weight"][0],
-    )  # fmt: skip
+    )
 
 
 def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
@@ -173,24 +207,44 @@ def check_mobilenet(c: mobilenet.Config) -> None:
     """Raise unless torchvision has such a MobileNetV2."""
     require(c, "torchvision", {"eps": 1e-5, "strides": mobilenet.Config().strides})
     if c.expansion < 2:
-        raise WeightsError(f"expansion={c.expansion}: torchvision's model widens each block but the first")
+        raise WeightsError(
+            f"expansion={c.expansion}: torchvision's model widens each block but the first"
+        )
 
 
 LAYOUTS = {
     "vit": StateLayout(
-        model="vit", marks=("class_token", "encoder.pos_embedding", "conv_proj.weight"), to_ours=vit_config,
-        rows=vit_rows, check=check_vit, ignored={},
+        model="vit",
+        marks=("class_token", "encoder.pos_embedding", "conv_proj.weight"),
+        to_ours=vit_config,
+        rows=vit_rows,
+        check=check_vit,
+        ignored={},
     ),
     "resnet": StateLayout(
-        model="resnet", marks=("conv1.weight", "bn1.weight", "layer1.0.conv1.weight"), to_ours=resnet_config,
-        rows=resnet_rows, check=check_resnet, ignored={}, merge=with_counters,
+        model="resnet",
+        marks=("conv1.weight", "bn1.weight", "layer1.0.conv1.weight"),
+        to_ours=resnet_config,
+        rows=resnet_rows,
+        check=check_resnet,
+        ignored={},
+        merge=with_counters,
     ),
     "convnext": StateLayout(
-        model="convnext", marks=("features.0.0.weight", "features.1.0.layer_scale"), to_ours=convnext_config,
-        rows=convnext_rows, check=check_convnext, ignored={},
+        model="convnext",
+        marks=("features.0.0.weight", "features.1.0.layer_scale"),
+        to_ours=convnext_config,
+        rows=convnext_rows,
+        check=check_convnext,
+        ignored={},
     ),
     "mobilenet": StateLayout(
-        model="mobilenet", marks=("features.0.0.weight", "features.1.conv.0.0.weight", "features.1.conv.1.weight"),
-        to_ours=mobilenet_config, rows=mobilenet_rows, check=check_mobilenet, ignored={}, merge=with_counters,
+        model="mobilenet",
+        marks=("features.0.0.weight", "features.1.conv.0.0.weight", "features.1.conv.1.weight"),
+        to_ours=mobilenet_config,
+        rows=mobilenet_rows,
+        check=check_mobilenet,
+        ignored={},
+        merge=with_counters,
     ),
-}  # fmt: skip
+}

@@ -75,7 +75,8 @@ class Settings:
     inference_mode: bool = True
     target_modules: list[str] | str | None = None
     modules_to_save: list[str] | None = None
-    ensure_weight_tying: bool = False  # an embedding in modules_to_save stays that of the output layer, too
+    # an embedding in modules_to_save stays that of the output layer, too
+    ensure_weight_tying: bool = False
     rank_pattern: dict[str, int] = field(default_factory=dict)  # rank of modules whose names match
     alpha_pattern: dict[str, int | float] = field(default_factory=dict)
 
@@ -86,7 +87,9 @@ class Settings:
     def scale(self, module: str) -> float:
         """The factor of a module's update."""
         rank = self.rank(module)
-        return _matching(self.alpha_pattern, module, self.lora_alpha) / (math.sqrt(rank) if self.use_rslora else rank)
+        return _matching(self.alpha_pattern, module, self.lora_alpha) / (
+            math.sqrt(rank) if self.use_rslora else rank
+        )
 
 
 def _matching(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
@@ -104,14 +107,19 @@ def read_settings(folder: Path) -> Settings:
         )
     for name, harmless in REFUSED.items():
         if table.get(name, harmless) not in (harmless, None, [], {}):
-            raise WeightsError(f"{table.place(name)}{name} is {table[name]!r}: such adapters are not supported")
+            raise WeightsError(
+                f"{table.place(name)}{name} is {table[name]!r}: such adapters are not supported"
+            )
     start = str(table.get("init_lora_weights"))
     if start.startswith(CHANGED_BASE):
         raise WeightsError(
             f"{table.place('init_lora_weights')}init_lora_weights is {start!r}, which changes the weights of the base "
             "model: expected adapters that PEFT has converted to plain LoRA (path_initial_model_for_weight_conversion)"
         )
-    check_class(TASKS.get(task) if isinstance(task, str) else None, f"{table.place('task_type')}task_type {task!r}")
+    check_class(
+        TASKS.get(task) if isinstance(task, str) else None,
+        f"{table.place('task_type')}task_type {task!r}",
+    )
     mapping = table.get("auto_mapping")
     named = mapping.get("base_model_class") if isinstance(mapping, dict) else None
     check_class(named, f"{table.place('auto_mapping')}base_model_class {named!r}")
@@ -148,7 +156,8 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Saved(native.Saved):
     """The contents of clearhead.json."""
 
-    base: str | None = None  # fingerprint of the base model's weights that the folder does not replace
+    # fingerprint of the base model's weights that the folder does not replace
+    base: str | None = None
 
 
 def is_peft(folder: Path) -> bool:
@@ -167,16 +176,23 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         bundle, used = _on_ours(folder, path, name, layout, changed, device, saved)
     else:
         changed = _with_prefix(path, layout, changed)
-        bundle, used = _on_huggingface(folder, path, layout, changed, set(updates), settings, device)
+        bundle, used = _on_huggingface(
+            folder, path, layout, changed, set(updates), settings, device
+        )
     rows = table_rows(layout, bundle)
     if saved is not None:
         _check_base(folder, path, bundle, saved, replaced(rows, changed))
         bundle = replace(
-            bundle, labels=saved.labels or bundle.labels, special=saved.special or bundle.special, columns=saved.columns
+            bundle,
+            labels=saved.labels or bundle.labels,
+            special=saved.special or bundle.special,
+            columns=saved.columns,
         )
     for module, (a, b) in updates.items():
         _attach(bundle.model, _row_of(module, rows, layout, folder), module, a, b, settings, folder)
-    bundle = replace(bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat)
+    bundle = replace(
+        bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat
+    )
     if dtype is not None:
         bundle.model.to(dtype)
     return bundle, used
@@ -217,11 +233,17 @@ def _find_base(folder: Path, settings: Settings) -> tuple[Path, str]:
 
     name = settings.base_model_name_or_path
     if not name:
-        raise WeightsError(f"{folder / CONFIG}: there is no base_model_name_or_path: expected the adapters' base model")
+        raise WeightsError(
+            f"{folder / CONFIG}: there is no base_model_name_or_path: expected the adapters' base model"
+        )
     try:
-        path, layout = find(folder / name if (folder / name).is_dir() and not Path(name).is_dir() else name)
+        path, layout = find(
+            folder / name if (folder / name).is_dir() and not Path(name).is_dir() else name
+        )
     except WeightsError as cause:
-        raise WeightsError(f"{folder / CONFIG}: the base model cannot be opened: {cause}") from cause
+        raise WeightsError(
+            f"{folder / CONFIG}: the base model cannot be opened: {cause}"
+        ) from cause
     check_whole(path, layout, f"{folder / CONFIG}: ")
     if layout == "transformers":  # its maps are transformers' own, to which ours cannot be added
         kind = config.load(path / "config.json")["model_type"]
@@ -257,13 +279,17 @@ def _check_base(folder: Path, path: Path, bundle: Bundle, saved: Saved, without:
     for f in fields(chosen):
         mine, theirs = getattr(chosen, f.name), getattr(bundle.config, f.name)
         if mine != theirs and f.name not in kind.may_differ:
-            raise WeightsError(f"{folder}: the base model {path} has {f.name}={theirs!r}, not {mine!r}: {own}")
+            raise WeightsError(
+                f"{folder}: the base model {path} has {f.name}={theirs!r}, not {mine!r}: {own}"
+            )
     kept = {name: x for name, x in own_tensors(bundle.model).items() if name not in without}
     if saved.base is not None and saved.base != fingerprint(kept):
         warnings.warn(
             f"{folder}: the weights of the base model {path} are not those that these adapters were trained on, or "
-            "have another dtype", Notice, stacklevel=2,
-        )  # fmt: skip
+            "have another dtype",
+            Notice,
+            stacklevel=2,
+        )
 
 
 def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
@@ -274,20 +300,33 @@ def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[
     named = {}
     for name, x in tensors.items():
         if not name.startswith(PREFIX):
-            raise WeightsError(f"{path}: the tensor {name}: expected names that begin with {PREFIX}")
+            raise WeightsError(
+                f"{path}: the tensor {name}: expected names that begin with {PREFIX}"
+            )
         if x.dtype not in FLOATS:
-            raise WeightsError(f"{path}: the tensor {name} is {x.dtype}: expected float32, float16 or bfloat16")
-        if ".original_module." not in name:  # with bias="all" the file also has those of modules that it replaces
-            named[name.removeprefix(PREFIX).replace(BASE, ".").replace(".modules_to_save.", ".")] = x
+            raise WeightsError(
+                f"{path}: the tensor {name} is {x.dtype}: expected float32, float16 or bfloat16"
+            )
+        # with bias="all" the file also has those of modules that it replaces
+        if ".original_module." not in name:
+            named[
+                name.removeprefix(PREFIX).replace(BASE, ".").replace(".modules_to_save.", ".")
+            ] = x
     first = {name.removesuffix(A) for name in named if name.endswith(A)}
     second = {name.removesuffix(B) for name in named if name.endswith(B)}
     for module in first ^ second:
-        raise WeightsError(f"{path}: the module {module} has only one of lora_A and lora_B: expected both")
+        raise WeightsError(
+            f"{path}: the module {module} has only one of lora_A and lora_B: expected both"
+        )
     for name in named:
         if ".lora_" in name and not name.endswith((A, B)):
-            raise WeightsError(f"{path}: the tensor {name}: adapters of this kind are not supported")
+            raise WeightsError(
+                f"{path}: the tensor {name}: adapters of this kind are not supported"
+            )
     if not first:
-        raise WeightsError(f"{path}: there are no adapters in this file: expected lora_A and lora_B of some modules")
+        raise WeightsError(
+            f"{path}: there are no adapters in this file: expected lora_A and lora_B of some modules"
+        )
     updates = {module: (named[module + A], named[module + B]) for module in sorted(first)}
     return updates, {name: x for name, x in named.items() if not name.endswith((A, B))}
 
@@ -300,11 +339,18 @@ def _with_prefix(path: Path, layout: Layout, changed: Mapping[str, Tensor]) -> d
 
 
 def _on_huggingface(
-    folder: Path, path: Path, layout: Layout, changed: Mapping[str, Tensor], adapted: set[str], settings: Settings,
+    folder: Path,
+    path: Path,
+    layout: Layout,
+    changed: Mapping[str, Tensor],
+    adapted: set[str],
+    settings: Settings,
     device: torch.device,
-) -> tuple[Bundle, Used]:  # fmt: skip
+) -> tuple[Bundle, Used]:
     """A base model of Hugging Face, some of whose tensors are replaced."""
-    shared = [] if settings.ensure_weight_tying else _shared(path, layout, changed, adapted, settings)
+    shared = (
+        [] if settings.ensure_weight_tying else _shared(path, layout, changed, adapted, settings)
+    )
     words: Mapping[str, Any] = {}
     if shared:
         if layout.untied is None:
@@ -325,7 +371,7 @@ def _on_huggingface(
 
 def _shared(
     path: Path, layout: Layout, changed: Mapping[str, Tensor], adapted: set[str], settings: Settings
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Their names of a table that several modules of the base model share, if adapters change some of them only.
 
     PEFT trains copies of the modules in modules_to_save, so that a table is not shared any more.
@@ -339,38 +385,58 @@ def _shared(
     for row in layout.rows(options):
         names = [name for name in row.theirs if name.endswith(".weight")]
         modules = {name: name.removesuffix(".weight") for name in names}
-        copies = [name for name in names if name in changed and modules[name].endswith(saved)] if saved else []
+        copies = (
+            [name for name in names if name in changed and modules[name].endswith(saved)]
+            if saved
+            else []
+        )
         apart = copies or any(module in adapted for module in modules.values())
-        equal = len(copies) == len(names) and all(torch.equal(changed[names[0]], changed[name]) for name in names)
+        equal = len(copies) == len(names) and all(
+            torch.equal(changed[names[0]], changed[name]) for name in names
+        )
         if len(names) > 1 and apart and not equal:
             return names
     return []
 
 
 def _on_ours(
-    folder: Path, path: Path, name: str, layout: Layout | None, changed: Mapping[str, Tensor], device: torch.device,
+    folder: Path,
+    path: Path,
+    name: str,
+    layout: Layout | None,
+    changed: Mapping[str, Tensor],
+    device: torch.device,
     saved: Saved | None,
-) -> tuple[Bundle, Used]:  # fmt: skip
+) -> tuple[Bundle, Used]:
     """A base model that is no folder of Hugging Face, some of whose tensors are replaced: the folder has our Config."""
     from ..folder import read
 
     base, used = read(path, name, device, None)
     if saved is None:
         if changed:
-            raise WeightsError(f"{folder}: {next(iter(changed))} cannot be placed in a {base.name} without {OURS}")
+            raise WeightsError(
+                f"{folder}: {next(iter(changed))} cannot be placed in a {base.name} without {OURS}"
+            )
         return base, used
     _check_base(folder, path, base, replace(saved, base=None), set())
     kind, options = family(saved.model)
     chosen = config.read(options, config.load(folder / OURS)["options"])
     if layout is not None:
-        table = {theirs: ours for row in layout.rows(chosen) for ours in row.ours for theirs in row.theirs}
+        table = {
+            theirs: ours
+            for row in layout.rows(chosen)
+            for ours in row.ours
+            for theirs in row.theirs
+        }
         changed = {table[theirs]: x for theirs, x in changed.items()}
     known = {**state(base.model), **{name: x.to(base.dtype) for name, x in changed.items()}}
     with on_meta_device():
         wanted = state(kind(chosen))
     named = {name: known[name] for name in wanted if name in known}
     shapes = {name: tuple(x.shape) for name, x in named.items()}
-    tensors = Tensors(folder / FILES[0], shapes, dict.fromkeys(named, folder / FILES[0]), named.__getitem__)
+    tensors = Tensors(
+        folder / FILES[0], shapes, dict.fromkeys(named, folder / FILES[0]), named.__getitem__
+    )
     model = build_empty(kind, chosen, shapes, folder / OURS, folder / FILES[0])
     native.fill_model(model, tensors, device, None)
     tokens = text.load(folder) if text.saved(folder) is not None else base.tokens
@@ -383,12 +449,14 @@ def _row_of(module: str, rows: Iterable[Row], layout: Layout | None, folder: Pat
     for row in rows:
         if f"{module}.weight" in row.theirs or f"{prefix}{module}.weight" in row.theirs:
             return row
-    raise WeightsError(f"{folder}: the base model has no linear map {module}, to which adapters belong")
+    raise WeightsError(
+        f"{folder}: the base model has no linear map {module}, to which adapters belong"
+    )
 
 
 def _attach(
     model: nn.Module, row: Row, module: str, a: Tensor, b: Tensor, settings: Settings, folder: Path
-) -> None:  # fmt: skip
+) -> None:
     """Add the adapters of one module of theirs to the maps of ours that it holds."""
     homes = [name.rpartition(".")[0] for name in row.ours]
     maps = [model.get_submodule(name) for name in homes]
@@ -407,12 +475,16 @@ def _attach(
     parts = b.split([one.out_features for one in maps])
     for one, part in zip(maps, parts, strict=True):
         # The columns of a block of B: where several maps share a matrix, the others are 0.
-        used = part.ne(0).any(0) if len(maps) > 1 and b.ne(0).any() else torch.ones(rank, dtype=torch.bool)
+        used = (
+            part.ne(0).any(0)
+            if len(maps) > 1 and b.ne(0).any()
+            else torch.ones(rank, dtype=torch.bool)
+        )
         if not used.any():
             continue
         assert isinstance(one, Linear)
         lora = LoraLinear.convert(
             one, rank=int(used.sum()), scale=settings.scale(module), dropout=settings.lora_dropout
-        )  # fmt: skip
+        )
         for slot, x in (("lora_a", a[used]), ("lora_b", part[:, used])):
             setattr(lora, slot, nn.Parameter(x.to(one.weight.device, copy=True).contiguous()))

@@ -48,8 +48,8 @@ from .load import (
 #
 # MODULE.bias                 a bias that differs
 # MODULE.base_layer.bias      the same of a module with adapters
-# MODULE.weight, .bias        all tensors of a module whose weight differs, which modules_to_save then names; and of every
-#                             module that shares the weight, because PEFT makes a copy of each such module
+# MODULE.weight, .bias        all tensors of a module whose weight differs, which modules_to_save then names; and of
+#                             every module that shares the weight, because PEFT makes a copy of each such module
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,12 +63,21 @@ class Changes:
     @property
     def bias(self) -> str:
         """PEFT's word for which biases are in the file."""
-        return "all" if any(n.endswith(".bias") and not _inside(n, self.modules) for n in self.tensors) else "none"
+        return (
+            "all"
+            if any(n.endswith(".bias") and not _inside(n, self.modules) for n in self.tensors)
+            else "none"
+        )
 
 
 def find_changes(
-    model: nn.Module, base: nn.Module, rows: Sequence[Row], adapted: set[str], prefix: str, expected: tuple[str, ...]
-) -> Changes:  # fmt: skip
+    model: nn.Module,
+    base: nn.Module,
+    rows: Sequence[Row],
+    adapted: set[str],
+    prefix: str,
+    expected: tuple[str, ...],
+) -> Changes:
     """Compare a model with its base model.
 
     Args:
@@ -79,21 +88,36 @@ def find_changes(
         prefix: What their names of tensors begin with in a class with a head, and not in this one.
         expected: Endings of modules that the file has in any case.
     """
-    ours, theirs = own_tensors(model), state(base) | dict(base.named_parameters(remove_duplicate=False))
+    ours, theirs = (
+        own_tensors(model),
+        state(base) | dict(base.named_parameters(remove_duplicate=False)),
+    )
     changed = {
-        name for name, x in ours.items()
-        if name not in theirs or theirs[name].shape != x.shape
+        name
+        for name, x in ours.items()
+        if name not in theirs
+        or theirs[name].shape != x.shape
         or not torch.equal(theirs[name].to(x.dtype), x.detach().cpu())
-    }  # fmt: skip
+    }
     names = [[name.removeprefix(prefix) for name in row.theirs] for row in rows]
-    alone = {i: _alone(names[i][0], adapted) for i, row in enumerate(rows) if changed & set(row.ours)}
+    alone = {
+        i: _alone(names[i][0], adapted) for i, row in enumerate(rows) if changed & set(row.ours)
+    }
     tops = {name.rpartition(".")[0] for i, own in alone.items() if own is None for name in names[i]}
-    tops |= {top for each in names for name in each for top in _tops(name) if expected and top.endswith(expected)}
+    tops |= {
+        top
+        for each in names
+        for name in each
+        for top in _tops(name)
+        if expected and top.endswith(expected)
+    }
     modules = sorted(top for top in tops if not any(top.startswith(f"{other}.") for other in tops))
     tensors, kept = dict[str, Tensor](), dict[str, Tensor]()
     for i, row in enumerate(rows):
         (x,) = export(model, [row]).values()
-        found = [name for name in names[i] if _inside(name, modules)] or [name for name in [alone.get(i)] if name]
+        found = [name for name in names[i] if _inside(name, modules)] or [
+            name for name in [alone.get(i)] if name
+        ]
         tensors |= dict.fromkeys(found, x)
         kept |= {} if found else {name: theirs[name] for name in row.ours}
     return Changes(tensors=tensors, modules=modules, base=fingerprint(kept))
@@ -149,7 +173,9 @@ def save(bundle: Bundle, folder: Path) -> Path:
     from ..folder import find, read
 
     if bundle.base is None or not adapters(bundle.model):
-        raise WeightsError("layout='peft' is for a model with adapters, and the base model that they belong to")
+        raise WeightsError(
+            "layout='peft' is for a model with adapters, and the base model that they belong to"
+        )
     path, name = find(bundle.base)
     check_whole(path, name)
     base = read(path, name, torch.device("cpu"), None)[0]
@@ -158,22 +184,37 @@ def save(bundle: Bundle, folder: Path) -> Path:
     files, rows = _token_files(bundle, token_layout), table_rows(layout, bundle)
     updates = {
         _module(row, prefix): _update(row, bundle.model)
-        for row in rows if any(isinstance(one, LoraLinear) for one in _maps(row, bundle.model))
-    }  # fmt: skip
-    beside = find_changes(bundle.model, base.model, rows, set(updates), prefix, EXPECTED.get(task or "", ()))
+        for row in rows
+        if any(isinstance(one, LoraLinear) for one in _maps(row, bundle.model))
+    }
+    beside = find_changes(
+        bundle.model, base.model, rows, set(updates), prefix, EXPECTED.get(task or "", ())
+    )
     settings = _settings(
-        updates, {_module(row, prefix) for row in rows}, base_model_name_or_path=bundle.base, task_type=task,
-        lora_dropout=next(iter(adapters(bundle.model).values())).lora_dropout, bias=beside.bias,
+        updates,
+        {_module(row, prefix) for row in rows},
+        base_model_name_or_path=bundle.base,
+        task_type=task,
+        lora_dropout=next(iter(adapters(bundle.model).values())).lora_dropout,
+        bias=beside.bias,
         modules_to_save=beside.modules or None,
         fan_in_fan_out=any(row.conversion in (TRANSPOSED, JOINED_TRANSPOSED) for row in rows),
-    )  # fmt: skip
+    )
     tensors = {f"{module}{A}": update.a for module, update in updates.items()}
     tensors |= {f"{module}{B}": update.b for module, update in updates.items()} | beside.tensors
     folder.mkdir(parents=True, exist_ok=True)
-    replace_tensors(folder / FILES[0], {f"{PREFIX}{name}": x.contiguous() for name, x in tensors.items()})
+    replace_tensors(
+        folder / FILES[0], {f"{PREFIX}{name}": x.contiguous() for name, x in tensors.items()}
+    )
     _write_tokens(bundle, token_layout, files, folder)
-    saved = {"clearhead": __version__, "model": family_of(bundle.model), "options": config.dump(bundle.config)}
-    saved |= {"special": config.dump(bundle.special)} | ({"labels": list(bundle.labels)} if bundle.labels else {})
+    saved = {
+        "clearhead": __version__,
+        "model": family_of(bundle.model),
+        "options": config.dump(bundle.config),
+    }
+    saved |= {"special": config.dump(bundle.special)} | (
+        {"labels": list(bundle.labels)} if bundle.labels else {}
+    )
     saved |= {"columns": dict(bundle.columns)} if bundle.columns else {}
     config.write({**saved, "base": beside.base}, folder / OURS)
     config.write(asdict(settings), folder / CONFIG)  # last: without it the folder has no adapters
@@ -196,7 +237,9 @@ def check(bundle: Bundle, base_config: Any) -> None:
     _token_files(bundle, _token_layout(name, layout))
 
 
-def _place(bundle: Bundle, layout_name: str, base_config: Any) -> tuple[Layout | None, str | None, str]:
+def _place(
+    bundle: Bundle, layout_name: str, base_config: Any
+) -> tuple[Layout | None, str | None, str]:
     """The layout of a base model, PEFT's word for the task, and the prefix that names of modules lack in its class.
 
     Raises if adapters cannot express how the model differs from its base model, or their library has no such model.
@@ -240,8 +283,13 @@ def _update(row: Row, model: nn.Module) -> Update:
     adapted = [one for one in maps if isinstance(one, LoraLinear)]
     scales = {one.lora_scale for one in adapted}
     if len(scales) > 1:
-        raise WeightsError(f"{', '.join(row.ours)}: one matrix holds them, and their scales differ: {sorted(scales)}")
-    ups = [one.lora_b.detach() if one in adapted else one.weight.new_zeros(one.out_features, 0) for one in maps]
+        raise WeightsError(
+            f"{', '.join(row.ours)}: one matrix holds them, and their scales differ: {sorted(scales)}"
+        )
+    ups = [
+        one.lora_b.detach() if one in adapted else one.weight.new_zeros(one.out_features, 0)
+        for one in maps
+    ]
     b = ups[0] if len(ups) == 1 else torch.block_diag(*ups)
     return Update(torch.cat([one.lora_a.detach() for one in adapted]), b, scales.pop())
 
@@ -252,15 +300,21 @@ def _settings(updates: Mapping[str, Update], known: Collection[str], **options: 
     ranks = {one.rank for one in updates.values()} - {rank}
     alphas = {one.alpha for one in updates.values()} - {alpha}
     return Settings(
-        r=rank, lora_alpha=alpha, target_modules=_endings(updates, known), **options,
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=_endings(updates, known),
+        **options,
         rank_pattern={
-            end: r for r in sorted(ranks) for end in _endings([m for m, one in updates.items() if one.rank == r], known)
+            end: r
+            for r in sorted(ranks)
+            for end in _endings([m for m, one in updates.items() if one.rank == r], known)
         },
         alpha_pattern={
-            end: a for a in sorted(alphas)
+            end: a
+            for a in sorted(alphas)
             for end in _endings([m for m, one in updates.items() if one.alpha == a], known)
         },
-    )  # fmt: skip
+    )
 
 
 def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
@@ -269,7 +323,13 @@ def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
     for name in chosen:
         parts = name.split(".")
         endings = (".".join(parts[i:]) for i in reversed(range(len(parts))))
-        found.add(next(end for end in endings if not any(f".{other}".endswith(f".{end}") for other in others)))
+        found.add(
+            next(
+                end
+                for end in endings
+                if not any(f".{other}".endswith(f".{end}") for other in others)
+            )
+        )
     return sorted(found)
 
 
@@ -281,10 +341,16 @@ def _token_layout(name: str, layout: Layout | None) -> Layout | None:
 def _token_files(bundle: Bundle, layout: Layout | None) -> dict[str, bytes]:
     """The files of the tokenizer in the format of the base model; raises if that cannot express it."""
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
-    return {} if layout is None else huggingface.token_files(bundle, layout, bundle.special or Special())
+    return (
+        {}
+        if layout is None
+        else huggingface.token_files(bundle, layout, bundle.special or Special())
+    )
 
 
-def _write_tokens(bundle: Bundle, layout: Layout | None, files: Mapping[str, bytes], folder: Path) -> None:
+def _write_tokens(
+    bundle: Bundle, layout: Layout | None, files: Mapping[str, bytes], folder: Path
+) -> None:
     """Write the tokenizer and the chat template, in place of those of another model."""
     text.remove(folder)
     remove_tokens(folder)
