@@ -64,7 +64,10 @@ class Origin:
     @cached_property
     def lines(self) -> dict[Key, int]:
         """The line number of every key; computed only when a message needs it."""
-        lines = _json_lines if str(self.path).lower().endswith(".json") else _toml_lines
+        if str(self.path).lower().endswith(".json"):
+            lines = _json_lines
+        else:
+            lines = _toml_lines
         return {(): 1, **lines(self.text)}
 
     def place(self, key: Key) -> str:
@@ -122,7 +125,9 @@ class Table(dict[str, Any]):
     def line(self, name: str = "") -> int | None:
         """Return the line number of a dotted name in this table, or None if the file does not have it."""
         key = (*self.key, *name.split(".")) if name else self.key
-        return None if self.path is None else self.origin.lines.get(key)
+        if self.path is None:
+            return None
+        return self.origin.lines.get(key)
 
     def place(self, *names: str) -> str:
         """Return how a message about a key in this table begins: "file:line: ", or "on the command line: "."""
@@ -188,18 +193,29 @@ def load(path: str | Path) -> Table:
         text = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError as cause:
         folder = Path(path).parent
-        others = [str(p) for p in folder.glob("*" + suffix)] if folder.is_dir() else []
+        if folder.is_dir():
+            others = [str(p) for p in folder.glob("*" + suffix)]
+        else:
+            others = []
         raise ConfigError(f"{name}: there is no such file{nearest(name, others)}") from cause
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{name}: cannot be read: {cause}") from cause
     try:
-        values = tomllib.loads(text) if suffix == ".toml" else _json_values(text)
+        if suffix == ".toml":
+            values = tomllib.loads(text)
+        else:
+            values = _json_values(text)
     except (ValueError, RecursionError) as cause:
         at, last = (
             re.search(r" line (\d+)", str(cause)),
             str(cause).endswith("(at end of document)"),
         )
-        line = f":{at[1]}" if at else f":{text.count(chr(10)) + 1}" if last else ""
+        if at:
+            line = f":{at[1]}"
+        elif last:
+            line = f":{text.count(chr(10)) + 1}"
+        else:
+            line = ""
         raise ConfigError(f"{name}{line}: {cause}") from cause
     return Table(values, origin=Origin(name, text))
 
@@ -256,7 +272,12 @@ def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
         clearhead.config.ConfigError: optim.lr = 'fast': expected a number, got text
     """
     origin = table.origin if isinstance(table, Table) else Origin()
-    key = tuple(where.split(".")) if where else table.key if isinstance(table, Table) else ()
+    if where:
+        key = tuple(where.split("."))
+    elif isinstance(table, Table):
+        key = table.key
+    else:
+        key = ()
     return _read_dataclass(kind, table, key, origin)
 
 
@@ -331,7 +352,10 @@ def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origi
         if name not in known:
             sections = [(n, m) for n in known for m in _alternatives(hints[n]) if is_dataclass(m)]
             inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
-            hint = f"; there is {', '.join(inside)}" if inside else nearest(name, known)
+            if inside:
+                hint = f"; there is {', '.join(inside)}"
+            else:
+                hint = nearest(name, known)
             hint = hint or f"; the known keys are {', '.join(known)}"
             raise ConfigError(
                 f"{origin.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}"
@@ -379,8 +403,14 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     words = [
         x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)
     ]
-    got = json.dumps(value) if isinstance(value, float | bool) else _describe(type(value))
-    hint = nearest(value, words) if words and isinstance(value, str) else f", got {got}"
+    if isinstance(value, float | bool):
+        got = json.dumps(value)
+    else:
+        got = _describe(type(value))
+    if words and isinstance(value, str):
+        hint = nearest(value, words)
+    else:
+        hint = f", got {got}"
     raise _mismatch(key, origin, value, f"{_describe(kind)}{hint}")
 
 
@@ -392,16 +422,13 @@ def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     # left as it is where any value is allowed: a Table keeps its line numbers
     if box in (dict, Mapping):
         anything = inner[1] is Any and isinstance(value, dict)
-        return (
-            value
-            if anything
-            else {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
-        )
-    kinds = (
-        inner
-        if box is tuple and get_args(kind) and Ellipsis not in inner
-        else inner[:1] * len(value)
-    )
+        if anything:
+            return value
+        return {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
+    if box is tuple and get_args(kind) and Ellipsis not in inner:
+        kinds = inner
+    else:
+        kinds = inner[:1] * len(value)
     if len(kinds) != len(value):
         raise _mismatch(key, origin, value, f"{_describe(kind)}, got {len(value)}")
     items = (
@@ -412,7 +439,9 @@ def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if get_origin(kind) in (Union, types.UnionType):
+        return get_args(kind)
+    return (kind,)
 
 
 def _container_types(kind: Any) -> tuple[type, ...]:
@@ -420,7 +449,9 @@ def _container_types(kind: Any) -> tuple[type, ...]:
     box = get_origin(kind) or kind
     if is_dataclass(kind) or box in (dict, Mapping):
         return (Mapping,)
-    return (list, tuple) if box in (list, tuple, Sequence) else ()
+    if box in (list, tuple, Sequence):
+        return (list, tuple)
+    return ()
 
 
 def _mismatch(key: Key, origin: Origin, value: Any, expected: str) -> ConfigError:
@@ -439,7 +470,9 @@ def _describe(kind: Any) -> str:
     if box is tuple and inner and Ellipsis not in inner:
         return f"a list of {len(inner)} ({', '.join(map(_describe, inner))})"
     if _container_types(kind) == (list, tuple):
-        return f"a list (each {_describe(inner[0])})" if inner and inner[0] is not Any else "a list"
+        if inner and inner[0] is not Any:
+            return f"a list (each {_describe(inner[0])})"
+        return "a list"
     if is_dataclass(kind) or (isinstance(box, type) and issubclass(box, Mapping)):
         return "a table"
     return _WORDS.get(kind) or ("anything" if kind is Any else f"a {kind.__name__}")

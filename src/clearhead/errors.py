@@ -100,4 +100,6 @@ def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
         for other, ratio in zip(similar, alike, strict=True)
         if ratio >= alike[0] - CLOSE
     ]
-    return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}" if words else ""
+    if words:
+        return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}"
+    return ""

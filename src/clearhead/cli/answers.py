@@ -89,7 +89,9 @@ def print_answers(
 
 def shift_seed(options: dict[str, Any], first: int) -> dict[str, Any]:
     """The options for a batch: input i of all uses the seed + i, in whichever batch it is."""
-    return options if options.get("seed") is None else options | {"seed": options["seed"] + first}
+    if options.get("seed") is None:
+        return options
+    return options | {"seed": options["seed"] + first}
 
 
 def write_lines(lines: Iterable[str]) -> None:

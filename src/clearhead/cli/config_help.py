@@ -24,9 +24,12 @@ class ConfigField:
 
     def row(self) -> tuple[str, str, str]:
         """A row of a table: the name, the default as TOML has it, the meaning with the choices."""
-        default = (
-            "" if self.default is None else "{...}" if self.is_section else json.dumps(self.default)
-        )
+        if self.default is None:
+            default = ""
+        elif self.is_section:
+            default = "{...}"
+        else:
+            default = json.dumps(self.default)
         choices = f" ({' '.join(self.choices)})" if self.choices else ""
         return self.name, "needed" if self.required else default, self.meaning + choices
 
@@ -53,7 +56,10 @@ def config_fields(kind: type[Any]) -> list[ConfigField]:
 
 
 def _config_field(field: Field[Any], hint: Any, source: str) -> ConfigField:
-    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    else:
+        default = field.default
     default = dump(default) if is_dataclass(default) else default
     return ConfigField(
         name=field.name,

@@ -52,11 +52,9 @@ def _unreadable(found: UnderstoodImages) -> str:
     if not found.bad:
         return ""
     told = f"{unreadable_told(len(found.bad), found.images)}, the first {found.bad[0]}"
-    return (
-        told
-        if found.options.get("skip_bad")
-        else f"{told}: a training stops at them; data.skip_bad=true {SKIPS}"
-    )
+    if found.options.get("skip_bad"):
+        return told
+    return f"{told}: a training stops at them; data.skip_bad=true {SKIPS}"
 
 
 def _sizes(sizes: dict[str, int]) -> str:
@@ -76,11 +74,10 @@ def section(found: Understood | UnderstoodImages) -> str:
 
 def _facts(found: Understood) -> list[tuple[str, str]]:
     noun = "row" if found.columns else "line"
-    total = (
-        f"about {found.rows:,}, estimated from the first {found.read:,}"
-        if found.sampled
-        else f"{found.rows:,}"
-    )
+    if found.sampled:
+        total = f"about {found.rows:,}, estimated from the first {found.read:,}"
+    else:
+        total = f"{found.rows:,}"
     facts = {
         "file": "\n".join(found.files),
         "format": ", ".join(
@@ -107,12 +104,17 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
 
 
 def _delimiter(found: Understood) -> str:
-    return f"{DELIMITERS[found.delimiter]}-separated" if found.delimiter else ""
+    if found.delimiter:
+        return f"{DELIMITERS[found.delimiter]}-separated"
+    return ""
 
 
 def _labels(labels: dict[str, int]) -> str:
     shown = [f"{label}: {number:,}" for label, number in list(labels.items())[:LABELS]]
-    more = [f"and {len(labels) - LABELS:,} more"] if len(labels) > LABELS else []
+    if len(labels) > LABELS:
+        more = [f"and {len(labels) - LABELS:,} more"]
+    else:
+        more = []
     return ", ".join([*shown, *more])
 
 

@@ -244,11 +244,9 @@ def _listed(value: Any) -> Any:
     """The list of messages of an object; None if it has none."""
     from ..data.text.conversations import LISTS
 
-    return (
-        next((value[key] for key in LISTS if key in value), None)
-        if isinstance(value, dict)
-        else None
-    )
+    if isinstance(value, dict):
+        return next((value[key] for key in LISTS if key in value), None)
+    return None
 
 
 def _conversation(line: str, begin: list[Message]) -> list[Message]:
@@ -271,7 +269,9 @@ def _whole(messages: list[Message], begin: list[Message]) -> list[Message]:
             if messages
             else "no messages"
         )
-    return messages if messages[0]["role"] == "system" else [*begin, *messages]
+    if messages[0]["role"] == "system":
+        return messages
+    return [*begin, *messages]
 
 
 def _parsed(line: str) -> Any:
@@ -307,4 +307,6 @@ def _input(item: Item) -> dict[str, Any]:
         messages = _listed(json.loads(item.text))
     except (ValueError, RecursionError):
         messages = None
-    return {"input": item.text} if messages is None else {"messages": messages}
+    if messages is None:
+        return {"input": item.text}
+    return {"messages": messages}

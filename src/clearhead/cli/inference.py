@@ -201,7 +201,10 @@ def _score_fields(result: Any) -> str:
     """The log-probability and the perplexity; of a translation, the log-probability and the mean per token."""
     from ..tasks.text import Likelihood
 
-    mean = result.perplexity if isinstance(result, Likelihood) else result.score
+    if isinstance(result, Likelihood):
+        mean = result.perplexity
+    else:
+        mean = result.score
     return f"{result.logprob:.2f}\t{mean:.2f}"
 
 

@@ -187,7 +187,10 @@ def compare(
         check_report(out)
     bundles = {"a": load(first, device=device), "b": load(second, device=device)}
     with progress() as done:
-        chosen = None if sections is None else [name.strip() for name in sections.split(",")]
+        if sections is None:
+            chosen = None
+        else:
+            chosen = [name.strip() for name in sections.split(",")]
         found = compare_models(
             *bundles.values(), data=data, inputs=inputs, sections=chosen, root=root, done=done
         )

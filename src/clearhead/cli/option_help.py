@@ -37,11 +37,10 @@ def options_of(file: str, function: str) -> list[tuple[str, str]]:
     rows = []
     for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if argument.arg not in NOT_OPTIONS:
-            text = (
-                "None"
-                if default is None
-                else ast.unparse(constants.get(getattr(default, "id", ""), default))
-            )
+            if default is None:
+                text = "None"
+            else:
+                text = ast.unparse(constants.get(getattr(default, "id", ""), default))
             # as TOML has it
             value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)
             rows.append((f"{argument.arg}={value}", meanings.get(argument.arg, "")))

@@ -76,7 +76,10 @@ def is_text(text: str) -> bool:
     if text == "-" or os.path.isfile(text):  # not Path.is_file, which raises for long texts
         return False
     if len(text.split()) == 1 and (text.endswith(FILES) or os.path.isdir(text)):
-        problem = "this is a folder" if os.path.isdir(text) else "there is no such file"
+        if os.path.isdir(text):
+            problem = "this is a folder"
+        else:
+            problem = "there is no such file"
         raise DataError(
             f"{text}: {problem}; expected a text, a file with one text per line, or - for stdin"
         )
@@ -123,7 +126,9 @@ def text_or_stdin(text: str) -> str:
     """A text as given, or everything from stdin for "-"."""
     from ..data.files import as_text
 
-    return as_text(sys.stdin.buffer.read(), "stdin") if text == "-" else text
+    if text == "-":
+        return as_text(sys.stdin.buffer.read(), "stdin")
+    return text
 
 
 def _has_columns(name: str) -> bool:

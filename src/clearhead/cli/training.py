@@ -53,11 +53,10 @@ def train(
     if only_recipe:
         from ..config import find_recipe, load, override
 
-        made = (
-            new_recipe(recipe, *overrides or (), root=data, device=device)
-            if is_data(recipe)
-            else None
-        )
+        if is_data(recipe):
+            made = new_recipe(recipe, *overrides or (), root=data, device=device)
+        else:
+            made = None
         _show_recipe(
             override(load(find_recipe(recipe)), *overrides or ()) if made is None else made, as_json
         )

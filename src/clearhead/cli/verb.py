@@ -78,7 +78,10 @@ class WordsCommand(Command):
     def written(self, option: str, args: list[str]) -> str:
         name = option.lstrip("-").replace("-", "_")
         at = next((i for i, word in enumerate(args) if word.partition("=")[0] == option), len(args))
-        _, equals, value = args[at].partition("=") if at < len(args) else ("", "", "")
+        if at < len(args):
+            _, equals, value = args[at].partition("=")
+        else:
+            _, equals, value = ("", "", "")
         if not equals:
             value = next(
                 (word for word in args[at + 1 : at + 2] if not word.startswith("-")), "VALUE"
@@ -161,11 +164,10 @@ def _too_large(problem: Exception) -> str | None:
     size = re.search(r"allocate (\d+) bytes", message) or re.search(
         r"allocate ([\d.]+ \w+)", message
     )
-    amount = (
-        ""
-        if size is None
-        else f" when {size[1]}{' bytes' * size[1].isdigit()} were allocated at once"
-    )
+    if size is None:
+        amount = ""
+    else:
+        amount = f" when {size[1]}{' bytes' * size[1].isdigit()} were allocated at once"
     return f"out of memory{amount}: expected smaller numbers, shorter texts, fewer at a time, or a smaller model"
 
 

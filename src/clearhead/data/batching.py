@@ -221,14 +221,18 @@ class Windows(Data):
                 "or more"
             )
         # The ids of validation with the ends of its documents, and the first of them.
-        self.validation, self.begin = ((ids, ends), self.cut) if valid is None else (valid, 0)
+        if valid is None:
+            self.validation, self.begin = ((ids, ends), self.cut)
+        else:
+            self.validation, self.begin = (valid, 0)
         # which read as many ids as there are
         self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)
         self.windows = -(-max(len(self.validation[0]) - self.begin - 1, 0) // config.context)
         batches = -(-self.windows // config.valid_rows)
-        self.valid_batches = (
-            batches if config.valid_most is None else min(batches, config.valid_most)
-        )
+        if config.valid_most is None:
+            self.valid_batches = batches
+        else:
+            self.valid_batches = min(batches, config.valid_most)
 
     def _rows(self, step: int) -> int:
         return self.config.rows

@@ -142,7 +142,9 @@ class Data(ABC):
 
     def units(self, batch: Batch) -> int:
         """Return the size of a batch in `unit`."""
-        return batch["ids"].size if self.unit == "tokens" else len(next(iter(batch.values())))
+        if self.unit == "tokens":
+            return batch["ids"].size
+        return len(next(iter(batch.values())))
 
     def judge(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return named scores for each generated row; `judged` computes the `qualities` from their means."""
@@ -229,11 +231,12 @@ def told(train: Sized, valid: Sized, noun: str, how: str, both: int = 0) -> str:
         >>> told(range(1800), range(200), "text", "share = 0.1 of the different texts")
         '1,800 texts to train on, 200 for validation (share = 0.1 of the different texts)'
     """
-    again = (
-        f"; {counted(both, noun)} of validation {'is' if both == 1 else 'are'} in training too"
-        if both
-        else ""
-    )
+    if both:
+        again = (
+            f"; {counted(both, noun)} of validation {'is' if both == 1 else 'are'} in training too"
+        )
+    else:
+        again = ""
     return f"{counted(len(train), noun)} to train on, {len(valid):,} for validation ({how}){again}"
 
 
@@ -253,7 +256,9 @@ def left_out_told(number: int, kind: str) -> str:
         >>> left_out_told(3, "labelled")
         '3 rows without a text or a label left out'
     """
-    return f"{counted(number, 'row')} without {NEEDED[kind]} left out" if number else ""
+    if number:
+        return f"{counted(number, 'row')} without {NEEDED[kind]} left out"
+    return ""
 
 
 def empty_told(number: int, kind: str) -> str:
@@ -274,4 +279,6 @@ def columns_told(columns: Mapping[str, str]) -> str:
 def cut_told(number: int, longest: int) -> str:
     """Return how many texts were cut, or "" if none was."""
     verb = "is" if number == 1 else "are"
-    return f"{counted(number, 'text')} {verb} cut to longest = {longest} tokens" if number else ""
+    if number:
+        return f"{counted(number, 'text')} {verb} cut to longest = {longest} tokens"
+    return ""

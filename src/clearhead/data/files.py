@@ -36,7 +36,10 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
     """Return the file or folder `path`, or the one of that name in the data folder `root`."""
     check_root(root)
     direct = Path(path).expanduser()
-    places = [direct] if root is None or direct.is_absolute() else [direct, root / direct]
+    if root is None or direct.is_absolute():
+        places = [direct]
+    else:
+        places = [direct, root / direct]
     for place in places:
         if place.exists():
             return place
@@ -56,7 +59,10 @@ def read_text(path: Path, *, may_be_empty: bool = False) -> str:
     if path.is_dir():
         raise DataError(f"{path} is a folder: expected a text file")
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(path.read_bytes())
+        else:
+            data = path.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is not a complete gzip file: {error}") from error
     text = as_text(data, str(path))

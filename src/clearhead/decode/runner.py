@@ -64,7 +64,10 @@ class ModelRunner:
                 )
                 + ", or slide=true to forget the older half whenever the context is full"
             )
-        self.limit = total if self.context is None else min(total, self.context)
+        if self.context is None:
+            self.limit = total
+        else:
+            self.limit = min(total, self.context)
         copies = samples if not inputs else 1  # inputs already have a row per sample
         self.prompts = [prompt for prompt in prompts for _ in range(samples)]  # of each answer
         # index of the first token each row has read
@@ -100,7 +103,10 @@ class ModelRunner:
         """The next token of each row and its log-probability, if a CUDA graph decodes; None otherwise."""
         if self._no_steps and self.width == 1:
             beams.move(self.device)
-            left = None if uniforms is None else uniforms[beams.answers, written - 1 :]
+            if uniforms is None:
+                left = None
+            else:
+                left = uniforms[beams.answers, written - 1 :]
             self._graph = GraphDecoder.of(
                 self.model,
                 self.state,
@@ -177,9 +183,10 @@ class ModelRunner:
                 [row + [0] * (longest - len(row)) for row in rows], device=self.device
             )
             ragged = any(len(row) < longest for row in rows)
-            counts = (
-                torch.tensor([len(row) for row in rows], device=self.device) if ragged else None
-            )
+            if ragged:
+                counts = torch.tensor([len(row) for row in rows], device=self.device)
+            else:
+                counts = None
             self.state = self.model.read(ids, self.state, counts)
         self._cpu = CpuDecoder.of(self.model, self.state)
         return firsts

@@ -85,8 +85,14 @@ class Choice:
             banned: Tokens that are never chosen.
         """
         logp = logits.log_softmax(-1)
-        ranked = logp if seen is None else penalise(logits, seen, self.repetition).log_softmax(-1)
-        ranked = ranked if banned is None else ranked.index_fill(1, banned, -math.inf)
+        if seen is None:
+            ranked = logp
+        else:
+            ranked = penalise(logits, seen, self.repetition).log_softmax(-1)
+        if banned is None:
+            ranked = ranked
+        else:
+            ranked = ranked.index_fill(1, banned, -math.inf)
         if not self.sample:
             token = largest(ranked, 1)[1]
         else:
@@ -98,7 +104,10 @@ class Choice:
         """The logits to sample from: -inf for tokens that temperature, top_k, top_p and min_p rule out."""
         x = logits if self.temperature == 1.0 else logits / self.temperature
         x = x if self.top_k is None else top_k(x, self.top_k)
-        x = x if self.top_p is None or self.top_p == 1.0 else top_p(x, self.top_p)
+        if self.top_p is None or self.top_p == 1.0:
+            x = x
+        else:
+            x = top_p(x, self.top_p)
         return x if self.min_p is None else min_p(x, self.min_p)
 
 
@@ -125,11 +134,10 @@ def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
         min(first, logits.shape[-1]),
         logits.shape[-1],
     ):  # they are rarely many, and sorting all tokens is slow
-        high = (
-            largest(logits, most)[0]
-            if most < logits.shape[-1]
-            else logits.sort(dim=-1, descending=True).values
-        )
+        if most < logits.shape[-1]:
+            high = largest(logits, most)[0]
+        else:
+            high = logits.sort(dim=-1, descending=True).values
         share = (high - whole).exp()
         before = share.cumsum(-1) - share
         inside = (before < p).sum(-1, keepdim=True).clamp(min=1)  # (r, 1)
@@ -178,7 +186,9 @@ def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[
     """
     whole = x.shape[1] // BLOCK * BLOCK
     if whole < 16 * k * BLOCK or x.device.type != "cpu":
-        return x.max(-1, keepdim=True) if k == 1 else x.topk(k, dim=-1)
+        if k == 1:
+            return x.max(-1, keepdim=True)
+        return x.topk(k, dim=-1)
     blocks = x[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)
     which = blocks.argmax(-1, keepdim=True) if k == 1 else blocks.topk(k, dim=-1).indices  # (r, k)
     inside = (which[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)

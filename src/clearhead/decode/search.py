@@ -136,23 +136,21 @@ def _steps(
     runner = ModelRunner(model, inputs, prompts, samples, width, plan, max(room))
     beams = Beams(rows * samples, width, runner.last, runner.device)
     done = [Finished(width, plan.penalty, plan.stop) for _ in range(rows * samples)]
-    ends = (
-        set()
-        if plan.end is None
-        else {plan.end}
-        if isinstance(plan.end, int)
-        else set(map(int, plan.end))
-    )
+    if plan.end is None:
+        ends = set()
+    elif isinstance(plan.end, int):
+        ends = {plan.end}
+    else:
+        ends = set(map(int, plan.end))
     drawn = None if drawn is None else drawn.to(runner.device)
     try:
         for written in range(1, max(room) + 1):
             runner.slide(beams)
             candidates = _candidates(runner, beams, plan, drawn, written)
-            tokens = (
-                dict(zip(beams.answers, candidates.token[:, 0].tolist(), strict=True))
-                if width == 1
-                else {}
-            )
+            if width == 1:
+                tokens = dict(zip(beams.answers, candidates.token[:, 0].tolist(), strict=True))
+            else:
+                tokens = {}
             keep = beams.advance(
                 candidates, ends=ends, done=done, written=written, room=room, ended=plan.ended
             )
@@ -171,9 +169,18 @@ def _steps(
 
 def _prompts(plan: Plan, inputs: Mapping[str, Tensor]) -> tuple[list[list[int]], list[int]]:
     """The prompt of each row, and the number of tokens that it may write."""
-    prompts = None if isinstance(plan.start, int) else [list(map(int, row)) for row in plan.start]
-    rows = next(iter(inputs.values())).shape[0] if inputs else len(prompts or ())
-    room = [plan.limit] * rows if isinstance(plan.limit, int) else list(plan.limit)
+    if isinstance(plan.start, int):
+        prompts = None
+    else:
+        prompts = [list(map(int, row)) for row in plan.start]
+    if inputs:
+        rows = next(iter(inputs.values())).shape[0]
+    else:
+        rows = len(prompts or ())
+    if isinstance(plan.limit, int):
+        room = [plan.limit] * rows
+    else:
+        room = list(plan.limit)
     if len(room) != rows or min(room, default=1) < 1:
         raise InputError(
             f"limit={plan.limit}: expected 1 token or more, one number for all rows or one per row"
@@ -206,7 +213,9 @@ def _one_by_one(
 
 def _renumbered(ended: Ended | None, first: int) -> Ended | None:
     """`ended` for a search whose answer 0 is answer `first` of the whole search."""
-    return None if ended is None else lambda number, ids: ended(first + number, ids)
+    if ended is None:
+        return None
+    return lambda number, ids: ended(first + number, ids)
 
 
 def _candidates(

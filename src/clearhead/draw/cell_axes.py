@@ -144,7 +144,9 @@ def cell_texts(
                 f"words: expected a text for each cell of {x.shape[0]} rows and {x.shape[1]} columns"
             )
         return [[str(word) for word in row] for row in words]
-    return None if digits is None else [[f"{value:.{digits}f}" for value in row] for row in x]
+    if digits is None:
+        return None
+    return [[f"{value:.{digits}f}" for value in row] for row in x]
 
 
 def write_texts(axes: Axes, x: Array, most: float, texts: Sequence[Sequence[str]]) -> None:
@@ -165,7 +167,13 @@ def colour_bar(
 
     beyond = max(float(np.nanmax(np.abs(x.astype(float)))) for x in matrices) > scale.most
     ticks = MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10])
-    extend = ("both" if scale.signed else "max") if beyond else "neither"
+    if beyond:
+        if scale.signed:
+            extend = "both"
+        else:
+            extend = "max"
+    else:
+        extend = "neither"
     bar = figure.colorbar(
         image, ax=beside, shrink=0.8, aspect=28, pad=0.02, ticks=ticks, extend=extend
     )

@@ -149,9 +149,10 @@ def heads(
         raise InputError(
             f"titles has {len(titles)} names: expected {len(x)}, one per head of weights"
         )
-    names = (
-        [f"head {i}" for i in range(len(x))] if titles is None else [str(name) for name in titles]
-    )
+    if titles is None:
+        names = [f"head {i}" for i in range(len(x))]
+    else:
+        names = [str(name) for name in titles]
     labels = Labels(rows=rows, columns=columns, xlabel=xlabel, ylabel=ylabel)
     return _side_by_side(names, list(x), labels, title, most, across, size, signed=False)
 
@@ -273,7 +274,13 @@ def _sheet_size(
 ) -> tuple[float, float]:
     """Width and height in inches of a figure with matrices of the width `size`, with room for the names."""
     tallest = max(x.shape[0] / x.shape[1] for x in matrices)
-    side = 0.07 * max(map(len, labels.rows), default=0) if labels.rows else 0.25
-    below = 0.05 * max(map(len, labels.columns), default=0) if labels.columns else 0.1
+    if labels.rows:
+        side = 0.07 * max(map(len, labels.rows), default=0)
+    else:
+        side = 0.25
+    if labels.columns:
+        below = 0.05 * max(map(len, labels.columns), default=0)
+    else:
+        below = 0.1
     width = size * across + 0.16 * (across - 1) + side + 1.0
     return width, (size * min(tallest, 1.6) + 0.34) * down + below + 0.3

@@ -123,4 +123,6 @@ def _columns(names: Sequence[str], beside: bool, width: float) -> int:
     if sum(widths) <= width:
         return len(names)
     columns = (len(names) + 1) // 2
-    return columns if len(names) <= _LONG_LEGEND else max(min(columns, int(width / max(widths))), 1)
+    if len(names) <= _LONG_LEGEND:
+        return columns
+    return max(min(columns, int(width / max(widths))), 1)

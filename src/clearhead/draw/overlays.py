@@ -110,11 +110,10 @@ def head_colours(
     hues = np.array([_rgb(i, heads) for i in range(heads)])
     paint = np.concatenate([hues[best], strength.max(0)[..., None] ** 0.5], axis=-1)
     cell = max(1, 64 // max(rows, columns))
-    base = (
-        np.zeros((rows * cell, columns * cell, 3))
-        if picture is None
-        else picture_array("picture", picture)
-    )
+    if picture is None:
+        base = np.zeros((rows * cell, columns * cell, 3))
+    else:
+        base = picture_array("picture", picture)
     height, width = base.shape[:2]
     figure = sheet((size + 0.12) * 2, size * height / width + (1.0 if note else 0.7), title)
     left, right = figure.subplots(1, 2)

@@ -59,11 +59,10 @@ def scatter(
     axes.grid(True, color=HAIR, linewidth=0.8)
     classes = np.array(["" for _ in x] if labels is None else [str(label) for label in labels])
     names = list(dict.fromkeys(classes.tolist()))
-    names = (
-        sorted(names)
-        if all(not name.isdigit() for name in names)
-        else sorted(names, key=lambda n: (len(n), n))
-    )
+    if all(not name.isdigit() for name in names):
+        names = sorted(names)
+    else:
+        names = sorted(names, key=lambda n: (len(n), n))
     styles = [(colour, marker) for marker in MARKERS for colour in PALETTE]
     size = float(np.clip(2400 / len(x), 6, 28))
     for i, name in enumerate(names):

@@ -176,7 +176,9 @@ class Tile:
             "weights": rounded(self.weights), "most": self.most,
         }  # fmt: skip
         names = {"row_names": self.row_names, "key_names": self.key_names}
-        return values if self.row_names is None else values | names
+        if self.row_names is None:
+            return values
+        return values | names
 
 
 @dataclass(eq=False)
@@ -248,11 +250,10 @@ class Group:
                 raise InputError(f"{name} {low} to {high}: expected a range within 0 to {most}")
         whole = (rows, keys) == ((0, len(self.rows)), (0, len(self.columns)))
         cached = self._overviews.get((layer, head, cells)) if whole else None
-        weights = (
-            np.mean([_pooled(m, head, rows, keys, cells) for m in maps], axis=0)
-            if cached is None
-            else cached
-        )
+        if cached is None:
+            weights = np.mean([_pooled(m, head, rows, keys, cells) for m in maps], axis=0)
+        else:
+            weights = cached
         if whole and cached is None:
             kept = [*self._overviews.items(), ((layer, head, cells), weights)]
             # a new dict: other threads may be reading the old one
@@ -302,7 +303,9 @@ class Group:
             raise InputError("these queries have no words, only tokens")
         weights = torch.stack([m.dense()[0].float().cpu() for m in self.maps]).numpy()
         means = [weights[:, :, word].mean(2) for word in self.rows.words]
-        return np.stack(means, axis=2) if means else weights[:, :, :0]
+        if means:
+            return np.stack(means, axis=2)
+        return weights[:, :, :0]
 
     def thumbnails(self, cells: int) -> np.ndarray:
         """The mean weight of each cell of every map, at most `cells` cells per side, (layers, heads, rows, keys).
@@ -321,7 +324,9 @@ class Group:
         """The maps of one layer or of all; raises if there is no such layer or head."""
         if head is not None:
             in_range("head", head, self.heads)
-        return self.maps if layer is None else [self.maps[in_range("layer", layer, len(self.maps))]]
+        if layer is None:
+            return self.maps
+        return [self.maps[in_range("layer", layer, len(self.maps))]]
 
     def statistics(self, layer: int) -> dict[str, Any]:
         """The mean of each statistic over all queries, for every head of a layer.
@@ -406,6 +411,6 @@ def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
 
 
 def _bytes(source: Any) -> int:
-    return (
-        source.q.nbytes + source.k.nbytes if isinstance(source, LazyCall) else source.weights.nbytes
-    )
+    if isinstance(source, LazyCall):
+        return source.q.nbytes + source.k.nbytes
+    return source.weights.nbytes

@@ -137,7 +137,10 @@ def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:
     total: Fields | None = None
     for seed, photo in enumerate(photographs()):
         one = receptive_fields(bundle, [photo], theoretical=total is None, seed=seed)
-        total = one if total is None else replace(total, maps=total.maps + one.maps)
+        if total is None:
+            total = one
+        else:
+            total = replace(total, maps=total.maps + one.maps)
         step()
     assert total is not None
     return replace(total, maps=total.maps / len(photographs()))

@@ -107,11 +107,9 @@ class Guard:
 
     def _largest(self, scope: Scope) -> int:
         """The largest body of a request, in bytes."""
-        return (
-            max(self.body, UPLOADS.get(scope["path"], 0))
-            if scope["method"] == "POST"
-            else self.body
-        )
+        if scope["method"] == "POST":
+            return max(self.body, UPLOADS.get(scope["path"], 0))
+        return self.body
 
     def _is_own_name(self, host: str) -> bool:
         try:
@@ -172,7 +170,10 @@ class _Limited:
         return message
 
     async def _in_time(self) -> Message:
-        self.until = anyio.current_time() + BODY_SECONDS if self.until is None else self.until
+        if self.until is None:
+            self.until = anyio.current_time() + BODY_SECONDS
+        else:
+            self.until = self.until
         try:
             with anyio.fail_after(self.until - anyio.current_time()):
                 return await self.receive()

@@ -157,7 +157,9 @@ def inspect_image(
         passed += 1
         if done is not None:
             done(passed, every)
-        return record[0].float().cpu() if isinstance(record, Tensor) else record
+        if isinstance(record, Tensor):
+            return record[0].float().cpu()
+        return record
 
     with watch(model, *stages, *(f"{name}.weights" for name in attentions), keep=keep) as tape:
         logits = model(image[None].to(bundle.device, bundle.dtype))[0]
@@ -200,7 +202,10 @@ def _groups(
             if match is None:
                 continue
             stage = match[1] if match.groups() else None
-            axis = _patches(model, size) if stage is None else grid_axis(grids[f"stage {stage}"])
+            if stage is None:
+                axis = _patches(model, size)
+            else:
+                axis = grid_axis(grids[f"stage {stage}"])
             _, layers, _ = found.setdefault(group.format(stage), (about.format(stage), {}, axis))
             layers[f"{name}.weights"] = tape[f"{name}.weights"]
     query = Axis(names=["the pooling query"])
@@ -264,11 +269,10 @@ def explain_image(
     wanted = None if target is None else names.index(target)
     options: dict[str, Any] = OPTIONS[method](width) if method in OPTIONS else {}
     found = saliency(bundle, file, method=method, target=wanted, done=added_up(done), **options)
-    change = (
-        None
-        if found.completeness is None
-        else float(found.values.double().sum()) - found.completeness
-    )
+    if found.completeness is None:
+        change = None
+    else:
+        change = float(found.values.double().sum()) - found.completeness
     return {
         "method": method,
         "target": names[found.index or 0],

@@ -274,7 +274,10 @@ def inspect_output(
     # a layer may run repeatedly
     states = [x for name in tape.names if name not in layers for x in tape.calls(name)]
     about = None if "predict" in bundle.can else BOTH_WAYS
-    groups = {"self": Group("self", axis, axis, layers, about)} if layers else {}
+    if layers:
+        groups = {"self": Group("self", axis, axis, layers, about)}
+    else:
+        groups = {}
     reason = None if layers else tape.unseen or None
     return Inspection(groups, bundle, ids, states, reason=reason, axis=axis), out
 

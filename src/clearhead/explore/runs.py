@@ -146,7 +146,9 @@ class Runs:
     def _name(self, folder: Path) -> str:
         """The path of a run below the folder of all runs."""
         if self.root is None or folder == self.root:
-            return folder.name if self.root is not None else Path(EXAMPLE_RECIPE).stem
+            if self.root is not None:
+                return folder.name
+            return Path(EXAMPLE_RECIPE).stem
         return folder.relative_to(self.root).as_posix()
 
     def listed(self) -> list[dict[str, Any]]:

@@ -131,7 +131,9 @@ class Model:
     @property
     def task(self) -> str | None:
         """The data set that it was trained on, if that is known."""
-        return None if self.training is None else self.training.data
+        if self.training is None:
+            return None
+        return self.training.data
 
     def _examples(self, bundle: Bundle) -> list[str]:
         if reads_images(bundle) or captions_images(bundle):
@@ -147,7 +149,10 @@ def stamp(path: Path | None) -> Stamp:
     """The state of a model's files; () if there are none."""
     if path is None or not path.exists():
         return ()
-    files = [path] if path.is_file() else sorted(one for one in path.iterdir() if one.is_file())
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(one for one in path.iterdir() if one.is_file())
     if path.name == "unfinished":  # the model of a run, whose weights are in its checkpoints
         files += sorted((path.parent / "checkpoints").glob("step-*/index.json"))
     states = []

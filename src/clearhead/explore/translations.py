@@ -34,9 +34,10 @@ def sentences_of(text: str) -> list[str]:
 def aligned(bundle: Bundle, text: str, target: str | Sequence[int]) -> Translation:
     """A given translation of a text, which may be unfinished; raises if it is longer than the model can write."""
     most = bundle.max_tokens or MOST_TOKENS
-    tokens = (
-        len(translator_tokens(bundle).written(target)) if isinstance(target, str) else len(target)
-    )
+    if isinstance(target, str):
+        tokens = len(translator_tokens(bundle).written(target))
+    else:
+        tokens = len(target)
     if tokens > most:
         raise InputError(
             f"the translation has {tokens:,} tokens: this model writes at most {most:,}"

@@ -45,7 +45,10 @@ def generate_tokens(
     that other requests may use it between two tokens.
     """
     tokens = language_model_tokens(bundle)
-    ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
+    if bundle.special is None:
+        ends = []
+    else:
+        ends = [int(i) for i in bundle.special.ends]
     plan = Plan(
         start=[list(ids)],
         end=ends,
@@ -61,7 +64,10 @@ def generate_tokens(
         changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)
-            logits = tape.calls("head")[-1][0, -1:] if new is not None else None
+            if new is not None:
+                logits = tape.calls("head")[-1][0, -1:]
+            else:
+                logits = None
         if new is None or logits is None:
             return
         if new[0] in ends:
@@ -70,7 +76,10 @@ def generate_tokens(
         share = significant(float(logits[0].float().softmax(-1)[new[0]]))
         best = candidates(tokens, logits, choice, top)[0]
         tail, piece = [*tail[-NEAR:], new[0]], token_names(tokens, [new[0]])[0]
-        text = f" {piece}" if len(tail) - 1 in spaces_before(tokens, tail) else piece
+        if len(tail) - 1 in spaces_before(tokens, tail):
+            text = f" {piece}"
+        else:
+            text = piece
         yield {"id": new[0], "piece": piece, "text": text, "share": share, "candidates": best}
 
 
@@ -86,9 +95,10 @@ def prompt_and_written(
     wrong = [i for i in written if not 0 <= i < size]
     if wrong:
         raise InputError(f"written has the id {wrong[0]}: expected ids of tokens, 0 to {size - 1}")
-    prompt = (
-        conversation(bundle, [{"role": "user", "content": text}]) if chat else bundle.prompt(text)
-    )
+    if chat:
+        prompt = conversation(bundle, [{"role": "user", "content": text}])
+    else:
+        prompt = bundle.prompt(text)
     return [*prompt, *written]
 
 

@@ -25,7 +25,9 @@ PROBES = 32  # weights of a convolution that are compared with those that were f
 
 def folded(layer: ConvNorm, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
     """The batch norm of a convolution of x, computed as one convolution where that is possible."""
-    return _convolve(layer, x) if _can_fold(layer, x) and not hooked(layer) else conv_norm(layer, x)
+    if _can_fold(layer, x) and not hooked(layer):
+        return _convolve(layer, x)
+    return conv_norm(layer, x)
 
 
 def folded_residual(

@@ -67,7 +67,9 @@ class CpuDecoder:
             return None
         accelerate(model)
         blocks = BlockSteps.of(stack.blocks, stack.positions, stack.window, packed=stack.cross)
-        return None if blocks is None else CpuDecoder(stack, blocks)
+        if blocks is None:
+            return None
+        return CpuDecoder(stack, blocks)
 
     @property
     def unhooked(self) -> bool:
@@ -85,13 +87,18 @@ class CpuDecoder:
             memory = source.memory
             source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
         embedded = stack.positions.add(stack.embed(ids), at)
-        embedded = embedded if stack.embed_norm is None else stack.embed_norm(embedded)
+        if stack.embed_norm is None:
+            embedded = embedded
+        else:
+            embedded = stack.embed_norm(embedded)
         x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
         if x is None:
             return None
         kv.advance(1)
         x = stack.norm(x)
-        return stack.head(x) if self._head is None or self._head_hooks.any() else self._head(x)
+        if self._head is None or self._head_hooks.any():
+            return stack.head(x)
+        return self._head(x)
 
 
 class _Shell(nn.Module):
@@ -127,11 +134,9 @@ class BlockSteps:
         stack = [cast(Block, block) for block in blocks]
         if not supports_positions(positions) or torch.is_grad_enabled():
             return None
-        return (
-            BlockSteps(stack, positions, window, packed)
-            if stack and all(map(supports_block, stack))
-            else None
-        )
+        if stack and all(map(supports_block, stack)):
+            return BlockSteps(stack, positions, window, packed)
+        return None
 
     def __call__(
         self,
@@ -148,7 +153,10 @@ class BlockSteps:
         `memory` holds the keys and values of cross-attention for each block, perhaps shared by several neighbouring
         rows, and `source_allowed` marks those that each row may attend to.
         """
-        angles = None if self.rotary is None else self.rotary.angles(at, x.dtype)
+        if self.rotary is None:
+            angles = None
+        else:
+            angles = self.rotary.angles(at, x.dtype)
         queries: list[Tensor] = []
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             x = self._self_attention(layer, x, angles, cache, allowed, queries)
@@ -160,7 +168,9 @@ class BlockSteps:
                 x = x if layer.pre else layer.cross.norm(x)
             x = x + layer.down(layer.inner(layer.mlp_norm(x) if layer.pre else x))
             x = x if layer.pre else layer.mlp_norm(x)
-        return None if torch.cat(queries, dim=1).sum().isnan() else x
+        if torch.cat(queries, dim=1).sum().isnan():
+            return None
+        return x
 
     def _self_attention(
         self,
@@ -208,7 +218,10 @@ class _Layer:
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
         self.qkv = quick(join(attn.query, attn.key, attn.value))
         self.out, self.down = quick(attn.out), quick(mlp.down)
-        self.inner = _plain(mlp, quick) if mlp.gate is None else _gated(mlp, quick)
+        if mlp.gate is None:
+            self.inner = _plain(mlp, quick)
+        else:
+            self.inner = _gated(mlp, quick)
         self.pre, self.cross = (
             block.order == "pre",
             None if block.cross is None else _Cross(block, quick),
@@ -247,9 +260,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: floa
 
 def _allowed(mask: Mask, keys: int, device: torch.device, queries: int = 1) -> Tensor | None:
     """Which keys a few queries per row may attend to; None if a range of keys describes it."""
-    return (
-        None if mask.numbers else mask_tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
-    )
+    if mask.numbers:
+        return None
+    return mask_tile(mask, queries, keys, (0, queries), (0, keys), device)[0]
 
 
 def _finite(state: DecoderState) -> bool:

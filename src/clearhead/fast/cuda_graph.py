@@ -114,10 +114,14 @@ class Graph:
         if self.banned is None and self.seen is None and self.uniforms is None:
             decoder.append_token()
             return
-        seen = None if self.seen is None else self.seen.scatter_(1, decoder.token[:, None], True)
-        uniforms = (
-            None if self.uniforms is None else self.uniforms.gather(1, decoder.count[:, None])[:, 0]
-        )
+        if self.seen is None:
+            seen = None
+        else:
+            seen = self.seen.scatter_(1, decoder.token[:, None], True)
+        if self.uniforms is None:
+            uniforms = None
+        else:
+            uniforms = self.uniforms.gather(1, decoder.count[:, None])[:, 0]
         token, logp = self.choice.pick(logits, uniforms=uniforms, seen=seen, banned=self.banned)
         decoder.append_token(token[:, 0], logp[:, 0])
 
@@ -276,4 +280,6 @@ def _graph_for(
             return None
         limit = -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
     decoder = GpuDecoder.of(stack, state.rows, limit)
-    return None if decoder is None or not decoder.unhooked else Graph(decoder, choice, banned)
+    if decoder is None or not decoder.unhooked:
+        return None
+    return Graph(decoder, choice, banned)

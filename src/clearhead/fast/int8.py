@@ -91,7 +91,9 @@ class Int8(nn.Module):
 
     def quick(self) -> Step:
         """The product without gradients, with the choice of the kernel made once."""
-        return self.forward if self.product is None else self._many
+        if self.product is None:
+            return self.forward
+        return self._many
 
     def _save_to_state_dict(self, *args: Any) -> None:
         raise InputError(
@@ -107,7 +109,10 @@ class JoinedInt8:
 
     def __init__(self, *maps: Int8) -> None:
         biases = [m.bias for m in maps]
-        bias = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
+        if biases[0] is None:
+            bias = None
+        else:
+            bias = torch.cat([b for b in biases if b is not None])
         self.whole = Int8(
             torch.cat([m.numbers() for m in maps]), torch.cat([m.scale for m in maps]), bias
         )
@@ -196,7 +201,9 @@ def _product(weight: Bytes[Tensor, "o i"]) -> Step | None:
         return None
     if hasattr(torch, "fbgemm_linear_int8_weight_fp32_activation"):
         return _fbgemm(weight)
-    return _onednn(weight) if torch.backends.mkldnn.is_available() else None
+    if torch.backends.mkldnn.is_available():
+        return _onednn(weight)
+    return None
 
 
 def _fbgemm(weight: Tensor) -> Step:

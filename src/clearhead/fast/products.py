@@ -127,19 +127,23 @@ class _Blocks:
         even = o // n * n
         self.shape, self.bias = (n, i, 1), None if bias is None else bias[:even].view(n, -1, 1)
         self.weight = weight[:even].view(n, -1, i)
-        self.rest = None if even == o else (weight[even:], None if bias is None else bias[even:])
+        if even == o:
+            self.rest = None
+        else:
+            self.rest = (weight[even:], None if bias is None else bias[even:])
 
     def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         column = x.reshape(1, -1).mT.expand(
             self.shape
         )  # a transposed row, not a column: MKL chooses its kernel by the strides
-        out = (
-            torch.bmm(self.weight, column)
-            if self.bias is None
-            else torch.baddbmm(self.bias, self.weight, column)
-        )
+        if self.bias is None:
+            out = torch.bmm(self.weight, column)
+        else:
+            out = torch.baddbmm(self.bias, self.weight, column)
         out = out.view(*x.shape[:-1], -1)
-        return out if self.rest is None else torch.cat([out, F.linear(x, *self.rest)], dim=-1)
+        if self.rest is None:
+            return out
+        return torch.cat([out, F.linear(x, *self.rest)], dim=-1)
 
 
 # Several maps of one input as one product
@@ -218,7 +222,9 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 def quick(m: Any) -> Step:
     """The product of a Linear, a Joined or an Int8, whose kernel is chosen once."""
-    return quick_product(m.weight, m.bias) if isinstance(m, nn.Linear) else m.quick()
+    if isinstance(m, nn.Linear):
+        return quick_product(m.weight, m.bias)
+    return m.quick()
 
 
 # Copies of weights in oneDNN's own layout, for steps of several rows

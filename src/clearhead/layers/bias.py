@@ -86,8 +86,14 @@ class Bias:
     def mod(self) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
         """Return the bias as FlexAttention's `score_mod(score, b, h, i, j)`."""
         slope, table = self.slope, self.table
-        q_at = None if self.q_at is None else self.q_at.reshape(-1, self.q_at.shape[-1])
-        k_at = None if self.k_at is None else self.k_at.reshape(-1, self.k_at.shape[-1])
+        if self.q_at is None:
+            q_at = None
+        else:
+            q_at = self.q_at.reshape(-1, self.q_at.shape[-1])
+        if self.k_at is None:
+            k_at = None
+        else:
+            k_at = self.k_at.reshape(-1, self.k_at.shape[-1])
         dense = None if self.dense is None else four(self.dense)
 
         def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -114,4 +120,6 @@ class Bias:
 
 def as_bias(bias: Bias | Tensor | None) -> Bias | None:
     """Return a Bias; a tensor becomes its dense part."""
-    return Bias(dense=bias) if isinstance(bias, torch.Tensor) else bias
+    if isinstance(bias, torch.Tensor):
+        return Bias(dense=bias)
+    return bias

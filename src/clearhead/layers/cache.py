@@ -102,7 +102,10 @@ class Cache:
         """Move each row on by its number of new tokens, which `append` has stored."""
         self.at = self.at + tokens
         self.even = self.even and isinstance(tokens, int)
-        self.furthest = self.furthest + tokens if isinstance(tokens, int) else int(self.at.max())
+        if isinstance(tokens, int):
+            self.furthest = self.furthest + tokens
+        else:
+            self.furthest = int(self.at.max())
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Let row i become what row index[i] was, as a beam search does; only the filled part is copied."""

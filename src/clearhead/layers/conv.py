@@ -108,14 +108,13 @@ class Residual(nn.Module):
         one_of("shrink", shrink, SHRINKS)
         outputs = width * EXPANSION[kind]
         early, late = (stride, 1) if shrink == "first" else (1, stride)
-        first = (
-            [ConvNorm(inputs, width, 3, stride=stride, eps=eps)]
-            if kind == "basic"
-            else [
+        if kind == "basic":
+            first = [ConvNorm(inputs, width, 3, stride=stride, eps=eps)]
+        else:
+            first = [
                 ConvNorm(inputs, width, 1, stride=early, eps=eps),
                 ConvNorm(width, width, 3, stride=late, eps=eps),
             ]
-        )
         last = ConvNorm(width, outputs, 3 if kind == "basic" else 1, eps=eps)
         nn.init.zeros_(last.norm.weight)
         self.layers = nn.ModuleList([*first, last])

@@ -25,12 +25,14 @@ def flex(
     """Return softmax(scale q k' + bias, where the mask allows) v by a compiled FlexAttention kernel."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    run = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
-    blocks = (
-        None
-        if mask.free
-        else _blocks(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
-    )
+    if torch.compiler.is_compiling():
+        run = flex_attention
+    else:
+        run = _compiled_flex()
+    if mask.free:
+        blocks = None
+    else:
+        blocks = _blocks(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
     score_mod = None if bias is None else bias.mod()
     grouped = q.shape[1] != k.shape[1]
     out: Tensor = run(

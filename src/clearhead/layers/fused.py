@@ -93,7 +93,9 @@ def _bands(
         # Queries without a key in reach get one, which the mask then forbids as for any other query.
         keys = (low, high) if low < high else (0, min(1, m))
         out.append(_band(q, k, v, mask, bias, scale, dropout, rows, keys))
-    return torch.cat(out, dim=2) if out else q.new_zeros(*q.shape[:3], v.shape[-1])
+    if out:
+        return torch.cat(out, dim=2)
+    return q.new_zeros(*q.shape[:3], v.shape[-1])
 
 
 def _band(
@@ -114,7 +116,10 @@ def _band(
     if mask.free:
         return sdpa(q, k, v, tile, scale, dropout)
     allowed, empty = mask_tile(mask, n, m, rows, keys, q.device)
-    tile = allowed if tile is None else tile.masked_fill(~allowed, float("-inf"))
+    if tile is None:
+        tile = allowed
+    else:
+        tile = tile.masked_fill(~allowed, float("-inf"))
     out = sdpa(q, k, v, tile, scale, dropout)
     return out if empty is None else out.masked_fill(empty, 0.0)
 

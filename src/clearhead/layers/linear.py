@@ -65,7 +65,9 @@ class Readout(Linear):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         logits = super().forward(x if self.scale == 1.0 else x * self.scale)
-        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+        if self.cap is None:
+            return logits
+        return torch.tanh(logits / self.cap) * self.cap
 
 
 # Constants that keep their dtype in a model of any dtype.

@@ -169,14 +169,16 @@ class _LowRank(torch.autograd.Function):
             inner = F.linear(x, a)
         g, rows, scale = grads[0].reshape(-1, b.shape[0]), x.reshape(-1, x.shape[-1]), ctx.scale
         back = (g @ b).mul_(scale)  # (n, rank)
-        dx = (g @ weight).addmm_(back, a).view_as(x) if ctx.needs_input_grad[0] else None
+        if ctx.needs_input_grad[0]:
+            dx = (g @ weight).addmm_(back, a).view_as(x)
+        else:
+            dx = None
         da = back.t() @ rows if ctx.needs_input_grad[3] else None
         # (inner' g)', which is faster than g' inner, since its result has few and long rows
-        db = (
-            (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(scale).t()
-            if ctx.needs_input_grad[4]
-            else None
-        )
+        if ctx.needs_input_grad[4]:
+            db = (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(scale).t()
+        else:
+            db = None
         return dx, None, None, da, db, None
 
 

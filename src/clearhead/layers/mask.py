@@ -138,7 +138,10 @@ class Mask:
     def predicate(self, k: int, device: torch.device | str) -> Predicate:
         """Return `allowed(b, h, i, j)`, a function of broadcastable index tensors: FlexAttention's `mask_mod`."""
         offset, lengths = _tensor(self.offset, device), _tensor(self.lengths, device)
-        documents = None if self.documents is None else self.documents.to(device)
+        if self.documents is None:
+            documents = None
+        else:
+            documents = self.documents.to(device)
         allow = None if self.allow is None else four(self.allow.to(device))
         # No reference to self: caches hold the predicate, and would keep the mask alive.
         causal, window = self.causal, self.window
@@ -179,7 +182,10 @@ class Mask:
         sized = [
             t.shape[0] for t in (self.lengths, self.offset, self.documents) if isinstance(t, Tensor)
         ]
-        allow = torch.empty(1, 1, 1, 1) if self.allow is None else four(self.allow)
+        if self.allow is None:
+            allow = torch.empty(1, 1, 1, 1)
+        else:
+            allow = four(self.allow)
         b, h = next((n for n in (*sized, allow.shape[0]) if n != 1), 1), allow.shape[1]
         grid = (
             torch.arange(b, device=device)[:, None, None, None],
@@ -234,7 +240,9 @@ def broadcasts(name: str, x: Tensor, b: int, h: int, q: int, k: int) -> None:
 def _tensor(value: PerRow | None, device: torch.device | str) -> Int[Tensor, "b"] | None:
     if isinstance(value, int | torch.SymInt):  # created on the device: a copy would wait for it
         return torch.full((1,), value, device=device)
-    return None if value is None else torch.as_tensor(value, device=device)
+    if value is None:
+        return None
+    return torch.as_tensor(value, device=device)
 
 
 def _readable(value: Tensor) -> bool:
@@ -244,7 +252,9 @@ def _readable(value: Tensor) -> bool:
 
 def _largest(value: PerRow | None) -> int | None:
     if isinstance(value, Tensor):
-        return int(value.max()) if value.numel() and _readable(value) else None
+        if value.numel() and _readable(value):
+            return int(value.max())
+        return None
     return value if isinstance(value, int) else None
 
 

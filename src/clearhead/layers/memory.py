@@ -44,9 +44,10 @@ class Memory(Exact):
         super().__init__()
         if heads < 1 or width % heads:
             raise InputError(f"width={width} does not divide into heads={heads}")
-        gammas = (
-            [float(g) for g in gamma] if isinstance(gamma, Sequence) else [float(gamma)] * heads
-        )
+        if isinstance(gamma, Sequence):
+            gammas = [float(g) for g in gamma]
+        else:
+            gammas = [float(gamma)] * heads
         if len(gammas) != heads:
             raise InputError(
                 f"{len(gammas)} gammas for {heads} heads: expected one number, or one per head"
@@ -72,11 +73,9 @@ class Memory(Exact):
     def log_gamma(self, dtype: torch.dtype) -> Float[Tensor, "h"]:
         """Return log(gamma) of each head, in float32 or float64."""
         kind = torch.float64 if dtype == torch.float64 else torch.float32
-        return (
-            self.get_buffer("log").to(kind)
-            if self.rate is None
-            else F.logsigmoid(self.rate.to(kind))
-        )
+        if self.rate is None:
+            return self.get_buffer("log").to(kind)
+        return F.logsigmoid(self.rate.to(kind))
 
     @property
     def gamma(self) -> Float[Tensor, "h"]:
@@ -102,12 +101,14 @@ class Memory(Exact):
         v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, e)
         log = self.log_gamma(x.dtype)[:, None, None]
         # (b, h, 1, e)
-        carry = None if state is None else state.unflatten(-1, (self.heads, -1))[:, :, None]
-        changes = (
-            None
-            if documents is None
-            else F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
-        )
+        if state is None:
+            carry = None
+        else:
+            carry = state.unflatten(-1, (self.heads, -1))[:, :, None]
+        if documents is None:
+            changes = None
+        else:
+            changes = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
         out = []
         for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
             i = torch.arange(part.shape[2], device=x.device)
@@ -124,7 +125,9 @@ class Memory(Exact):
                 memory = memory + left.to(part.dtype) * carry
             carry = memory[:, :, -1:]
             out.append(memory)
-        return torch.cat(out, dim=2).transpose(1, 2).flatten(2) if out else x
+        if out:
+            return torch.cat(out, dim=2).transpose(1, 2).flatten(2)
+        return x
 
     def step(
         self, x: Float[Tensor, "b d"], state: Float[Tensor, "b d"] | None = None

@@ -81,9 +81,8 @@ class MLP(nn.Module):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        inner = (
-            ACTIVATIONS[self.kind](self.up(x))
-            if self.gate is None
-            else GATES[self.kind](self.gate(x)) * self.up(x)
-        )
+        if self.gate is None:
+            inner = ACTIVATIONS[self.kind](self.up(x))
+        else:
+            inner = GATES[self.kind](self.gate(x)) * self.up(x)
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)

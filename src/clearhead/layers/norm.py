@@ -61,4 +61,6 @@ def make_norm(kind: Norm, width: int, *, eps: float = 1e-5) -> nn.Module:
         [0.2..., 1.39...]
     """
     one_of("norm", kind, NORMS)
-    return nn.Identity() if kind == "none" else NORMS[kind](width, eps=eps)
+    if kind == "none":
+        return nn.Identity()
+    return NORMS[kind](width, eps=eps)

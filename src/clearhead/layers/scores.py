@@ -125,4 +125,6 @@ class Bilinear(nn.Module):
 
 def repeat_heads(x: Float[Tensor, "b g n e"], heads: int) -> Float[Tensor, "b h n e"]:
     """Repeat key or value heads, so that each query head has its own; x itself if there are as many already."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+    if x.shape[1] == heads:
+        return x
+    return x.repeat_interleave(heads // x.shape[1], dim=1)

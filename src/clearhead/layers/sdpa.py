@@ -52,7 +52,9 @@ def sdpa(
         out = _CUDNN.without(F.scaled_dot_product_attention, q, k, v, mask, **how)
     else:
         out = F.scaled_dot_product_attention(q, k, v, mask, **how)
-    return _restore_nan(q, k, out, causal) if mask is None else out
+    if mask is None:
+        return _restore_nan(q, k, out, causal)
+    return out
 
 
 def sdpa_with_lse(
@@ -179,7 +181,10 @@ def _restore_nan(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
         return out
     # The kernel's output shows NaN keys, unless all keys of a stretch that it takes at a time are NaN: where a few
     # queries attend to many keys, it is enough to test one key of each stretch.
-    tested = k.detach() if causal or q.shape[2] > 16 else k.detach()[:, :, ::STRETCH]
+    if causal or q.shape[2] > 16:
+        tested = k.detach()
+    else:
+        tested = k.detach()[:, :, ::STRETCH]
     if not traced() and not (q.detach().sum() + tested.sum()).isnan():
         return out
     keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)

@@ -305,7 +305,10 @@ class Layout:
     ) -> int | None:
         """The axis of channels, one of those allowed; None if nothing decides."""
         last = len(shape) - 1
-        certain = fixed_channels(self.tree.modules[path], last) if address == path else None
+        if address == path:
+            certain = fixed_channels(self.tree.modules[path], last)
+        else:
+            certain = None
         # a matrix may also be applied to the rows of an image
         if certain == 1 or certain in allowed:
             return certain
@@ -435,7 +438,10 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[Layout]:
 
         def after(module: nn.Module, _: Any, out: Any, path: str = path) -> None:
             # not the output of a whole model
-            x = find_tensor(out) if isinstance(out, Tensor | tuple | list) else None
+            if isinstance(out, Tensor | tuple | list):
+                x = find_tensor(out)
+            else:
+                x = None
             if x is not None and threading.get_ident() == thread:
                 layout.calls.append(
                     Call(
@@ -461,7 +467,9 @@ def fixed_channels(module: nn.Module, last: int) -> int | None:
     if isinstance(module, FIRST):
         return 1
     over_places = isinstance(module, nn.LayerNorm) and len(module.normalized_shape) > 1
-    return last if type(module) in LAST and not over_places else None
+    if type(module) in LAST and not over_places:
+        return last
+    return None
 
 
 def widths(module: nn.Module) -> set[int]:
@@ -494,9 +502,12 @@ def find_tensor(out: Any) -> Tensor | None:
     """The tensor that a module returned, or the first of several; None if there is none."""
     if isinstance(out, Tensor):
         return out
-    values = (
-        out.values() if hasattr(out, "values") else out if isinstance(out, tuple | list) else ()
-    )
+    if hasattr(out, "values"):
+        values = out.values()
+    elif isinstance(out, tuple | list):
+        values = out
+    else:
+        values = ()
     return next((x for x in values if isinstance(x, Tensor)), None)
 
 
@@ -530,4 +541,6 @@ def _grid(shape: Sequence[int], channels: int) -> tuple[int, int]:
 def _form(shape: tuple[int, ...], channels: int) -> str:
     """The axes of a tensor in words."""
     places = "y, x" if len(shape) == 4 else "..."
-    return f"(b, channels, {places})" if channels == 1 else f"(b, {places}, channels)"
+    if channels == 1:
+        return f"(b, channels, {places})"
+    return f"(b, {places}, channels)"

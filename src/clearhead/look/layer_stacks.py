@@ -79,9 +79,10 @@ def layer_lists(model: nn.Module) -> dict[str, list[str]]:
     tree, found = Tree(model), dict[str, list[str]]()
     attending = set(tree.attending)
     for path, module in tree.parts:
-        layers = (
-            list(module.children()) if isinstance(module, nn.ModuleList | nn.Sequential) else []
-        )
+        if isinstance(module, nn.ModuleList | nn.Sequential):
+            layers = list(module.children())
+        else:
+            layers = []
         if (
             not path
             or len({*map(type, layers)}) != 1

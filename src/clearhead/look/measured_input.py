@@ -57,7 +57,9 @@ class ModelInput:
         labels = getattr(getattr(self.model, "config", None), "id2label", None)
         if labels and self.classifies():
             return ClassNames(tuple(str(labels[i]) for i in sorted(labels)))
-        return ClassNames() if self.tokenizer is None else tokenizer_names(self.tokenizer)
+        if self.tokenizer is None:
+            return ClassNames()
+        return tokenizer_names(self.tokenizer)
 
     @property
     def read_ids(self) -> Tensor | None:
@@ -107,7 +109,9 @@ class ModelInput:
         row = {name: _expanded(x, rows) for name, x in self.row.items()}
         with edit(self.model, changes or {}):
             out = self._run(args, row, at)
-        return out if out.dtype == torch.float64 else out.float()
+        if out.dtype == torch.float64:
+            return out
+        return out.float()
 
     def whole_output(self, rows: int = 1, changes: Mapping[str, Edit] | None = None) -> Tensor:
         """The logits or vectors of every token, or of the whole input, in `rows` copies of it, under edits."""
@@ -115,7 +119,9 @@ class ModelInput:
         row = {name: _expanded(x, rows) for name, x in self.row.items()}
         with edit(self.model, changes or {}):
             out = output_of(self.model(*args, **row))
-        return out if out.dtype == torch.float64 else out.float()
+        if out.dtype == torch.float64:
+            return out
+        return out.float()
 
     def _run(self, args: list[Any], row: dict[str, Any], at: int | None) -> Tensor:
         model: Any = self.model
@@ -289,7 +295,9 @@ def _check_text(bundle: Bundle, given: Any) -> None:
 
 
 def _expanded(x: Any, rows: int) -> Any:
-    return x.expand(rows, *x.shape[1:]) if isinstance(x, Tensor) else x
+    if isinstance(x, Tensor):
+        return x.expand(rows, *x.shape[1:])
+    return x
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,11 +311,9 @@ class Answer:
     @property
     def name(self) -> str:
         """The answer, or both, in words."""
-        return (
-            self.names[0]
-            if len(self.names) == 1
-            else " against ".join(name.strip() or name for name in self.names)
-        )
+        if len(self.names) == 1:
+            return self.names[0]
+        return " against ".join(name.strip() or name for name in self.names)
 
     def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
         """The log-probability of the answer in each row, or the difference of the two."""
@@ -316,11 +322,9 @@ class Answer:
             raise InputError(
                 f"target={max(self.ids)}: there are {logp.shape[1]} outputs, counted from 0"
             )
-        return (
-            logp[:, self.ids[0]]
-            if len(self.ids) == 1
-            else logp[:, self.ids[0]] - logp[:, self.ids[1]]
-        )
+        if len(self.ids) == 1:
+            return logp[:, self.ids[0]]
+        return logp[:, self.ids[0]] - logp[:, self.ids[1]]
 
 
 def answer_position(given: ModelInput, at: int | None) -> int | None:

@@ -69,11 +69,9 @@ class Inputs:
             raise InputError("there is no data: expected one input or more")
 
     def __len__(self) -> int:
-        return (
-            len(next(iter(self.items.values())))
-            if isinstance(self.items, dict)
-            else len(self.items)
-        )
+        if isinstance(self.items, dict):
+            return len(next(iter(self.items.values())))
+        return len(self.items)
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """Yield the inputs from `first` up to `last` as one batch, or as several if their sizes differ."""

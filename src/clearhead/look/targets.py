@@ -32,7 +32,9 @@ class ClassNames:
 
     def name(self, index: int) -> str:
         """The name of an output."""
-        return self.labels[index] if self.labels and index < len(self.labels) else str(index)
+        if self.labels and index < len(self.labels):
+            return self.labels[index]
+        return str(index)
 
     def index(self, word: str) -> int:
         """The output that a word means; raises if there is none, or if it is several tokens."""
@@ -110,7 +112,10 @@ def names_of(bundle: Bundle) -> OutputNames:
         return ClassNames(tuple(bundle.labels or map(str, range(bundle.config.classes))))
     if not bundle.can & {"predict", "fill", "translate"}:
         return ClassNames(())
-    tokens = bundle.tokens.target if isinstance(bundle.tokens, Pair) else bundle.tokenizer()
+    if isinstance(bundle.tokens, Pair):
+        tokens = bundle.tokens.target
+    else:
+        tokens = bundle.tokenizer()
     return TokenNames(tokens.encode, tokens.pieces)
 
 
@@ -159,13 +164,12 @@ def choose_target(
             f"this {model} has vectors as its output and neither classes nor tokens: expected target=a function of "
             "the output (rows, width) that returns a number for each row"
         )
-    index = (
-        int(logits[0].argmax())
-        if target is None
-        else names.index(target)
-        if isinstance(target, str)
-        else target
-    )
+    if target is None:
+        index = int(logits[0].argmax())
+    elif isinstance(target, str):
+        index = names.index(target)
+    else:
+        index = target
     if not -outputs <= index < outputs:
         raise InputIndexError(f"target={index}: there are {outputs} outputs, counted from 0")
     index %= outputs

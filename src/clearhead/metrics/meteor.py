@@ -126,7 +126,10 @@ def _align(caption: _Text, reference: _Text) -> tuple[int, tuple]:
     """
     words = caption.words
     same = words == reference.words
-    keys, wanted = (words, reference.words) if same else (caption.stems, reference.stems)
+    if same:
+        keys, wanted = (words, reference.words)
+    else:
+        keys, wanted = (caption.stems, reference.stems)
     places: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         places.setdefault(key, []).append(i)
@@ -151,7 +154,9 @@ def _align(caption: _Text, reference: _Text) -> tuple[int, tuple]:
 def _ended(path: _Path) -> _Path:
     """The same path without a match for the next word."""
     inexact, chunks, distance, end, used, pairs = path
-    return path if end == -1 else (inexact, chunks + 1, distance, -1, used, pairs)
+    if end == -1:
+        return path
+    return (inexact, chunks + 1, distance, -1, used, pairs)
 
 
 def _matched(paths: list[_Path], i: int, j: int, exact: bool) -> list[_Path]:

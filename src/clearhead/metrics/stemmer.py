@@ -112,7 +112,9 @@ def _past_and_gerund(word: str, r1: int) -> str:
         return word + "e"
     if _DOUBLE.search(word):
         return word[:-1]
-    return word + "e" if len(word) <= r1 and _SHORT_SYLLABLE.search(word) else word
+    if len(word) <= r1 and _SHORT_SYLLABLE.search(word):
+        return word + "e"
+    return word
 
 
 def _replaced(

@@ -130,7 +130,10 @@ class BERT(Model):
             self.head.weight = self.embed.table
         else:
             self.pooler = Linear(c.width, c.width, bias=c.bias) if c.pooler else None
-            self.head = Linear(c.width, c.classes) if c.classes is not None else nn.Identity()
+            if c.classes is not None:
+                self.head = Linear(c.width, c.classes)
+            else:
+                self.head = nn.Identity()
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {
@@ -155,7 +158,10 @@ class BERT(Model):
             documents: Document number of each token of packed rows; no token attends to another document.
             at: Position of each token in its own document; 0, 1, ... if not given.
         """
-        at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
+        if at is None:
+            at = torch.arange(ids.shape[1], device=ids.device)
+        else:
+            at = at
         x = self.embed(ids)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
@@ -185,11 +191,17 @@ class BERT(Model):
             # The transform has no gate: with a gated MLP it uses the activation alone.
             activation = (ACTIVATIONS | GATES)[self.config.mlp]
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
-        x = mean_of_tokens(x, lengths) if self.config.pool == "mean" else x[:, 0]
-        x = x if self.pooler is None else ACTIVATIONS[self.config.pooler_activation](self.pooler(x))
-        return (
-            F.dropout(x, self.config.dropout, self.training) if self.config.answer == "class" else x
-        )
+        if self.config.pool == "mean":
+            x = mean_of_tokens(x, lengths)
+        else:
+            x = x[:, 0]
+        if self.pooler is None:
+            x = x
+        else:
+            x = ACTIVATIONS[self.config.pooler_activation](self.pooler(x))
+        if self.config.answer == "class":
+            return F.dropout(x, self.config.dropout, self.training)
+        return x
 
     def forward(
         self,

@@ -77,7 +77,9 @@ class LookLayer(nn.Module):
 
     def remember(self, memory: Float[Tensor, "b k d"]) -> tuple[Tensor, ...]:
         """What the steps need of an image: keys and values, or the mean of its places."""
-        return (memory.mean(1),) if self.cross is None else self.cross.remember(memory)
+        if self.cross is None:
+            return (memory.mean(1),)
+        return self.cross.remember(memory)
 
     def forward(
         self,
@@ -119,7 +121,9 @@ class LookLayer(nn.Module):
         z = self.cross(queries, source.memory[0], choose=self._choice(draws, trace)).reshape(
             h.shape[0], -1
         )
-        return z if self.gate is None else torch.sigmoid(self.gate(h)) * z
+        if self.gate is None:
+            return z
+        return torch.sigmoid(self.gate(h)) * z
 
     def _choice(
         self, draws: Tensor | None, trace: Trace | None
@@ -134,7 +138,9 @@ class LookLayer(nn.Module):
             if trace is not None:
                 trace.weights.append(weights[:, 0, 0])
             if not sampled:
-                return one_hot(weights.argmax(-1), weights) if greedy else weights
+                if greedy:
+                    return one_hot(weights.argmax(-1), weights)
+                return weights
             assert draws is not None
             places = sample_places(weights[:, 0, 0], draws)
             if trace is not None:

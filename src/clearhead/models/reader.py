@@ -63,7 +63,10 @@ class Config:
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "hidden")
         check_heads(self.width, self.heads, positions=self.positions)
-        gammas = self.gamma if isinstance(self.gamma, Sequence) else (self.gamma,)
+        if isinstance(self.gamma, Sequence):
+            gammas = self.gamma
+        else:
+            gammas = (self.gamma,)
         if not all(0 < gamma <= 1 for gamma in gammas) or len(gammas) not in (1, self.heads):
             raise InputError(
                 f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one per head"

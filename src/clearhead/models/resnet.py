@@ -84,7 +84,9 @@ class Stem(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         x = F.relu(self.first(images))
-        return F.max_pool2d(x, 3, stride=2, padding=1) if self.large else x
+        if self.large:
+            return F.max_pool2d(x, 3, stride=2, padding=1)
+        return x
 
 
 class ResNet(Model):

@@ -159,7 +159,9 @@ class DecoderLayer(nn.Module):
         """What the decoder needs of a source: keys and values, or the encoder's last state if it is fed, or nothing."""
         if self.cross is not None:
             return self.cross.remember(memory)
-        return () if self.feed == "start" else (last[self.cell.cell.num_layers - 1],)
+        if self.feed == "start":
+            return ()
+        return (last[self.cell.cell.num_layers - 1],)
 
     def forward(self, x: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t o"]:
         """The input of the readout: the state, the context, and with feed="input" also x; `state` is advanced."""
@@ -168,7 +170,10 @@ class DecoderLayer(nn.Module):
         context: list[Tensor] = []
         if self.cross is None and self.feed != "start":  # the same for all tokens
             ((vector,),), fold = state.source.memory, state.source.fold
-            vector = vector if fold == 1 else vector.repeat_interleave(fold, dim=0)
+            if fold == 1:
+                vector = vector
+            else:
+                vector = vector.repeat_interleave(fold, dim=0)
             context = [vector[:, None].expand(-1, x.shape[1], -1)]
         out = self.cell(torch.cat([x, *context], dim=-1) if self.feed == "input" else x, state.cell)
         if self.cross is not None:
@@ -228,7 +233,10 @@ class RNNSeq2Seq(Model):
         super().__init__()
         c = self.config = config
         embed = Tokens(c.vocab, c.width, scale=True)
-        target = embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=True)
+        if c.target_vocab is None:
+            target = embed
+        else:
+            target = Tokens(c.target_vocab, c.width, scale=True)
         self.encoder = Encoder(c, embed)
         self.decoder = Decoder(c, target)
         self.head = Linear(c.width, c.target_vocab or c.vocab, bias=False)

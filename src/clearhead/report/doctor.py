@@ -202,9 +202,8 @@ def _kernel(device: torch.device) -> str:
     with torch.no_grad(), Names():
         attend(q, q, q, mask=Mask(causal=True))
     names = [name for name in called if "attention" in name]
-    stream = (
-        "and a streaming kernel for statistics"
-        if device.type == "cuda"
-        else "statistics in bands on the CPU"
-    )
+    if device.type == "cuda":
+        stream = "and a streaming kernel for statistics"
+    else:
+        stream = "statistics in bands on the CPU"
     return f"{names[0] if names else 'no fused kernel'}; {stream}"

@@ -45,10 +45,15 @@ def example_input(bundle: Bundle) -> str:
         raise InputError(
             f"this {bundle.name} reads {bundle.reads}: expected an input, of which none ships"
         )
-    card = shipped().get(bundle.folder.name) if bundle.folder is not None else None
+    if bundle.folder is not None:
+        card = shipped().get(bundle.folder.name)
+    else:
+        card = None
     if card is not None and card.examples:
         return card.examples[-1]
-    return f"A dog is {MASKS[0]} in the park." if "fill" in bundle.can else TEXTS[0]
+    if "fill" in bundle.can:
+        return f"A dog is {MASKS[0]} in the park."
+    return TEXTS[0]
 
 
 def own_translation(bundle: Bundle, text: str) -> str:

@@ -49,9 +49,10 @@ def plot(
     folders = [folder for run in runs for folder in _runs_in(Path(run))]
     names = _names(folders)
     metrics = {name: _read(folder) for name, folder in zip(names, folders, strict=True)}
-    figures = (
-        {"": _compare(metrics)} if len(metrics) > 1 else _figures(*metrics.values(), title=names[0])
-    )
+    if len(metrics) > 1:
+        figures = {"": _compare(metrics)}
+    else:
+        figures = _figures(*metrics.values(), title=names[0])
     if out is None:
         return list(figures.values())
     first = Path(out)

@@ -73,7 +73,9 @@ class RunMetrics:
         pairs = [
             (record["step"], record[name]) for record in self.records if _number(record.get(name))
         ]
-        return tuple(np.array(pairs, dtype=float).T) if pairs else None
+        if pairs:
+            return tuple(np.array(pairs, dtype=float).T)
+        return None
 
     def unit(self, name: str) -> str:
         """The unit of a loss or a measurement; "" if it is not known."""

@@ -171,11 +171,9 @@ class Caption:
         The map of a word of several pieces is the mean of theirs.
         """
         each = self.piece_maps(layer, head)
-        return (
-            np.stack([each[word].mean(0) for word in self.word_groups])
-            if self.word_groups
-            else each[:0]
-        )
+        if self.word_groups:
+            return np.stack([each[word].mean(0) for word in self.word_groups])
+        return each[:0]
 
     def piece_maps(
         self, layer: int | None = None, head: int | None = None
@@ -214,11 +212,9 @@ class Caption:
                 "this caption has no image to look at: expected one that `caption` returned"
             )
         each = self.forced.evidence().cpu().numpy()
-        return (
-            np.stack([each[word].mean(0) for word in self.word_groups])
-            if self.word_groups
-            else each[:0]
-        )
+        if self.word_groups:
+            return np.stack([each[word].mean(0) for word in self.word_groups])
+        return each[:0]
 
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole caption."""
@@ -231,7 +227,10 @@ class Caption:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         try:
-            maps = self.maps.astype(np.float64).round(6).tolist() if self.forced is not None else []
+            if self.forced is not None:
+                maps = self.maps.astype(np.float64).round(6).tolist()
+            else:
+                maps = []
         except NoAttentionError:
             maps = []
         return {
@@ -254,7 +253,9 @@ class Caption:
         """The numbers of each word's pieces, without the end token."""
         real = [number for number in self.word_numbers if number >= 0]
         last = max((i for i, number in enumerate(self.word_numbers) if number >= 0), default=-1)
-        return word_pieces(self.pieces[: last + 1], self.word_numbers[: last + 1]) if real else []
+        if real:
+            return word_pieces(self.pieces[: last + 1], self.word_numbers[: last + 1])
+        return []
 
 
 LIMIT = 40  # tokens of a caption, at most
@@ -337,7 +338,9 @@ def caption(
             results[i] = replace(first, alternatives=others)
         if done is not None:
             done(len(batch))
-    return results[0] if single else [results[i] for i in range(len(items))]
+    if single:
+        return results[0]
+    return [results[i] for i in range(len(items))]
 
 
 def captioning(

@@ -54,7 +54,9 @@ def text_after(tokens: Tokenizer, ids: list[int], first: int, before: str) -> st
 def cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
     """A text up to its first stop string, and whether there is one."""
     places = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)
+    if places:
+        return (text[: min(places)], True)
+    return (text, False)
 
 
 def pending(text: str, stops: tuple[str, ...]) -> int:
@@ -131,7 +133,9 @@ class Sampling:
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if isinstance(self.stop, str):
+            return (self.stop,)
+        return tuple(self.stop)
 
     @property
     def choice(self) -> Choice:
@@ -205,7 +209,10 @@ def follow_answer(
         if len(h.ids) > len(last.ids):
             whole = text_after(tokens, [*prompt, *h.ids], len(prompt), before)
             cut, stopped = cut_at_stop(whole, options.stops)
-            final = cut if stopped else whole[: len(whole) - pending(whole, options.stops)]
+            if stopped:
+                final = cut
+            else:
+                final = whole[: len(whole) - pending(whole, options.stops)]
             new = final[len(shown) :] if final.startswith(shown) else ""
             yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
             shown, last = shown + new, h
@@ -242,7 +249,9 @@ def generation(
 
 def end_tokens(bundle: Bundle) -> list[int]:
     """The end tokens of a model."""
-    return [] if bundle.special is None else [int(i) for i in bundle.special.ends]
+    if bundle.special is None:
+        return []
+    return [int(i) for i in bundle.special.ends]
 
 
 Message = Mapping[str, str]  # {"role": "user", "content": "..."}
@@ -330,7 +339,9 @@ def generate(
             ]
             first.others.extend(others)
             results[i] = first
-    return results[0] if isinstance(text, str) else [results[i] for i in range(len(texts))]
+    if isinstance(text, str):
+        return results[0]
+    return [results[i] for i in range(len(texts))]
 
 
 def stream(

@@ -98,11 +98,10 @@ def embed(
     vectors = np.zeros((len(texts), bundle.config.width), np.float32)
     for batch, ids, lengths in text_batches(bundle, tokens.pad, rows):
         model: Any = bundle.model
-        x = (
-            model(ids, lengths=lengths)
-            if own
-            else _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
-        )
+        if own:
+            x = model(ids, lengths=lengths)
+        else:
+            x = _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
         vectors[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
     return vectors[0] if isinstance(text, str) else vectors
 
@@ -162,7 +161,10 @@ def likelihood(
     most = bundle.max_tokens or len(ids)
     stride = max(most // 2, 1) if stride is None else stride
     if stride < 1 or (bundle.max_tokens is not None and stride > most):
-        expected = "1 or more" if bundle.max_tokens is None else f"1 to {most}, the model's context"
+        if bundle.max_tokens is None:
+            expected = "1 or more"
+        else:
+            expected = f"1 to {most}, the model's context"
         raise InputError(f"stride={stride}: expected {expected}")
     logprobs: list[float | None] = [None] * len(ids)
     # nothing predicts the first token

@@ -100,7 +100,10 @@ class Translation:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         try:
-            rows = self.alignment.round(6).tolist() if self.forced is not None else []
+            if self.forced is not None:
+                rows = self.alignment.round(6).tolist()
+            else:
+                rows = []
         except NoAttentionError:
             rows = []
         return {
@@ -285,11 +288,9 @@ def translate(
             results[i] = replace(first, others=others)
         if done is not None:
             done(len(batch))
-    return (
-        results.get(0, EMPTY)
-        if isinstance(text, str)
-        else [results.get(i, EMPTY) for i in range(len(texts))]
-    )
+    if isinstance(text, str):
+        return results.get(0, EMPTY)
+    return [results.get(i, EMPTY) for i in range(len(texts))]
 
 
 def translating(
@@ -324,9 +325,10 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     """
     tokens = translator_tokens(bundle)
     ((ids, cut),) = _sources(bundle, tokens, [source])
-    written = (
-        tokens.written(target) if isinstance(target, str) else as_row(target, len(tokens.target))
-    )
+    if isinstance(target, str):
+        written = tokens.written(target)
+    else:
+        written = as_row(target, len(tokens.target))
     if not len(written):
         raise TextError("the translation has no tokens: expected one or more")
     start = bundle.decoder_prompt()

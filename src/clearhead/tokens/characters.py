@@ -92,11 +92,10 @@ class Characters(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of its word; -1 for spaces and special ids."""
-        row = (
-            self.encode(text_or_ids)
-            if isinstance(text_or_ids, str)
-            else as_row(text_or_ids, len(self))
-        )
+        if isinstance(text_or_ids, str):
+            row = self.encode(text_or_ids)
+        else:
+            row = as_row(text_or_ids, len(self))
         real = row >= min(UNKNOWN, self._first)
         ends = np.cumsum(real)
         return words_of(
@@ -123,7 +122,9 @@ class Characters(Tokenizer):
 
     @property
     def special_names(self) -> dict[str, int]:
-        return dict(zip(SPECIAL, range(len(SPECIAL)), strict=True)) if self.special else {}
+        if self.special:
+            return dict(zip(SPECIAL, range(len(SPECIAL)), strict=True))
+        return {}
 
     def content(self) -> bytes:
         return as_json(self.to_dict())

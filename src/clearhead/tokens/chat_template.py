@@ -172,9 +172,10 @@ class _Work:
         """The number of values, with all that is in them, and of their characters; raises if these are too many."""
         number = characters = 0
         for value in values:
-            more, text = (
-                (1, len(value)) if type(value) is str else _size(value, self.known, self.steps)
-            )
+            if type(value) is str:
+                more, text = (1, len(value))
+            else:
+                more, text = _size(value, self.known, self.steps)
             number, characters = number + more, characters + text
         if characters > self.longest:
             _raise(f"it uses texts of more than {self.longest:,} characters")
@@ -297,7 +298,9 @@ def _sandbox_class() -> Any:
 
         def wrap_str_format(self, value: Any) -> Any:
             """'{:10000000000}'.format(...) would make a text of any size."""
-            return None if super().wrap_str_format(value) is None else self.format_string
+            if super().wrap_str_format(value) is None:
+                return None
+            return self.format_string
 
         def format_string(self, *args: Any, **kwargs: Any) -> Any:  # what Jinja below 3.1.5 calls
             _raise("format is not allowed")
@@ -314,7 +317,9 @@ def _counting(tree: Any, environment: Any) -> Any:
         return nodes.Filter(node, function.__name__, [], [], None, None, lineno=node.lineno)
 
     def compared(node: Any) -> Any:
-        return node if isinstance(node, nodes.Const) else filtered(node, _compared)
+        if isinstance(node, nodes.Const):
+            return node
+        return filtered(node, _compared)
 
     class Counters(NodeTransformer):
         def visit_For(self, node: Any) -> Any:  # noqa: N802  (as in jinja2)
@@ -346,7 +351,9 @@ def _counting(tree: Any, environment: Any) -> Any:
 
         def visit_Tuple(self, node: Any) -> Any:  # noqa: N802
             self.generic_visit(node)
-            return filtered(node, _made) if node.ctx == "load" else node
+            if node.ctx == "load":
+                return filtered(node, _made)
+            return node
 
         def visit_Getitem(self, node: Any) -> Any:  # noqa: N802
             sliced = isinstance(node.arg, nodes.Slice)
@@ -484,7 +491,10 @@ def _check_paths(*values: Any) -> None:
 
 
 def _check_replace(text: str, old: str, new: str, count: int | None = None) -> None:
-    times = text.count(old) if count is None or count < 0 else min(count, text.count(old))
+    if count is None or count < 0:
+        times = text.count(old)
+    else:
+        times = min(count, text.count(old))
     _WORK.get().write(len(text) + times * len(new))
 
 

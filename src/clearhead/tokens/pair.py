@@ -72,7 +72,9 @@ class Pair:
                 [*ids, end, self.before] if last else [self.before, *ids, end], np.int64
             )
         ids = self.source.wrapped(text)
-        return ids if end in ids else np.append(ids, np.int64(end))
+        if end in ids:
+            return ids
+        return np.append(ids, np.int64(end))
 
     def written(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a target text as the decoder should write it, with <end>."""

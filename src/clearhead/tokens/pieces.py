@@ -55,9 +55,10 @@ class Pieces(Tokenizer):
         languages: Iterable[str] = (),
     ) -> None:
         self._model = Model.of(model) if isinstance(model, bytes) else model
-        self.vocab = (
-            {p: i for i, p in enumerate(self._model.pieces)} if vocab is None else dict(vocab)
-        )
+        if vocab is None:
+            self.vocab = {p: i for i, p in enumerate(self._model.pieces)}
+        else:
+            self.vocab = dict(vocab)
         self._own = vocab is None  # the ids are those of the model
         self._first, self._last = first, last
         for piece, i in self.vocab.items():
@@ -109,7 +110,10 @@ class Pieces(Tokenizer):
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a text, with <s> before it and </s> after it if its language model expects that."""
-        before = [self.start] if self._first and self.start is not None else []
+        if self._first and self.start is not None:
+            before = [self.start]
+        else:
+            before = []
         after = [self.end] if self._last and self.end is not None else []
         return np.array([*before, *self.encode(text), *after], np.int64)
 
@@ -127,7 +131,9 @@ class Pieces(Tokenizer):
         row = as_row(ids, len(self)).tolist()
         text = self._model.text([self._names.get(i, "") for i in row if i not in self._special])
         # Such a model encodes no space at the end of a text: one there belongs to an unknown word that was left out.
-        return text.rstrip(" ") if self._model.tidy and not self._model.suffix else text
+        if self._model.tidy and not self._model.suffix:
+            return text.rstrip(" ")
+        return text
 
     def pieces(self, ids: Ids) -> list[str]:
         """The text of each id, with the space that belongs to it, or the name of a special id."""
@@ -135,11 +141,10 @@ class Pieces(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of the word in which it begins; -1 for no word."""
-        row = (
-            self.encode(text_or_ids)
-            if isinstance(text_or_ids, str)
-            else as_row(text_or_ids, len(self))
-        )
+        if isinstance(text_or_ids, str):
+            row = self.encode(text_or_ids)
+        else:
+            row = as_row(text_or_ids, len(self))
         not_text = {*self._special, *(self.vocab[code] for code in self.codes)} - {self.unknown}
         parts = [
             "" if i in not_text else part
@@ -195,7 +200,9 @@ class Pieces(Tokenizer):
         values |= {"first": True} if self._first else {}
         values |= {"last": True} if self._last else {}
         values |= {"languages": list(self.languages)} if self.languages else {}
-        return values if self._own else values | {"vocab": self.vocab}
+        if self._own:
+            return values
+        return values | {"vocab": self.vocab}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:

@@ -113,7 +113,9 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
     path, own = folder / "config.json", Special.of(tokens)
     table = config.load(path) if path.is_file() else config.Table()
     if "clearhead" in table:
-        return config.read(Special, table["special"]) if "special" in table else own
+        if "special" in table:
+            return config.read(Special, table["special"])
+        return own
     found, settings = special_ids(folder, table), tokenizer_settings(folder)
     named = {
         key: tokens.special_names.get(settings[key]) if isinstance(settings.get(key), str) else None

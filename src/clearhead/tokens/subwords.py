@@ -124,7 +124,10 @@ class Subwords(Tokenizer):
     def read(cls, path: str | Path) -> Subwords:
         """Read a tokenizer.json; settings of a tokenizer_config.json beside it win, as in transformers."""
         path = Path(path)
-        settings = tokenizer_settings(path.parent) if path.name == cls.file else {}
+        if path.name == cls.file:
+            settings = tokenizer_settings(path.parent)
+        else:
+            settings = {}
         try:
             return cls(with_settings(path.read_text(encoding="utf-8"), settings))
         except ValueError as cause:
@@ -169,11 +172,10 @@ class Subwords(Tokenizer):
 
         The words are those of `split`: runs of letters and digits, and each punctuation mark by itself.
         """
-        row = (
-            self.encode(text_or_ids)
-            if isinstance(text_or_ids, str)
-            else as_row(text_or_ids, len(self))
-        )
+        if isinstance(text_or_ids, str):
+            row = self.encode(text_or_ids)
+        else:
+            row = as_row(text_or_ids, len(self))
         if self._bytewise:
             return words_of(
                 *_characters([b"" if i in self._special else self._raw(i) for i in row.tolist()])

@@ -71,11 +71,10 @@ class Symbols(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, its own index: every symbol is a word."""
-        row = (
-            self.encode(text_or_ids)
-            if isinstance(text_or_ids, str)
-            else as_row(text_or_ids, len(self))
-        )
+        if isinstance(text_or_ids, str):
+            row = self.encode(text_or_ids)
+        else:
+            row = as_row(text_or_ids, len(self))
         return list(range(len(row)))
 
     def __len__(self) -> int:

@@ -45,9 +45,10 @@ class Words(Tokenizer):
     ) -> None:
         words = tuple(symbols)
         self.symbols = (*SPECIAL, *words)
-        self.counts = (
-            (0,) * len(self.symbols) if counts is None else (0,) * len(SPECIAL) + tuple(counts)
-        )
+        if counts is None:
+            self.counts = (0,) * len(self.symbols)
+        else:
+            self.counts = (0,) * len(SPECIAL) + tuple(counts)
         self.lower = lower
         for word in words:
             if word.split() != [word]:
@@ -114,11 +115,10 @@ class Words(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of its word; -1 for special ids except <unk>."""
-        row = (
-            self.encode(text_or_ids)
-            if isinstance(text_or_ids, str)
-            else as_row(text_or_ids, len(self))
-        )
+        if isinstance(text_or_ids, str):
+            row = self.encode(text_or_ids)
+        else:
+            row = as_row(text_or_ids, len(self))
         real = row >= UNKNOWN
         return np.where(real, np.cumsum(real) - 1, -1).tolist()
 

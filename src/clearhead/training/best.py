@@ -31,7 +31,10 @@ class Best:
             "valid_loss" if "valid_loss" in names else next(iter(names), "valid_loss")
         )
         if self.kept and not names:
-            word = f"best = {run.best!r}" if run.best else f"patience = {run.patience}"
+            if run.best:
+                word = f"best = {run.best!r}"
+            else:
+                word = f"patience = {run.patience}"
             raise InputError(
                 f"run.{word}: this objective declares no measurements: leave it out, or declare the measurements of "
                 "the objective"
@@ -40,7 +43,10 @@ class Best:
             raise InputError(
                 f"run.best = {self.name!r}: expected one of {', '.join(names)}{nearest(self.name, names)}"
             )
-        self._sign = -1.0 if self.name in names and names[self.name].better == "higher" else 1.0
+        if self.name in names and names[self.name].better == "higher":
+            self._sign = -1.0
+        else:
+            self._sign = 1.0
         self.facts: dict[str, Any] = {"name": self.name, **NONE_YET}
 
     @property
@@ -71,7 +77,10 @@ class Best:
 
     def take(self, record: Mapping[str, float], step: int) -> bool:
         """Record a validation; returns True if it is the best so far."""
-        value = self._sign * record[self.name] if self.name in record else sys.float_info.max
+        if self.name in record:
+            value = self._sign * record[self.name]
+        else:
+            value = sys.float_info.max
         loss, before = record.get("valid_loss", sys.float_info.max), self.facts["value"]
         waited = 0 if value < before else self.waited + 1  # patience is for the measurement alone
         if (value, loss) < (before, self.facts.get("loss", sys.float_info.max)):

@@ -49,7 +49,10 @@ class World:
             # With its own prefix: otherwise a second training in these processes would read the first one's addresses.
             store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
             store = dist.PrefixStore(f"training {next(_TRAININGS)}", store)  # type: ignore[attr-defined]
-            backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+            if chosen.type == "cuda":
+                backend = "cpu:gloo,cuda:nccl"
+            else:
+                backend = "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         return World(rank, size, chosen, joined)
 
@@ -192,11 +195,10 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             with torch.no_grad():
                 assert self.num_batches_tracked is not None
                 self.num_batches_tracked.add_(1)
-                share = (
-                    1.0 / float(self.num_batches_tracked)
-                    if self.momentum is None
-                    else self.momentum
-                )
+                if self.momentum is None:
+                    share = 1.0 / float(self.num_batches_tracked)
+                else:
+                    share = self.momentum
                 self.running_mean.lerp_(mean, share)
                 self.running_var.lerp_(variance * n / (n - 1).clamp(min=1), share)
         return mean, variance

@@ -67,13 +67,12 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
         nonlocal attention
         assert isinstance(module, Attention)
         x, context = args[0], args[1] if len(args) > 1 else kwargs.get("context")
-        keys = (
-            x.shape[1]
-            if context is None
-            else context[0].shape[2]
-            if isinstance(context, tuple)
-            else context.shape[1]
-        )
+        if context is None:
+            keys = x.shape[1]
+        elif isinstance(context, tuple):
+            keys = context[0].shape[2]
+        else:
+            keys = context.shape[1]
         attention += (
             2.0
             * x.shape[0]

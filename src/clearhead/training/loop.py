@@ -95,7 +95,10 @@ class Pending:
             losses = {name: next(sums) for name in losses}
             for name, number in (losses | norms).items():
                 if not math.isfinite(number):
-                    what = "gradient norm" if name in norms else name.replace("_", " ")
+                    if name in norms:
+                        what = "gradient norm"
+                    else:
+                        what = name.replace("_", " ")
                     return last, (step, f"the {what} became {number}")
             last = losses | norms | rates
         return last, None
@@ -272,7 +275,10 @@ class Loop:
 
     def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
         name, _ = named_options(table, "data")
-        table = table if isinstance(table, config.Table) else config.Table(table)
+        if isinstance(table, config.Table):
+            table = table
+        else:
+            table = config.Table(table)
         data = make_data(name, table.without("name"), seed=self.recipe.seed, root=root)
         stack.callback(data.close)
         return data
@@ -280,7 +286,10 @@ class Loop:
     def _check(self) -> None:
         run = self.recipe.run
         if self.best.kept and not self.data.valid_batches:
-            word = f"patience = {run.patience}" if run.patience else f"best = {run.best!r}"
+            if run.patience:
+                word = f"patience = {run.patience}"
+            else:
+                word = f"best = {run.best!r}"
             raise TrainingError(
                 f"run.{word} needs validation data, and this dataset has none: leave it out, or set aside a share for "
                 "validation"
@@ -326,7 +335,9 @@ class Loop:
                 f"{self.folder.checkpoints}: no checkpoint is intact. Restore one, or move the folder away to start "
                 "from step 0"
             )
-        return Checkpoint(self.folder.checkpoints / name) if name else None
+        if name:
+            return Checkpoint(self.folder.checkpoints / name)
+        return None
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         self.trainer.load(checkpoint)
@@ -428,7 +439,10 @@ class Loop:
         self.pending.add(self.step, reports)
         self._units += int(units)
         logs = self._due(recipe.run.log_every) or self.step == recipe.steps
-        now = self._read() if logs or probes or world.device.type == "cpu" else {}
+        if logs or probes or world.device.type == "cpu":
+            now = self._read()
+        else:
+            now = {}
         shown = None
         if logs:
             seconds = time.perf_counter() - self._clock
@@ -482,11 +496,10 @@ class Loop:
 
     def _refuse(self, step: int, problem: str) -> NoReturn:
         self.writer.wait()
-        last = (
-            f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}"
-            if self.saved
-            else "there is no checkpoint yet"
-        )
+        if self.saved:
+            last = f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}"
+        else:
+            last = "there is no checkpoint yet"
         if self.world.rank == 0:
             self.folder.tell(problem=f"{problem} in step {step}")
         raise TrainingError(
@@ -528,11 +541,10 @@ class Loop:
             with suppress(CheckpointError):
                 self.writer.wait()
             intact = latest(self.folder.checkpoints, say=lambda _: None)
-            last = (
-                f"the last intact checkpoint is {intact.path}"
-                if intact
-                else "there is no intact checkpoint yet"
-            )
+            if intact:
+                last = f"the last intact checkpoint is {intact.path}"
+            else:
+                last = "there is no intact checkpoint yet"
             where = cause.filename or self.folder.path
             raise TrainingError(
                 f"{where}: step {self.step} cannot be written: {cause.strerror or cause}; {last}"
@@ -595,14 +607,23 @@ class Loop:
         """Save the trained model (an average, or its best checkpoint, if configured) and other players; return it."""
         if self.recipe.run.average > 1:
             self._average()
-        best = self._best_checkpoint() if self.best.kept and self.best.step != self.step else None
+        if self.best.kept and self.best.step != self.step:
+            best = self._best_checkpoint()
+        else:
+            best = None
         bundles = self.trainer.export(best)
         if self.world.rank == 0:
             with self._disk():
                 for i, (name, bundle) in enumerate(bundles.items()):
-                    path = self.folder.path / "players" / name if i else self.folder.path / "model"
+                    if i:
+                        path = self.folder.path / "players" / name
+                    else:
+                        path = self.folder.path / "model"
                     save(bundle, path, layout="clearhead" if bundle.base is None else "peft")
-                best_step = self.best.step if self.best.kept and self.best.step else None
+                if self.best.kept and self.best.step:
+                    best_step = self.best.step
+                else:
+                    best_step = None
                 self.folder.keep_model(self.recipe, step=self.step, best=best_step, mean=self.mean)
                 shutil.rmtree(self.folder.path / "unfinished", ignore_errors=True)
         self.world.barrier()  # until it is saved

@@ -54,7 +54,10 @@ def measured(
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
     correct = torch.zeros((), dtype=torch.long, device=x.device)
     # these logits are float32
-    part = _rows(x, weight) if x.device.type == "cpu" else -(-_rows(x, weight) // 8)
+    if x.device.type == "cpu":
+        part = _rows(x, weight)
+    else:
+        part = -(-_rows(x, weight) // 8)
     for rows, wanted in zip(x.split(part), targets.split(part), strict=True):
         logits = (rows @ weight.T).to(_wide(x))
         _cap_logits(logits, cap or 0.0)
@@ -137,7 +140,9 @@ def _cap_logits(logits: Float[Tensor, "n v"], cap: float) -> Float[Tensor, "n v"
 
 def _wide(x: Tensor) -> torch.dtype:
     """The dtype of sums of exponentials."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+    if x.dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 def _rows(x: Tensor, weight: Tensor, least: int = 64) -> int:
@@ -153,14 +158,14 @@ def _add(dw: Tensor | None, logits: Tensor, part: Tensor, whole: bool) -> Tensor
         new = logits.T @ part
         return new if dw is None else dw.add_(new)
     if logits.is_cuda and logits.dtype != torch.float32:
-        return (
-            torch.mm(logits.T, part, out_dtype=torch.float32)
-            if dw is None
-            else torch.addmm(dw, logits.T, part, out_dtype=torch.float32, out=dw)
-        )
+        if dw is None:
+            return torch.mm(logits.T, part, out_dtype=torch.float32)
+        return torch.addmm(dw, logits.T, part, out_dtype=torch.float32, out=dw)
     if dw is None:
         return (logits.T @ part).float()
-    return dw.addmm_(logits.T, part) if logits.dtype == torch.float32 else dw.add_(logits.T @ part)
+    if logits.dtype == torch.float32:
+        return dw.addmm_(logits.T, part)
+    return dw.add_(logits.T @ part)
 
 
 def _logits_to_gradient(

@@ -97,7 +97,10 @@ class Pace:
         left = self._steps - step
         if left / rate <= SHORT:
             return None
-        validation = self._until(self._run.valid_every, step) / rate if self._validates else None
+        if self._validates:
+            validation = self._until(self._run.valid_every, step) / rate
+        else:
+            validation = None
         checkpoint = self._until(self._run.save_every, step) / rate
         if self._save_seconds:
             checkpoint = min(checkpoint, max(self._saved + self._save_seconds - now, 0.0))
@@ -120,4 +123,6 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(minutes, 60)
     if not hours:
         return f"{minutes} min"
-    return f"{hours} h" if hours >= 24 or not rest else f"{hours} h {rest} min"
+    if hours >= 24 or not rest:
+        return f"{hours} h"
+    return f"{hours} h {rest} min"

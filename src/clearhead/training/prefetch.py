@@ -125,4 +125,6 @@ def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:
 def _real(batch: dict[str, Any]) -> dict[str, Any]:
     """A batch without its padding rows, which are its last, because a batch norm would count them."""
     rows = int(batch["weight"].sum()) if "weight" in batch else 0
-    return {name: x[:rows] for name, x in batch.items() if name != "weight"} if rows else batch
+    if rows:
+        return {name: x[:rows] for name, x in batch.items() if name != "weight"}
+    return batch

@@ -150,9 +150,10 @@ def _already_finished(
 
     Its data is not opened, and may have changed since.
     """
-    newest = (
-        latest(out / "checkpoints", say=lambda _: None, verify=False) if world.rank == 0 else None
-    )
+    if world.rank == 0:
+        newest = latest(out / "checkpoints", say=lambda _: None, verify=False)
+    else:
+        newest = None
     folder = None if newest is None else Folder(out, lock=world.rank == 0)
     try:
         kept = None if folder is None else folder.kept_model(recipe)

@@ -312,7 +312,9 @@ class Folder:
             (self.path / "model" / name).is_file()
             for name in ("config.json", "adapter_config.json")
         )
-        return model if there and model.get("recipe") == _recipe_hash(recipe) else None
+        if there and model.get("recipe") == _recipe_hash(recipe):
+            return model
+        return None
 
 
 def _start(line: bytes) -> str:
@@ -333,7 +335,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, np.generic | torch.Tensor | np.ndarray):
         value = value.item()  # raises for more than one number
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _plain_recipe(value: Any) -> Any:

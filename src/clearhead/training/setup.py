@@ -125,11 +125,10 @@ def resolve(
 
 
 def _options(recipe: Recipe, name: str) -> dict[str, Any]:
-    table = (
-        recipe.objective
-        if isinstance(recipe.objective, config.Table)
-        else config.Table(recipe.objective)
-    )
+    if isinstance(recipe.objective, config.Table):
+        table = recipe.objective
+    else:
+        table = config.Table(recipe.objective)
     _, options = named_options(table.with_defaults({"name": name}), "objective")
     return config.dump(options)
 
@@ -176,7 +175,10 @@ def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], dat
 
 def _written(preprocessing: Preprocessing) -> dict[str, Any]:
     """The options of image data that give a preprocessing."""
-    size = preprocessing.resize if preprocessing.crop is None else preprocessing.crop
+    if preprocessing.crop is None:
+        size = preprocessing.resize
+    else:
+        size = preprocessing.crop
     size = size[0] if isinstance(size, tuple) else size
     return {
         "mean": list(preprocessing.mean),
@@ -199,7 +201,10 @@ def _resolved(
     if start is not None:
         saved = past or _checkpoint(recipe, player, start)
         if name is not None and name != saved.model:
-            section = "[model]" if table.key == ("model",) else ".".join(table.key)
+            if table.key == ("model",):
+                section = "[model]"
+            else:
+                section = ".".join(table.key)
             raise InputError(
                 f"{pretrained_key(recipe, player)}={start.folder!r} is a {saved.model}: {section} expects a {name}"
             )
@@ -224,9 +229,10 @@ def _resolved(
         setup = replace(setup, labels=saved.labels)
     if past is None:
         for one in starts:
-            source = (
-                saved if saved is not None and one is start else _checkpoint(recipe, player, one)
-            )
+            if saved is not None and one is start:
+                source = saved
+            else:
+                source = _checkpoint(recipe, player, one)
             check_start(recipe, player, setup, one, given, source)
         if (
             recipe.lora is not None
@@ -299,7 +305,10 @@ class _Sources:
         """Raise if a model that has other outputs too would not classify data that has classes."""
         if answer != "class":
             name = f"{'.'.join(self.given.key)}.answer"
-            source = f" in the checkpoint {self.start.folder}" if self.start else ""
+            if self.start:
+                source = f" in the checkpoint {self.start.folder}"
+            else:
+                source = ""
             source = "" if "answer" in self.given else source or " by default"
             raise config.ConfigError(
                 f"{self.given.place('answer')}{name} is {answer!r}{source}, and the data has {classes} classes: write "

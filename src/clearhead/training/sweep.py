@@ -394,10 +394,8 @@ def _words(choices: Mapping[str, str]) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return (
-        ""
-        if value is None
-        else f"{value:.4f}"
-        if abs(value) >= 1e-3 or value == 0
-        else f"{value:.1e}"
-    )
+    if value is None:
+        return ""
+    if abs(value) >= 1e-3 or value == 0:
+        return f"{value:.4f}"
+    return f"{value:.1e}"

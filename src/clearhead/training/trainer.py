@@ -108,7 +108,12 @@ def decoded_rows(run: RunConfig, measurements: Mapping[str, Any], texts: int) ->
         raise InputError(
             f"run.best = {run.best!r} is measured on decoded rows: expected run.decode of 1 or more"
         )
-    wanted = run.decode if run.decode is not None else ROWS if best else 0
+    if run.decode is not None:
+        wanted = run.decode
+    elif best:
+        wanted = ROWS
+    else:
+        wanted = 0
     if wanted and not measurements:
         raise InputError(
             f"run.decode = {wanted}: this objective has no measurements of decoded text: leave it out"
@@ -295,7 +300,10 @@ class Trainer:
         updates = [update for update in self.objective.updates if (step + 1) % update.every == 0]
         several = len(self.objective.updates) > 1
         # A single update prepares each part when it needs it; several updates share the prepared parts.
-        prepared = [self._prepared(part, step) for part in parts] if several else []
+        if several:
+            prepared = [self._prepared(part, step) for part in parts]
+        else:
+            prepared = []
         reports, batch, moment = [], dict[str, Tensor](), None
         for number, update in enumerate(updates):
             player = self._trained_player(update.player)
@@ -303,7 +311,10 @@ class Trainer:
             losses: dict[str, Tensor] = {}
             for i, part in enumerate(parts):
                 last = i == len(parts) - 1
-                batch, moment = prepared[i] if several else self._prepared(part, step)
+                if several:
+                    batch, moment = prepared[i]
+                else:
+                    batch, moment = self._prepared(part, step)
                 # Dropout of the first update depends on (seed, step, part) only, as in a training with one update.
                 torch.manual_seed(
                     seed_of(self.recipe.seed, step, part.number, *([number] if number else []))
@@ -314,7 +325,10 @@ class Trainer:
             reports.append(self._update(update, player, losses, moment, batch))
         self._require_grad_only(None)
         if moment is None:  # no player has an update in this step
-            batch, moment = prepared[-1] if several else self._prepared(parts[-1], step)
+            if several:
+                batch, moment = prepared[-1]
+            else:
+                batch, moment = self._prepared(parts[-1], step)
         with torch.no_grad():
             self.objective.after_step(moment)
         self._reshard()
@@ -417,7 +431,9 @@ class Trainer:
     def probed(self) -> dict[str, Any]:
         """The records of the last step; by the names of the players if there are several."""
         self._probing = False
-        return self._probes["model"] if list(self._probes) == ["model"] else self._probes
+        if list(self._probes) == ["model"]:
+            return self._probes["model"]
+        return self._probes
 
     def _probe(self, player: TrainedPlayer, batch: Mapping[str, Tensor]) -> dict[str, Any]:
         gradients = probes.gradients(player.model, player.optimiser.gradients())

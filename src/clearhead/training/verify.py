@@ -191,11 +191,10 @@ def command(
     world: int | None = None,  # workers, under torchrun
 ) -> list[str]:
     """The command line that trains a recipe in a folder."""
-    workers = (
-        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-        if world
-        else []
-    )
+    if world:
+        workers = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    else:
+        workers = []
     options = [
         "--out",
         str(out),
@@ -254,7 +253,9 @@ class Child:
             return f"the training was ended by signal {-code}" + (
                 f"; its last message: {lines[-1]}" if lines else ""
             )
-        return lines[-1] if lines else f"the training ended with exit code {code} and no message"
+        if lines:
+            return lines[-1]
+        return f"the training ended with exit code {code} and no message"
 
 
 # relative difference allowed over the first steps
@@ -334,13 +335,12 @@ class Verdict:
         hits = f"{self.hits} of {len(self.kills)} kills hit" + (
             f", after step {struck}" if struck else ""
         )
-        verdict = (
-            f"equal: resuming changed nothing in {self.steps} steps"
-            if self.passed
-            else "NOT equal: resuming changed the run"
-            if not self.equal
-            else "not verified: the training ended before all kills; give it more steps"
-        )
+        if self.passed:
+            verdict = f"equal: resuming changed nothing in {self.steps} steps"
+        elif not self.equal:
+            verdict = "NOT equal: resuming changed the run"
+        else:
+            verdict = "not verified: the training ended before all kills; give it more steps"
         return Group(table, hits, verdict)
 
 

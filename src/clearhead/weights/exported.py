@@ -51,7 +51,10 @@ def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = Fals
     """
     place = Path(folder)
     with new_folder(place) as temporary:
-        bundle = model if isinstance(model, Bundle) else load(model, device="cpu", merge=not apart)
+        if isinstance(model, Bundle):
+            bundle = model
+        else:
+            bundle = load(model, device="cpu", merge=not apart)
         if apart and not (bundle.base and adapters(bundle.model)):
             raise InputError(
                 f"apart is for adapters that a training kept apart (finetune --apart), and this {bundle.name} has "

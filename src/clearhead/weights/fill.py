@@ -50,7 +50,10 @@ def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: 
         OverflowError,
         MemoryError,
     ) as cause:  # torch, of sizes beyond 64 bits
-        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        if str(cause):
+            reason = str(cause).splitlines()[0]
+        else:
+            reason = type(cause).__name__
         raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
 
 
@@ -65,7 +68,9 @@ class _SkipRandom(TorchFunctionMode):
     """Skip random initialisation: on the meta device `normal_` has no effect, but would import torch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func is Tensor.normal_ else func(*args, **kwargs or {})
+        if func is Tensor.normal_:
+            return args[0]
+        return func(*args, **kwargs or {})
 
 
 def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
@@ -89,13 +94,11 @@ def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
 def _numbers(options: Any, name: str) -> tuple[int, ...]:
     """The numbers of an option: one, or one per stage; none if its value is no number, or there is no such option."""
     value = getattr(options, name, None)
-    return (
-        tuple(value)
-        if isinstance(value, tuple | list)
-        else (value,)
-        if isinstance(value, int)
-        else ()
-    )
+    if isinstance(value, tuple | list):
+        return tuple(value)
+    if isinstance(value, int):
+        return (value,)
+    return ()
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
@@ -121,7 +124,10 @@ def slots(model: nn.Module) -> dict[str, Slot]:
 def set_tensor(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> None:
     """Replace a tensor of a model by a copy of another: a copy, because the file may change or be deleted."""
     old, holders = slot
-    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    if dtype is not None and tensor.is_floating_point():
+        kind = dtype
+    else:
+        kind = tensor.dtype
     new = tensor.detach().to(device, kind, copy=True).contiguous()
     if isinstance(old, nn.Parameter):
         new = nn.Parameter(new, requires_grad=old.requires_grad)

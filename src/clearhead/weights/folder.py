@@ -298,11 +298,10 @@ def find(folder: str | Path) -> tuple[Path, str]:
     if path.is_file():
         raise WeightsError(f"{path}: is a file, not a folder")
     if not path.is_dir() and path.suffix in WEIGHTS:
-        files = (
-            [file.name for file in path.parent.iterdir() if file.suffix in WEIGHTS]
-            if path.parent.is_dir()
-            else []
-        )
+        if path.parent.is_dir():
+            files = [file.name for file in path.parent.iterdir() if file.suffix in WEIGHTS]
+        else:
+            files = []
         raise WeightsError(f"{path}: there is no such file{nearest(path.name, files)}")
     if not path.is_dir():
         raise WeightsError(f"{path}: there is no such folder{_suggestion(path)}")
@@ -346,7 +345,10 @@ def _find_in_run(run: Path) -> tuple[Path, str]:
 def _suggestion(path: Path) -> str:
     """The folders beside it and shipped models with a similar name, or else all shipped models."""
     zoo = shipped()
-    folders = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+    if path.parent.is_dir():
+        folders = [p.name for p in path.parent.iterdir() if p.is_dir()]
+    else:
+        folders = []
     return (
         nearest(path.name, [*folders, *zoo])
         or f"; the models that ship with the package are {', '.join(zoo)}"

@@ -154,7 +154,10 @@ def _combined(path: Path, parts: Mapping[str, set[str]], stack: ExitStack) -> Te
     for part, names in parts.items():
         file = path.parent / part
         safe = file.suffix == ".safetensors"
-        part_shapes, readers[file] = _open_safetensors(file, stack) if safe else _open_pickle(file)
+        if safe:
+            part_shapes, readers[file] = _open_safetensors(file, stack)
+        else:
+            part_shapes, readers[file] = _open_pickle(file)
         for name in sorted(names - part_shapes.keys()):
             raise WeightsError(
                 f"{file}: the tensor {name} is missing, which {path.name} lists for this file"
@@ -197,11 +200,10 @@ def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
     if inner:  # the checkpoint of a training script, which also holds its optimiser and its step
         tensors = tensors[inner[0]]
     if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
-        keys = (
-            ", ".join(map(repr, list(tensors)[:5]))
-            if isinstance(tensors, dict)
-            else type(tensors).__name__
-        )
+        if isinstance(tensors, dict):
+            keys = ", ".join(map(repr, list(tensors)[:5]))
+        else:
+            keys = type(tensors).__name__
         raise WeightsError(
             f"{path}: does not hold a dictionary of tensors, or one under {', '.join(map(repr, WRAPPERS))}; it has "
             f"{keys}"

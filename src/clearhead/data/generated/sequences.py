@@ -70,7 +70,9 @@ class RecallConfig(SequenceConfig):
     @property
     def age_in_validation(self) -> int | None:
         """The number of guests after the marked one in validation; None: uniformly random."""
-        return self.age if self.valid_age is None else self.valid_age
+        if self.valid_age is None:
+            return self.age
+        return self.valid_age
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,4 +336,6 @@ class Identity(Task):
 
 
 def _range(length: Length) -> tuple[int, int]:
-    return (length, length) if isinstance(length, int) else length
+    if isinstance(length, int):
+        return (length, length)
+    return length

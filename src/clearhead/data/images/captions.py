@@ -111,16 +111,18 @@ class Captions(Data):
         self.tables = {"images": images}
         self.sizes = {"vocab": len(self.tokens)}
         self.longest = max(self.training.width, self.validation.width)
-        self.epoch_rows = (
-            len(self.training.images) if config.each == "all" else len(self.training.starts)
-        )
+        if config.each == "all":
+            self.epoch_rows = len(self.training.images)
+        else:
+            self.epoch_rows = len(self.training.starts)
         if config.rows > self.epoch_rows:
             raise InputError(f"rows={config.rows}: an epoch has {self.epoch_rows} captions")
         self.steps_per_epoch = self.epoch_rows // config.rows
         batches = -(-len(self.validation.images) // config.valid_rows)
-        self.valid_batches = (
-            batches if config.valid_most is None else min(batches, config.valid_most)
-        )
+        if config.valid_most is None:
+            self.valid_batches = batches
+        else:
+            self.valid_batches = min(batches, config.valid_most)
         self._order = (-1, np.zeros(0, np.int64))  # the last epoch, and its captions in order
 
     def _rows(self, step: int) -> int:
@@ -288,7 +290,10 @@ def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
     listed = [name for name in as_lines(read_text(folder / f"Flickr_8k.{LISTS[part]}.txt")) if name]
     for name in listed:
         if name not in captions or Path(name).stem not in files:
-            missing = "a caption" if name not in captions else f"an image in {images}"
+            if name not in captions:
+                missing = "a caption"
+            else:
+                missing = f"an image in {images}"
             raise DataError(f"{folder}: {name} of Flickr_8k.{LISTS[part]}.txt lacks {missing}")
     names = [files[Path(name).stem] for name in listed]
     return CaptionedFiles(root=images, names=names, captions=[captions[name] for name in listed])

@@ -149,12 +149,16 @@ def loose_images(root: Path) -> list[str]:
     if root.suffix.lower() == ".csv":
         return []
     images = _visible_images(root)
-    return ["/".join(file) for file in images] if any(len(file) == 1 for file in images) else []
+    if any(len(file) == 1 for file in images):
+        return ["/".join(file) for file in images]
+    return []
 
 
 def image_root(path: Path) -> Path:
     """Return the folder or zip file that the names of `find_images` are relative to."""
-    return path.parent if path.suffix.lower() == ".csv" else path
+    if path.suffix.lower() == ".csv":
+        return path.parent
+    return path
 
 
 def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
@@ -223,7 +227,9 @@ def _decode_one(
             (size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row)
         )
         pixels = np.asarray(image).transpose(2, 0, 1)
-    return pixels[:, :, ::-1] if row is not None and 0 <= row[4] < 0.5 else pixels
+    if row is not None and 0 <= row[4] < 0.5:
+        return pixels[:, :, ::-1]
+    return pixels
 
 
 def read_image(root: str, name: str) -> Image.Image:
@@ -244,7 +250,10 @@ def unreadable(root: str, names: Sequence[str]) -> dict[str, str]:
     digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
-    places = [Path(root, name) for name in names] if Path(root).is_dir() else [Path(root)]
+    if Path(root).is_dir():
+        places = [Path(root, name) for name in names]
+    else:
+        places = [Path(root)]
     for fact in file_facts(places):
         digest.update(repr(fact).encode("utf-8", "surrogateescape"))
     key = digest.hexdigest()
@@ -414,7 +423,9 @@ def _labelled(root: Path, files: list[tuple[str, ...]], depth: int) -> list[Imag
 
 
 def _file(root: str, name: str) -> io.BytesIO | Path:
-    return Path(root, name) if Path(root).is_dir() else _unpacked(Path(root), name)
+    if Path(root).is_dir():
+        return Path(root, name)
+    return _unpacked(Path(root), name)
 
 
 def _unpacked(path: Path, name: str) -> io.BytesIO:

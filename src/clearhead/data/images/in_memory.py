@@ -113,7 +113,10 @@ class Pixels(Data):
 
     def originals(self, which: Literal["train", "valid"]) -> LabelledImages:
         """Return the images of a part as arrays (height, width, 3), or (height, width) if they are grey."""
-        part = slice(self.train) if which == "train" else slice(self.train, None)
+        if which == "train":
+            part = slice(self.train)
+        else:
+            part = slice(self.train, None)
         images = self.tables["images"][part].transpose(0, 2, 3, 1)
         images = images[..., 0] if images.shape[-1] == 1 else images
         labels = [self.classes[i] for i in self.labels[part].tolist()]
@@ -303,7 +306,10 @@ Read = Callable[[str], bytes]  # name of a file -> its content
 def open_mnist(config: PixelConfig, *, seed: int, root: Path | None = None) -> Pixels:
     """Open MNIST: four files in the folder mnist of a data folder, or the download of an npm package with them."""
     folder = _folder("mnist", root)
-    read = _from_package(find("mnist", root)) if folder is None else _from_folder(folder)
+    if folder is None:
+        read = _from_package(find("mnist", root))
+    else:
+        read = _from_folder(folder)
     return _open(config, read, DIGITS, (0.1307,), (0.3081,), "MNIST", seed)
 
 
@@ -390,11 +396,9 @@ def _from_folder(folder: Path) -> Read:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 try:
-                    return (
-                        gzip.decompress(path.read_bytes())
-                        if path.suffix == ".gz"
-                        else path.read_bytes()
-                    )
+                    if path.suffix == ".gz":
+                        return gzip.decompress(path.read_bytes())
+                    return path.read_bytes()
                 except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                     raise DataError(f"{path} is not a complete gzip file: {error}") from error
         raise DataError(f"{folder} has no {name}, plain or .gz")

@@ -86,7 +86,10 @@ class Preprocessing:
         if self.resize is not None:
             image = self._resized(image, Image.Resampling[self.interpolation.upper()])
         pixels = np.asarray(image)
-        pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        if pixels.ndim == 2:
+            pixels = pixels[None]
+        else:
+            pixels = pixels.transpose(2, 0, 1)
         pixels = pixels[::-1] if self.channels == "bgr" else pixels
         return np.ascontiguousarray(pixels if self.crop is None else _centre(pixels, *self.crop))
 
@@ -120,11 +123,10 @@ class Preprocessing:
         """
         if self.crop is None:
             return image
-        height, width = (
-            image.size[::-1]
-            if self.resize is None
-            else _resized(image.height, image.width, self.resize)
-        )
+        if self.resize is None:
+            height, width = image.size[::-1]
+        else:
+            height, width = _resized(image.height, image.width, self.resize)
         # pixels of the image per pixel of the resized one
         down, across = image.height / height, image.width / width
         top, left = ((size - own) / 2 for size, own in zip((height, width), self.crop, strict=True))
@@ -182,7 +184,9 @@ def _opaque(image: Image.Image) -> Image.Image:
 def _straight(image: Image.Image) -> Image.Image:
     """An image whose colours are not multiplied by their opacity, as those of modes RGBa and La are."""
     straight = {"RGBa": "RGBA", "La": "LA"}
-    return image.convert(straight[image.mode]) if image.mode in straight else image
+    if image.mode in straight:
+        return image.convert(straight[image.mode])
+    return image
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

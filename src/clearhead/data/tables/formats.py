@@ -161,13 +161,12 @@ def read_fields(
     """Yield the rows after the header by column, each with its line; raises for one of another number of columns."""
     for line, fields in islice(read(source, delimiter), skip, None):
         if len(fields) != len(columns):
-            advice = (
-                f"a text with a {DELIMITERS[delimiter]} in it must be in double quotes"
-                if read is read_quoted
-                else "only a .csv file has quoted fields, whatever its delimiter"
-                if any(field.startswith('"') for field in fields)
-                else ""
-            )
+            if read is read_quoted:
+                advice = f"a text with a {DELIMITERS[delimiter]} in it must be in double quotes"
+            elif any(field.startswith('"') for field in fields):
+                advice = "only a .csv file has quoted fields, whatever its delimiter"
+            else:
+                advice = ""
             raise DataError(
                 f"{source.path}:{line}: expected {counted(len(columns), 'column')}, as in the first row, got "
                 f"{counted(len(fields), 'column')}: {delimiter.join(fields)[:60]!r}{f'; {advice}' if advice else ''}"
@@ -300,7 +299,10 @@ class _Reading:
         while not self.ended and len(self.buffer) - self.at < wanted:
             self._count(self.at)
             feed = self.buffer.rfind("\n", 0, self.at)
-            self.column = self.at - feed - 1 if feed >= 0 else self.column + self.at
+            if feed >= 0:
+                self.column = self.at - feed - 1
+            else:
+                self.column = self.column + self.at
             text, _ = next(self.parts, ("", 0))
             self.buffer, self.at, self.counted, self.ended = (
                 self.buffer[self.at :] + text,

@@ -92,7 +92,9 @@ class Measured:
             for name, units in self._sizes.items()
             if len(units[unit])
         ]
-        return int(np.logical_or.reduce(columns).sum()) if columns else 0
+        if columns:
+            return int(np.logical_or.reduce(columns).sum())
+        return 0
 
     def _finish(self) -> None:
         for name in self._waiting:
@@ -151,11 +153,10 @@ class Longer(Cut):
     def told(self, measured: Measured) -> str:
         unit = "words" if self.special is None else "tokens"
         number = measured.longer(self.context, unit, self.special or {})
-        note = (
-            "; a word is a token or more, which --tokens FOLDER counts"
-            if self.special is None
-            else ""
-        )
+        if self.special is None:
+            note = "; a word is a token or more, which --tokens FOLDER counts"
+        else:
+            note = ""
         return f"{_share(number, measured)} have more than {self.context} {unit}: {LONG[self.kind]}{note}"
 
 
@@ -214,7 +215,10 @@ def what_is_cut(
         )
         rendering = Rendering(template, names, tokenizer, context)
         return LongChats(context, rendering, message_reader(table, columns))
-    around = len(with_special(tokenizer, tokenizer.encode(""))) if guessed.kind == "labelled" else 0
+    if guessed.kind == "labelled":
+        around = len(with_special(tokenizer, tokenizer.encode("")))
+    else:
+        around = 0
     return Longer(context, guessed.kind, dict.fromkeys(guessed.columns, around))
 
 

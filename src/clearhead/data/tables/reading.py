@@ -185,11 +185,10 @@ class Table:
         if wanted is not None:
             if wanted in self.columns:
                 return wanted
-            hint = (
-                ""
-                if self.header
-                else "; the first row was not taken for a header: header = true says that it is"
-            )
+            if self.header:
+                hint = ""
+            else:
+                hint = "; the first row was not taken for a header: header = true says that it is"
             raise DataError(
                 f"{self.path}: there is no column {wanted!r}: expected one of {listed}{nearest(wanted, self.columns)}"
                 f"{hint}"
@@ -241,12 +240,14 @@ def _delimited(
     if not sample:
         raise DataError(f"{source.path} is empty: expected rows")
     line, first = sample[0]
-    headed = has_header([fields for _, fields in sample], named) if header is None else header
-    columns = (
-        named_columns(source, line, first)
-        if headed
-        else tuple(str(i) for i in range(1, len(first) + 1))
-    )
+    if header is None:
+        headed = has_header([fields for _, fields in sample], named)
+    else:
+        headed = header
+    if headed:
+        columns = named_columns(source, line, first)
+    else:
+        columns = tuple(str(i) for i in range(1, len(first) + 1))
     if headed and len(sample) == 1:
         raise DataError(
             f"{source.path} has only a header, {DELIMITERS[delimiter]}-separated: expected rows below it"
@@ -354,7 +355,9 @@ def _described(value: Any) -> str:
         dict: "an object",
     }
     kind = kinds.get(type(value), f"a value of the type {type(value).__name__}")
-    return f"{kind}, {value!r}" if len(repr(value)) < 30 else kind
+    if len(repr(value)) < 30:
+        return f"{kind}, {value!r}"
+    return kind
 
 
 _FORMATS: dict[str, Callable[[Path, bool | None, Collection[str]], Table]] = {  # by suffix

@@ -110,7 +110,10 @@ class Source:
             if text:
                 yield text, feeds
             feeds += text.count("\n")
-            column = len(text) - text.rfind("\n") - 1 if "\n" in text else column + len(text)
+            if "\n" in text:
+                column = len(text) - text.rfind("\n") - 1
+            else:
+                column = column + len(text)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file, each with its line feed; no other character ends a line."""
@@ -141,7 +144,10 @@ class Source:
     def _place(self, before: str, feeds: int, column: int) -> str:
         """Return "file:line: column N" for what follows the text `before`, which begins in a line's column."""
         line = feeds + before.count("\n") + 1
-        at = len(before) - before.rfind("\n") if "\n" in before else column + len(before) + 1
+        if "\n" in before:
+            at = len(before) - before.rfind("\n")
+        else:
+            at = column + len(before) + 1
         return f"{self.path}:{line}: column {at}"
 
 
@@ -154,5 +160,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 def _latin(byte: int) -> str:
     """Return advice for a byte that is not UTF-8."""
     letter = bytes([byte]).decode("cp1252", "replace")
-    known = f"as Windows-1252 it is {letter!r}; " if letter != "\ufffd" else ""
+    if letter != "\ufffd":
+        known = f"as Windows-1252 it is {letter!r}; "
+    else:
+        known = ""
     return f"{known}iconv -f WINDOWS-1252 -t UTF-8 converts a file"

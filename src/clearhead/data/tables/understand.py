@@ -93,7 +93,9 @@ class Understood:
         """The columns that could be read instead, in words, or "" if there is none."""
         words = [f"{option} = {' or '.join(names)}" for option, names in self.candidates.items()]
         first = next(((option, names[0]) for option, names in self.candidates.items()), ("", ""))
-        return f"{', '.join(words)}: data.{first[0]}={first[1]} chooses it" if words else ""
+        if words:
+            return f"{', '.join(words)}: data.{first[0]}={first[1]} chooses it"
+        return ""
 
 
 def understand(
@@ -129,13 +131,17 @@ def understand(
     if context is not None and context < 1:
         raise InputError(f"context={context}: expected 1 or more")
     place, valid = _files(locate(path, root))
-    paths = {"path": str(path)} if place == locate(path, root) else {"path": str(place)}
+    if place == locate(path, root):
+        paths = {"path": str(path)}
+    else:
+        paths = {"path": str(place)}
     paths |= {} if valid is None else {"valid_path": str(valid)}
     words = dict(given or {})
     by_class = place.is_dir() and named_kind(words) == "labelled"
-    found = (
-        _text(place) if place.is_dir() and not by_class else _table(place, words) or _text(place)
-    )
+    if place.is_dir() and not by_class:
+        found = _text(place)
+    else:
+        found = _table(place, words) or _text(place)
     guessed = found.guessed
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
@@ -297,7 +303,12 @@ def _measure(
         values = dict(row.values)
         if len(first) < FIRST and (found.table or values["line"].strip()):
             first.append(values)
-        told = None if label is None else "" if values.get(label) is None else row.label(label)
+        if label is None:
+            told = None
+        elif values.get(label) is None:
+            told = ""
+        else:
+            told = row.label(label)
         texts = {name: _as_text(row, name) for name in columns}
         more = [text for name in found.guessed.more if (text := _as_text(row, name))]
         measured.add(
@@ -320,7 +331,9 @@ def _number_of_rows(found: Found, read: int) -> int:
     if found.table is not None and found.table.known_rows:
         return found.table.known_rows
     share = found.share_read()
-    return read if found.ended or not share else max(round(read / share), read + 1)
+    if found.ended or not share:
+        return read
+    return max(round(read / share), read + 1)
 
 
 def _as_text(row: Row, column: str) -> str:
@@ -331,7 +344,11 @@ def _as_text(row: Row, column: str) -> str:
             one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value
         )
         return "\n".join(str(one) for one in said if one)
-    return "" if value is None else row.text(column) if isinstance(value, str) else str(value)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return row.text(column)
+    return str(value)
 
 
 def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str:

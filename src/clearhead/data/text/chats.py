@@ -153,7 +153,9 @@ class Rendering:
         if found:
             end, after, name = places[found - 1]
             return np.concatenate([ids[:after], self.tokens.marked(name + text[end:])[1:]])
-        return self.tokens.continued(text, marked=True) if continues else self.tokens.marked(text)
+        if continues:
+            return self.tokens.continued(text, marked=True)
+        return self.tokens.marked(text)
 
     def _special_places(self, text: str, ids: NDArray[np.int64]) -> list[tuple[int, int, str]]:
         """Return the special tokens in a text: where each ends in the text and in its ids, and its name."""
@@ -300,7 +302,10 @@ class EncodedChats:
     def __init__(self, chats: Sequence[Answered], config: ChatsConfig, pad: int) -> None:
         self.pad, self.packed, self.rounding = pad, config.pack, config.rounding
         sizes = [len(chat.ids) for chat in chats]
-        rows = pack(sizes, config.longest) if config.pack else [[i] for i in range(len(chats))]
+        if config.pack:
+            rows = pack(sizes, config.longest)
+        else:
+            rows = [[i] for i in range(len(chats))]
         parts = [[chats[i] for i in row] for row in rows]
         self.ids = Ragged([np.concatenate([one.ids for one in row]) for row in parts])
         self.targets = Ragged([np.concatenate([one.targets for one in row]) for row in parts])

@@ -131,7 +131,9 @@ def question_parts(table: Table, prompt: str) -> tuple[str, ...]:
 
 
 def _text(row: Row, column: str | None) -> str:
-    return "" if column is None or row.values.get(column) is None else row.text(column)
+    if column is None or row.values.get(column) is None:
+        return ""
+    return row.text(column)
 
 
 def _messages(row: Row, column: str) -> list[Message]:

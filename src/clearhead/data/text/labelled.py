@@ -107,7 +107,10 @@ def encode_rows(tokens: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
     """Return the ids of a text between its start and end tokens, if the tokenizer has them; cut to `longest`."""
     start, end = (np.array([] if i is None else [i], np.int64) for i in (tokens.start, tokens.end))
-    inside = ids if longest is None else ids[: longest - len(start) - len(end)]
+    if longest is None:
+        inside = ids
+    else:
+        inside = ids[: longest - len(start) - len(end)]
     return np.concatenate([start, inside, end]).astype(np.int64)
 
 
@@ -201,7 +204,10 @@ class Labelled(Bucketed):
         self.tokens = config.tokenizer([line.text for line in train], root)
         self.classes = tuple(sorted({line.label for line in train}))
         # A model that was or will be trained on masked tokens needs an embedding of the mask; a checkpoint has its own.
-        vocab = mask_of(self.tokens)[1] if config.tokens is None else len(self.tokens)
+        if config.tokens is None:
+            vocab = mask_of(self.tokens)[1]
+        else:
+            vocab = len(self.tokens)
         self.sizes = {"vocab": vocab, "classes": len(self.classes)}
         numbers = {label: i for i, label in enumerate(self.classes)}
         for line in valid:

@@ -165,11 +165,10 @@ def read_texts(
     if not is_table(path):
         return [line for _, line in read_lines(path) if line.strip()], 0
     table = open_table(path, header=header, named=[column] if column else [])
-    name = (
-        table.columns[0]
-        if column is None and len(table.columns) == 1
-        else table.column(column, *TEXTS)
-    )
+    if column is None and len(table.columns) == 1:
+        name = table.columns[0]
+    else:
+        name = table.column(column, *TEXTS)
     rows = [row.text(name) if row.has(name) else None for row in table.rows()]
     return [text for text in rows if text is not None], sum(text is None for text in rows)
 

@@ -110,7 +110,12 @@ def read_tatoeba(
     # others name the authors
     for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), "1", "2", header=False):
         at = place(line.source)
-        part = "test" if at < test_share else "valid" if at < test_share + valid_share else "train"
+        if at < test_share:
+            part = "test"
+        elif at < test_share + valid_share:
+            part = "valid"
+        else:
+            part = "train"
         if source != "en":
             line = Line(source=line.target, target=line.source, where=line.where)
         parts[part].append(line)

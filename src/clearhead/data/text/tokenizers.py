@@ -29,9 +29,10 @@ class TokenizerConfig:
     lower: bool = False  # ignore capitals
 
     def __post_init__(self) -> None:
-        least = (
-            256 + len(SPECIAL) if self.vocabulary in ("subwords", "unigram") else len(SPECIAL) + 1
-        )
+        if self.vocabulary in ("subwords", "unigram"):
+            least = 256 + len(SPECIAL)
+        else:
+            least = len(SPECIAL) + 1
         if self.size < least:
             raise InputError(f"size={self.size}: expected {least} or more for {self.vocabulary}")
         at_least(self, 1, "minimum")
@@ -132,7 +133,10 @@ def vocabulary_size(folder: Path, tokenizer: Tokenizer) -> int:
     """Return the vocabulary of the model in a folder, which may have more embeddings than its tokenizer has tokens."""
     path = folder / "config.json"
     table = config.load(path) if path.is_file() else config.Table()
-    size = (
-        table.get("options", {}).get("vocab") if "clearhead" in table else table.get("vocab_size")
-    )
-    return max(len(tokenizer), size) if isinstance(size, int) else len(tokenizer)
+    if "clearhead" in table:
+        size = table.get("options", {}).get("vocab")
+    else:
+        size = table.get("vocab_size")
+    if isinstance(size, int):
+        return max(len(tokenizer), size)
+    return len(tokenizer)

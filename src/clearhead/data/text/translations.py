@@ -434,7 +434,10 @@ def _examples(
 ) -> list[np.ndarray]:
     """Return the ids of neighbouring texts joined by spaces, then <end>: the same ids as those of the joined text."""
     first = encode_rows(tokens, texts)
-    later = encode_rows(tokens, [" " + text for text in texts]) if (counts > 1).any() else first
+    if (counts > 1).any():
+        later = encode_rows(tokens, [" " + text for text in texts])
+    else:
+        later = first
     end = np.array([tokens.end], np.int64)
     return [
         np.concatenate([first[i], *later[i + 1 : i + n], end])

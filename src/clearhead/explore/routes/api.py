@@ -425,11 +425,9 @@ async def attention_map(
         return maps.tile(layer, head, (top, bottom), (left, right), cells)
 
     found = await explorer.queue.run(tile)
-    return (
-        float32_response(found.weights, most=found.most)
-        if format == "float32"
-        else json_response(found.to_dict())
-    )
+    if format == "float32":
+        return float32_response(found.weights, most=found.most)
+    return json_response(found.to_dict())
 
 
 @inspections.get("/words", responses=PROBLEMS, response_model=schemas.WordsShape)

@@ -74,7 +74,10 @@ class Rotary(Positions):
                 f"factor={factor}: expected 1 or more, since scaling stretches a context"
             )
         self.head, self.columns, self.pairs = head, columns, pairs
-        self.attention_factor = 0.1 * math.log(factor) + 1.0 if scaling == "yarn" else 1.0
+        if scaling == "yarn":
+            self.attention_factor = 0.1 * math.log(factor) + 1.0
+        else:
+            self.attention_factor = 1.0
         self.constant("speed", _speeds(columns, base, scaling, factor, context))
         self.speed: Tensor
 

@@ -83,11 +83,9 @@ class Sinusoid(Vectors):
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         waves = _waves(at + self.offset, self.width, self.base)
-        return (
-            waves
-            if self.pairs == "neighbours"
-            else torch.cat([waves[..., 0::2], waves[..., 1::2]], dim=-1)
-        )
+        if self.pairs == "neighbours":
+            return waves
+        return torch.cat([waves[..., 0::2], waves[..., 1::2]], dim=-1)
 
 
 class Learned(Vectors):
@@ -116,7 +114,9 @@ class Learned(Vectors):
                 raise InputError(
                     f"position {least if least < 0 else most}: the learned table has positions 0 to {self.context - 1}"
                 )
-        return self.table[at + self.offset] if self.offset else self.table[at]
+        if self.offset:
+            return self.table[at + self.offset]
+        return self.table[at]
 
 
 class SinCos2d(Vectors):

@@ -45,7 +45,10 @@ Addresses = dict[str, tuple[nn.Module, str | None]]
 
 def module_of(model: Any) -> nn.Module:
     """The torch module to watch: the model itself, or the `.model` of a Bundle."""
-    model = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
+    if not isinstance(model, nn.Module):
+        model = getattr(model, "model", model)
+    else:
+        model = model
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
@@ -166,7 +169,10 @@ def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
     if "*" in path and leaf not in leaves:
         words = nearest(leaf, leaves, most=1)
         return words and f"; the nearest is {path}{dot}{words.rpartition(' ')[2]}"
-    alike = [n for n in names if n.rpartition(".")[2] == leaf] if leaf in INSIDE else []
+    if leaf in INSIDE:
+        alike = [n for n in names if n.rpartition(".")[2] == leaf]
+    else:
+        alike = []
     # if the path is wrong, an address of another activation does not help
     known = alike or list(names)
     return nearest(name, [*known, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in known)])

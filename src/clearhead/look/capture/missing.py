@@ -49,14 +49,17 @@ def missing_records(
         why = foreign.unseen.why(empty) if foreign.running.passes else why
         tape.explain(why)
         if not foreign.running.passes and not list(tape):
-            return [f"nothing was recorded at {listed(empty)}: {why}"] if empty else []
+            if empty:
+                return [f"nothing was recorded at {listed(empty)}: {why}"]
+            return []
     found = []
     idle = [name for name in empty if matching(name, known)]
     if idle:
         found.append(f"nothing was recorded at {listed(idle)}: {IDLE}")
-    unseen = (
-        [name for name in foreign.unused() if name in _named(empty)] if foreign is not None else []
-    )
+    if foreign is not None:
+        unseen = [name for name in foreign.unused() if name in _named(empty)]
+    else:
+        unseen = []
     unseen = [name for name in unseen if name not in idle]
     if unseen:
         why = foreign.unseen.why(unseen) if foreign is not None else why

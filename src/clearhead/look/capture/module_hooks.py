@@ -64,7 +64,9 @@ def _on_output(session: Session, module: nn.Module, act: Callable[[Any], Any]) -
         if type(out) is not tuple or sum(x is not None for x in out) != 1:
             return act(out)
         new = act(next(x for x in out if x is not None))
-        return None if new is None else tuple(None if x is None else new for x in out)
+        if new is None:
+            return None
+        return tuple(None if x is None else new for x in out)
 
     call_after(session, [module], hook)
 
@@ -78,11 +80,15 @@ def _on_input(session: Session, module: nn.Module, act: Callable[[Any], Any]) ->
         for i, x in enumerate(args):
             if isinstance(x, Tensor):
                 new = act(x)
-                return None if new is None else ((*args[:i], new, *args[i + 1 :]), kwargs)
+                if new is None:
+                    return None
+                return ((*args[:i], new, *args[i + 1 :]), kwargs)
         for key, x in kwargs.items():
             if isinstance(x, Tensor):
                 new = act(x)
-                return None if new is None else (args, {**kwargs, key: new})
+                if new is None:
+                    return None
+                return (args, {**kwargs, key: new})
         return None
 
     call_before(session, [module], hook)
@@ -97,7 +103,9 @@ def edit_module(
     """Edit the outputs or inputs of a module until the session ends."""
 
     def act(x: Any) -> Any:
-        return changed(name, change, x) if threading.get_ident() == session.thread else None
+        if threading.get_ident() == session.thread:
+            return changed(name, change, x)
+        return None
 
     _check(module, name)
     OUTSIDE[leaf](session, module, act)

@@ -222,7 +222,10 @@ def changed(name: str, change: Edit, x: Any) -> Any:
     y = change(x)
     if isinstance(x, Tensor):
         if not isinstance(y, Tensor) or y.shape != x.shape:
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            if isinstance(y, Tensor):
+                got = tuple(y.shape)
+            else:
+                got = type(y).__name__
             raise InputError(
                 f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}"
             )
@@ -243,7 +246,10 @@ def recomputing() -> bool:
 def checkpointed() -> bool:
     """Whether the code that runs now will be run again by gradient checkpointing, in the backward pass."""
     file = sys.modules.get("torch.utils.checkpoint")
-    frame = sys._getframe() if file is not None and not recomputing() else None
+    if file is not None and not recomputing():
+        frame = sys._getframe()
+    else:
+        frame = None
     while frame is not None:
         if frame.f_code.co_filename == file.__file__:  # type: ignore[union-attr]
             # Reentrant checkpointing runs the forward pass without gradients, inside of an autograd function.

@@ -140,9 +140,9 @@ class Tape:
             return AttentionMap([source for record in records for source in record.sources])
         try:
             measured = leaf is not None and leaf in MEANING
-            return (
-                join(str(leaf), records) if measured else torch.cat(records, dim=2 if leaf else 1)
-            )
+            if measured:
+                return join(str(leaf), records)
+            return torch.cat(records, dim=2 if leaf else 1)
         except (RuntimeError, TypeError, IndexError) as cause:
             raise InputError(problem) from cause
 
@@ -278,11 +278,10 @@ class Tape:
 
 def described(value: Any) -> str:
     """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
-    inside = (
-        f" ({', '.join(type(x).__name__ for x in value)})"
-        if isinstance(value, tuple | list)
-        else ""
-    )
+    if isinstance(value, tuple | list):
+        inside = f" ({', '.join(type(x).__name__ for x in value)})"
+    else:
+        inside = ""
     return f"a {type(value).__name__}{inside}"
 
 

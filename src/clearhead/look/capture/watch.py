@@ -122,7 +122,10 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     if not callable(keep) and keep not in ("all", "last"):
         raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
     leaves = {name: known[name][1] for name in watched}
-    number = {module: i for i, (_, module) in enumerate(tree.parts)} if awaited else {}
+    if awaited:
+        number = {module: i for i, (_, module) in enumerate(tree.parts)}
+    else:
+        number = {}
     order = {
         name: both[name][1]
         for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
@@ -223,9 +226,15 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
             seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
-            why = foreign.unseen.why(unused) if foreign is not None and seen else IDLE
+            if foreign is not None and seen:
+                why = foreign.unseen.why(unused)
+            else:
+                why = IDLE
             raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
-        partial = foreign.unseen.partial(awaited) if foreign is not None else ""
+        if foreign is not None:
+            partial = foreign.unseen.partial(awaited)
+        else:
+            partial = ""
         if partial:
             _notice(f"attention may be left unedited: {partial}")
 

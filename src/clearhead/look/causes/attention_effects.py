@@ -202,9 +202,9 @@ def _query(one: ModelInput, place: int | None, length: int) -> int | None:
     """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
     if place is not None and not one.classifies():
         return place if place < length else None
-    return (
-        0 if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first") else None
-    )
+    if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first"):
+        return 0
+    return None
 
 
 def _per_head(v: Float[Tensor, "g k e"], heads: int) -> Float[Tensor, "h k e"]:

@@ -148,7 +148,10 @@ def head_effects(
         torch.Size([3, 5])
     """
     if not isinstance(bundle, Bundle) and (tokenizer is not None or not isinstance(text, str)):
-        written = target if isinstance(target, str) and is_encoder_decoder(bundle) else None
+        if isinstance(target, str) and is_encoder_decoder(bundle):
+            written = target
+        else:
+            written = None
         one = model_input(bundle, text, written=written, tokenizer=tokenizer)
         if one.classifies():
             return _class_effects(one, _attention_addresses(one, kind), target, kind, done)
@@ -170,7 +173,13 @@ def head_effects(
     inputs = text_inputs(bundle, text, None if target is None else str(target))
     assert isinstance(bundle, Bundle)
     kinds = list(inputs.kinds)
-    kind = ("cross" if "cross" in kinds else kinds[0]) if kind is None else kind
+    if kind is None:
+        if "cross" in kinds:
+            kind = "cross"
+        else:
+            kind = kinds[0]
+    else:
+        kind = kind
     if kind not in kinds:
         raise InputError(f"kind={kind!r}: expected one of {', '.join(kinds)}{nearest(kind, kinds)}")
     ablation = Ablation.of_text(bundle, inputs)
@@ -268,7 +277,10 @@ def is_encoder_decoder(model: nn.Module) -> bool:
 
 def _attention_addresses(one: ModelInput, kind: str | None) -> dict[str, int]:
     """The attention of each layer of a torch module, and its number of heads, from a forward pass."""
-    kinds = ["cross", "encoder", "decoder"] if is_encoder_decoder(one.model) else ["self"]
+    if is_encoder_decoder(one.model):
+        kinds = ["cross", "encoder", "decoder"]
+    else:
+        kinds = ["self"]
     kind = kinds[0] if kind is None else kind
     one_of("kind", kind, kinds)
     layers = layer_stack(one, {"cross": "decoder", "self": None}.get(kind, kind)).layers
@@ -340,7 +352,9 @@ class Ablation:
 
     def logprobs(self, changes: Mapping[str, Edit] | None = None) -> Float[Tensor, "t"] | None:
         """The log-probability of each token under the edited model; None if output vectors are measured."""
-        return None if self.targets is None else self._measured(1, changes or {})[0]
+        if self.targets is None:
+            return None
+        return self._measured(1, changes or {})[0]
 
     def effect_parts(self, address: str, count: int) -> Iterator[Float[Tensor, "n t"]]:
         """Yield the change of what is measured when each head of one attention is silenced.
@@ -352,7 +366,10 @@ class Ablation:
             count: Its number of heads.
         """
         tokens = sum(x.shape[1] for x in self.inputs.values())
-        room = ROW_TOKENS_CUDA if next(self.model.parameters()).is_cuda else ROW_TOKENS
+        if next(self.model.parameters()).is_cuda:
+            room = ROW_TOKENS_CUDA
+        else:
+            room = ROW_TOKENS
         step = max(1, room // tokens)
         before = self._measured(1, {})
         for first in range(0, count, step):

@@ -82,7 +82,10 @@ def residual_parts(one: ModelInput, stack: LayerStack, tape: Tape) -> Iterator[R
         yield ResidualPart(kind=kind, x=x)
     for i, layer in enumerate(stack.layers):
         after = first_tensor(tape[layer.output])[0].double()
-        parts = [] if _is_post(modules[layer.output]) else list(_layer_parts(modules, tape, layer))
+        if _is_post(modules[layer.output]):
+            parts = []
+        else:
+            parts = list(_layer_parts(modules, tape, layer))
         added = sum((x for _, _, x in parts), torch.zeros_like(after))
         if not parts or _error(added, after - before) > EXACT:
             raise InputError(
@@ -185,7 +188,10 @@ def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor
 
 def _embed(one: ModelInput) -> str | None:
     """The address of the token embedding of our own models, whose output has no positions yet."""
-    names = ["decoder.embed", "embed"] if one.written is not None else ["embed"]
+    if one.written is not None:
+        names = ["decoder.embed", "embed"]
+    else:
+        names = ["embed"]
     known = Tree(one.model).known
     return next((name for name in names if name in known), None)
 
@@ -257,7 +263,10 @@ def fixed_norm(
         getattr(norm, "weight", None),
         getattr(norm, "eps", getattr(norm, "variance_epsilon", 0.0)) or 0.0,
     )
-    gain = torch.ones(x.shape[-1], dtype=x.dtype) if weight is None else weight.detach().double()
+    if weight is None:
+        gain = torch.ones(x.shape[-1], dtype=x.dtype)
+    else:
+        gain = weight.detach().double()
     bias = getattr(norm, "bias", None)
     bias = torch.zeros_like(gain) if bias is None else bias.detach().double()
     centred = ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).sqrt()

@@ -146,7 +146,9 @@ def logit_lens(
 def _short(word: str) -> str:
     """A token as it is written into a cell: without spaces around it, and shortened."""
     text = word.strip() or repr(word)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 1]}\u2026"
 
 
 def has_lens(bundle: Bundle) -> bool:
@@ -163,14 +165,18 @@ def lens_logits(model: nn.Module, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n
     """
     ours: Any = model
     logits: Tensor = ours.head(ours.norm(x))
-    return logits if logits.dtype == torch.float64 else logits.float()
+    if logits.dtype == torch.float64:
+        return logits
+    return logits.float()
 
 
 def _replaced(states: Float[Tensor, "l t d"]) -> Any:
     """An edit that makes the last layer's output in row i that of layer i."""
 
     def change(x: Any) -> Any:
-        return (states.to(x[0]), *x[1:]) if isinstance(x, tuple) else states.to(x)
+        if isinstance(x, tuple):
+            return (states.to(x[0]), *x[1:])
+        return states.to(x)
 
     return change
 

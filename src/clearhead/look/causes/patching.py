@@ -180,7 +180,10 @@ def patching(
         )
     records = [_record(tape.calls(address), address, ours.tokens) for address in layers]
     size, decoder = records[0].shape[0], layers[0].split(".")[0] == "decoder"
-    names = [str(i) for i in range(size)] if what == "heads" else ours.names(size, decoder=decoder)
+    if what == "heads":
+        names = [str(i) for i in range(size)]
+    else:
+        names = ours.names(size, decoder=decoder)
     others = None if what == "heads" else other.names(size, decoder=decoder)
     found = sweep(other, answer, layers, records, logits.shape[-1], done)
     return Patching(

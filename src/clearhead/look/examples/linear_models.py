@@ -265,7 +265,10 @@ def linear_baseline(
 
 def _pixels(image: ImageLike) -> np.ndarray:
     """An image as an array (height, width, channels) of uint8."""
-    x = image if isinstance(image, np.ndarray) else np.asarray(open_image(image))
+    if isinstance(image, np.ndarray):
+        x = image
+    else:
+        x = np.asarray(open_image(image))
     return x[..., None] if x.ndim == 2 else x
 
 

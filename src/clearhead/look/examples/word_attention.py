@@ -260,11 +260,13 @@ def _scores(
     if isinstance(bundle.tokens, Pair) and target is None:
         target = sentence.text  # the encoder does not depend on it
     result = attention(bundle, sentence.text, target=target)
-    kind = (
-        ("cross" if sentence.target is not None else next(iter(result.maps)))
-        if kind is None
-        else kind
-    )
+    if kind is None:
+        if sentence.target is not None:
+            kind = "cross"
+        else:
+            kind = next(iter(result.maps))
+    else:
+        kind = kind
     if kind not in result.maps:
         raise InputError(
             f"kind={kind!r}: expected one of {', '.join(result.maps)}{nearest(kind, result.maps)}"
@@ -280,13 +282,12 @@ def _scores(
         target or "",
     )
     answer = word_tokens(result.pieces, special, sentence.text, sentence.answer)
-    query = (
-        word_tokens(
+    if written:
+        query = word_tokens(
             result.target or [], _special(bundle, inputs.written, True), at_target, sentence.query
         )
-        if written
-        else word_tokens(result.pieces, special, sentence.text, sentence.query)
-    )
+    else:
+        query = word_tokens(result.pieces, special, sentence.text, sentence.query)
     causal = "predict" in bundle.can
     counts = torch.tensor([sinks or not (x or (causal and i == 0)) for i, x in enumerate(special)])
     if causal:

@@ -77,11 +77,9 @@ class Unseen:
             path: miss for path, miss in self.missed.items() if self.wanted.names(path, patterns)
         }
         if self.seen:
-            return (
-                self._miss(named)
-                if named
-                else f"the attention of this model is in {listed(self.seen)}"
-            )
+            if named:
+                return self._miss(named)
+            return f"the attention of this model is in {listed(self.seen)}"
         configs = (getattr(module, "config", None) for module in self.root.modules())
         how = next(
             (
@@ -132,13 +130,18 @@ class Unseen:
         path, miss = ranked[0]
         where = f" in {path!r}" if path else ""
         others = len(missed) - 1
-        more = f" (and in {others} other module{'s' if others > 1 else ''})" if others else ""
+        if others:
+            more = f" (and in {others} other module{'s' if others > 1 else ''})"
+        else:
+            more = ""
         return f"{miss.what}{where}{more} and not taken as attention: {miss.reason}"
 
 
 def _name(root: nn.Module) -> str:
     """The class of a model, for messages; of one that was opened with transformers, its class there."""
-    return root.name if isinstance(root, Model) else type(root).__name__
+    if isinstance(root, Model):
+        return root.name
+    return type(root).__name__
 
 
 # Which tensors can be recorded: those that hold numbers which can be read now.
@@ -155,7 +158,9 @@ def why_not(*tensors: Tensor) -> str:
         return "its tensors hold no numbers"
     if not all(x.shape[-2] for x in tensors):
         return "it has no queries or no keys"
-    return "" if all(x.numel() for x in tensors) else "it has no rows, no heads or no features"
+    if all(x.numel() for x in tensors):
+        return ""
+    return "it has no rows, no heads or no features"
 
 
 # by how much the weights of a query may differ from 1 in total: they may be rounded to half
@@ -275,11 +280,16 @@ class Foreign:
 
     def unused(self) -> list[str]:
         """The patterns that matched no attention call, if the model ran at all."""
-        return list(self.wanted.unused) if self.running.passes else []
+        if self.running.passes:
+            return list(self.wanted.unused)
+        return []
 
     def _left(self, frame: Frame, out: Any) -> None:
         """Look for weights in the output of a module in which no attention call was seen."""
-        weights = None if frame.attended or frame.path is None else _weights_in(out)
+        if frame.attended or frame.path is None:
+            weights = None
+        else:
+            weights = _weights_in(out)
         if weights is None or frame.path is None or recomputing():
             return
         if fits_tokens(frame, weights):

@@ -40,22 +40,24 @@ class Layout:
     def four(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes, the rows and heads first."""
         x = x if axes == tuple(range(x.ndim)) else x.permute(axes)
-        return x if self.heads is None else x.unflatten(0, (x.shape[0] // self.heads, self.heads))
+        if self.heads is None:
+            return x
+        return x.unflatten(0, (x.shape[0] // self.heads, self.heads))
 
     def back(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes in the form that it had before."""
         x = x if self.heads is None else x.flatten(0, 1)
-        return (
-            x
-            if axes == tuple(range(x.ndim))
-            else x.permute(tuple(axes.index(i) for i in range(x.ndim)))
-        )
+        if axes == tuple(range(x.ndim)):
+            return x
+        return x.permute(tuple(axes.index(i) for i in range(x.ndim)))
 
 
 def matmul_layout(axes: int, dim: int) -> Layout | None:
     """The layout of torch.matmul or torch.bmm for weights with so many axes that sum to 1 over axis `dim`."""
     order = tuple(range(axes))
-    return Layout(order, order, order) if dim == axes - 1 else None
+    if dim == axes - 1:
+        return Layout(order, order, order)
+    return None
 
 
 def einsum_layout(equation: Any, axes: int, dim: int) -> Layout | None:
@@ -384,16 +386,17 @@ class Explicit:
 
     def follow(self, x: Any) -> Softmax | None:
         """The softmax whose weights a tensor is."""
-        return (
-            next((softmax for softmax in self._open if softmax.weights() is x), None)
-            if self._open
-            else None
-        )
+        if self._open:
+            return next((softmax for softmax in self._open if softmax.weights() is x), None)
+        return None
 
     def passed(self, softmax: Softmax, weights: Tensor, new: Tensor) -> None:
         """Take what dropout or a cast has made of the weights; `weights` is a copy if that was done in place."""
         if new is not weights:
-            softmax.before = weights if softmax.before is None else softmax.before
+            if softmax.before is None:
+                softmax.before = weights
+            else:
+                softmax.before = softmax.before
             softmax.weights = weakref.ref(new)
 
     def reshaped(self, x: Any, new: Tensor) -> None:
@@ -458,7 +461,10 @@ class Explicit:
         """
         self.reason = self._refusal(softmax, stacks, weights, v)
         axes, dim = weights.ndim, softmax.dim
-        found = matmul_layout(axes, dim) if equation is None else einsum_layout(equation, axes, dim)
+        if equation is None:
+            found = matmul_layout(axes, dim)
+        else:
+            found = einsum_layout(equation, axes, dim)
         if self.reason or found is None:
             self.reason = self.reason or UNMET
             return None
@@ -466,9 +472,10 @@ class Explicit:
         for stack in stacks:
             frame = stack[-1]
             given = sources(frame, v, stack[:-1])
-            layout = (
-                found if axes == 4 else replace(found, heads=self._heads(weights, v, keys, given))
-            )
+            if axes == 4:
+                layout = found
+            else:
+                layout = replace(found, heads=self._heads(weights, v, keys, given))
             one, two = layout.four(weights, layout.weights), layout.four(v, layout.values)
             if two.shape[2] != keys or two.shape[1] not in (1, one.shape[1]):
                 self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
@@ -496,11 +503,9 @@ class Explicit:
     ) -> str:
         """Why a product of the weights cannot be attention, whatever its module was called with."""
         if not isinstance(v, Tensor) or v.ndim != weights.ndim:
-            return (
-                f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
-                if hasattr(v, "shape")
-                else UNMET
-            )
+            if hasattr(v, "shape"):
+                return f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
+            return UNMET
         if not _running(softmax.frames, [stack[-1] for stack in stacks]):
             return "its weights were multiplied with values in another module"
         if self._product is not None and self._product() is v:
@@ -576,7 +581,10 @@ class Explicit:
                 x if x.shape == weights.shape else x.reshape(weights.shape), layout.weights
             )
 
-        shown = edited if edited is not whole or before is None else view(before)
+        if edited is not whole or before is None:
+            shown = edited
+        else:
+            shown = view(before)
         if tap.listeners:
             rows, _, queries, keys = shown.shape
             at = position_of(places, rows, queries, keys, lambda: shown.detach() > 0)
@@ -596,7 +604,10 @@ def _with_gradient(x: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
     seen = view(x.detach())
 
     def keep(grad: Tensor) -> None:
-        seen.grad = view(grad).clone() if seen.grad is None else seen.grad + view(grad)
+        if seen.grad is None:
+            seen.grad = view(grad).clone()
+        else:
+            seen.grad = seen.grad + view(grad)
 
     if x.requires_grad:
         x.register_hook(keep)

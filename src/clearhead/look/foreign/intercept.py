@@ -57,11 +57,9 @@ def batched_product(
     mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any
 ) -> Tensor:
     """Answer torch.bmm and torch.baddbmm."""
-    return (
-        product(mode, func, args, kwargs)
-        if mode.multihead is None
-        else mode.multihead.product(func, args)
-    )
+    if mode.multihead is None:
+        return product(mode, func, args, kwargs)
+    return mode.multihead.product(func, args)
 
 
 def softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
@@ -69,7 +67,12 @@ def softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
     if mode.multihead is not None:
         return mode.multihead.softmax(args[0], func, kwargs["dim"])
     out = func(*args, **kwargs)
-    dim = kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None
+    if "dim" in kwargs:
+        dim = kwargs["dim"]
+    elif len(args) > 1:
+        dim = args[1]
+    else:
+        dim = None
     scores = args[0] if args else kwargs["input"]
     mode.missed(
         out.shape,
@@ -82,7 +85,10 @@ def softmax(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
 def pass_on(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer dropout, casts and copies, which the weights of attention may pass through."""
     found = mode.explicit.follow(args[0]) if args else None
-    copy = args[0].clone() if found is not None and _in_place(func, args, kwargs) else None
+    if found is not None and _in_place(func, args, kwargs):
+        copy = args[0].clone()
+    else:
+        copy = None
     out = func(*args, **kwargs)
     if found is not None:
         mode.explicit.passed(found, args[0] if copy is None else copy, out)
@@ -118,7 +124,10 @@ def product(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: 
         return _weighted_sum(mode, func, factors)
     out = func(*args, **kwargs)
     # of baddbmm
-    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))
+    if len(args) == 3:
+        x, y = args[1:]
+    else:
+        x, y = (kwargs.get("batch1"), kwargs.get("batch2"))
     mode.explicit.multiplied(mode.frames(), x, y, out)
     return out
 
@@ -146,7 +155,10 @@ def _weighted_sum(
     """Answer a product that is attention if its first factor is the weights of a softmax: see explicit_call.py."""
     explicit, (weights, v) = mode.explicit, args
     found = explicit.follow(weights)
-    layout = None if found is None else explicit.layout(found, mode.stacks(), weights, v, equation)
+    if found is None:
+        layout = None
+    else:
+        layout = explicit.layout(found, mode.stacks(), weights, v, equation)
     if found is None or layout is None:
         if found is not None:
             mode.missed(weights.shape, explicit.reason, found.likely)
@@ -234,7 +246,9 @@ class Interception(TorchFunctionMode):
         shaped = groups * queries in known and any(
             getattr(frame.module, "num_key_value_groups", 1) == queries for frame in frames
         )
-        return queries if groups not in known and (shaped or self.explicit.one_query(q)) else 1
+        if groups not in known and (shaped or self.explicit.one_query(q)):
+            return queries
+        return 1
 
     def frames(self) -> list[Frame]:
         """The running module of each model that is watched or edited."""
@@ -290,7 +304,10 @@ def _remove(mode: TorchFunctionMode) -> None:
 
 def _notice_unrecorded(place: Place, reason: str) -> None:
     """Say that an attention call is not recorded."""
-    where = repr(place.path) if place.path else f"this {type(place.frame.module).__name__}"
+    if place.path:
+        where = repr(place.path)
+    else:
+        where = f"this {type(place.frame.module).__name__}"
     warnings.warn(
         f"an attention call of {where} is not recorded: {reason}",
         Notice,
@@ -312,11 +329,15 @@ def _sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: An
 
     def kernel() -> Tensor:
         out = func(*args, **kwargs)
-        return out if axis == HEADS_AXIS else out.movedim(axis, HEADS_AXIS)
+        if axis == HEADS_AXIS:
+            return out
+        return out.movedim(axis, HEADS_AXIS)
 
     def shaped(out: Tensor) -> Tensor:
         out = call.shaped(out)
-        return out if axis == HEADS_AXIS else out.movedim(HEADS_AXIS, axis).contiguous()
+        if axis == HEADS_AXIS:
+            return out
+        return out.movedim(HEADS_AXIS, axis).contiguous()
 
     mask = call.four_mask
     before = call.four(call.q), call.four(call.k), call.four(call.v)

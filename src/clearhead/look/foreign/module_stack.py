@@ -115,7 +115,13 @@ class Place:
             leaf: The name of the activation.
             call: What stands for the number of the call; if not given, @1, @2 and so on from the second call on.
         """
-        call = (f"@{self.index}" if self.index else "") if call is None else call
+        if call is None:
+            if self.index:
+                call = f"@{self.index}"
+            else:
+                call = ""
+        else:
+            call = call
         path = f"{self.path}{call}"
         return f"{path}.{leaf}" if path else leaf
 
@@ -123,7 +129,10 @@ class Place:
         """Raise if an attention call here has another number of heads than the module: which they are is not known."""
         known = self.frame.heads
         if known and heads not in known:
-            where = repr(self.path) if self.path else f"this {type(self.frame.module).__name__}"
+            if self.path:
+                where = repr(self.path)
+            else:
+                where = f"this {type(self.frame.module).__name__}"
             raise InputError(
                 f"{where} has {' or '.join(map(str, sorted(known)))} heads and calls attention with {heads}: which of "
                 "its heads these are is not known, so that this attention can be neither watched nor edited"
@@ -427,8 +436,6 @@ def _moved(source: Call, offset: int) -> Call:
     """A call whose first query is at another position, unless its mask depends on that."""
     if isinstance(source, DenseCall):
         return replace(source, offset=offset)
-    return (
-        source
-        if source.mask.causal
-        else replace(source, mask=replace(source.mask, offset=offset or None))
-    )
+    if source.mask.causal:
+        return source
+    return replace(source, mask=replace(source.mask, offset=offset or None))

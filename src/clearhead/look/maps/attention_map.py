@@ -92,11 +92,10 @@ class AttentionMap:
             high = max(min(keys[1] - source.first_key, source.shape[3]), low)
             left = min(low + source.first_key, keys[1]) - keys[0]
             for some in steps(source, own) if own[0] < own[1] else ():
-                part = (
-                    tile(source, some, (low, high))
-                    if low < high
-                    else source.zeros(*self.shape[:2], some[1] - some[0], 0)
-                )
+                if low < high:
+                    part = tile(source, some, (low, high))
+                else:
+                    part = source.zeros(*self.shape[:2], some[1] - some[0], 0)
                 parts.append(F.pad(part, (left, keys[1] - keys[0] - left - part.shape[3])))
         return torch.cat(parts, dim=2)
 

@@ -37,7 +37,9 @@ class Pattern:
         if not self.shared:
             return 0
         closed = (~self.allowed.flatten(0, -2).all(0)).nonzero()
-        return int(closed[0]) if len(closed) else self.allowed.shape[-1]
+        if len(closed):
+            return int(closed[0])
+        return self.allowed.shape[-1]
 
     @cached_property
     def full(self) -> bool:
@@ -191,11 +193,10 @@ class LazyCall:
         """The first queries of the call; keys that end with the queries are cut, too."""
         keys = _keys_left(self, queries)
         mask = replace(self.mask, allow=_corner(self.mask.allow, queries, keys))
-        bias = (
-            None
-            if self.bias is None
-            else replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
-        )
+        if self.bias is None:
+            bias = None
+        else:
+            bias = replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
         lse = None if self.given is None else self.given[:, :, :queries]
         return replace(
             self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse
@@ -221,11 +222,10 @@ class LazyCall:
             scores, pattern = self.scores(rows, self.reach(*rows))
             if pattern is not None:
                 scores.masked_fill_(pattern.forbidden, float("-inf"))
-            largest = (
-                scores.amax(-1, keepdim=True)
-                if scores.shape[-1]
-                else scores.new_zeros(*scores.shape[:3], 1)
-            )
+            if scores.shape[-1]:
+                largest = scores.amax(-1, keepdim=True)
+            else:
+                largest = scores.new_zeros(*scores.shape[:3], 1)
             norm[0].copy_(largest.masked_fill(largest.isneginf(), 0.0))
             norm[1].copy_((scores - norm[0]).logsumexp(-1, keepdim=True))
         return norm
@@ -308,7 +308,9 @@ def _keys_left(call: Call, queries: int) -> int:
     """The number of keys of the first queries of a call, if later keys are those of its other queries."""
     _, _, all_queries, keys = call.shape
     ends_with_queries = isinstance(call.offset, int) and call.offset + all_queries == keys
-    return keys - (all_queries - queries) if ends_with_queries else keys
+    if ends_with_queries:
+        return keys - (all_queries - queries)
+    return keys
 
 
 def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
@@ -316,23 +318,31 @@ def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
     if x is None or x.ndim == 0:
         return x
     x = x[..., :keys] if x.shape[-1] > 1 else x
-    return x if x.ndim < 2 or x.shape[-2] == 1 else x[..., :queries, :]
+    if x.ndim < 2 or x.shape[-2] == 1:
+        return x
+    return x[..., :queries, :]
 
 
 def _head(x: Tensor | None, own: slice) -> Tensor | None:
     """One head of a tensor that broadcasts to (b, h, q, k)."""
-    return x if x is None or x.ndim < 3 or x.shape[-3] == 1 else x[..., own, :, :]
+    if x is None or x.ndim < 3 or x.shape[-3] == 1:
+        return x
+    return x[..., own, :, :]
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Without autocast, which would round the numbers that are computed about a model that runs under it."""
     on = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+    if on:
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype that statistics are computed in: float32, or float64 for float64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    if dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 # The weights of a recorded call, a band of queries at a time.
@@ -355,7 +365,9 @@ class Band:
 
     def log(self) -> Float[Tensor, "b h r c"]:
         """The logarithms of the weights."""
-        return self.scores if self.normal else torch.log_softmax(self.scores, dim=-1)
+        if self.normal:
+            return self.scores
+        return torch.log_softmax(self.scores, dim=-1)
 
 
 def bands(source: Call) -> Iterator[Band]:
@@ -385,7 +397,9 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
     scores, pattern = source.scores(rows, keys)
     largest, rest = source.norm(rows)
     weights = (scores - largest - rest).exp_()
-    return weights if pattern is None else weights.masked_fill_(pattern.forbidden, 0.0)
+    if pattern is None:
+        return weights
+    return weights.masked_fill_(pattern.forbidden, 0.0)
 
 
 def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:

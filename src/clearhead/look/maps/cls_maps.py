@@ -160,7 +160,9 @@ def _attentions(about: Subject, layer: int | str) -> list[str]:
     known = matching("**.weights", tree.known | tree.possible)
     if not known:
         raise _without_patches(about)
-    return ["**.weights"] if isinstance(layer, int) else [f"{layer}.weights"]
+    if isinstance(layer, int):
+        return ["**.weights"]
+    return [f"{layer}.weights"]
 
 
 def _without_patches(about: Subject) -> InputError:

@@ -137,7 +137,10 @@ def _without_sink(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tens
 
 def _value_norm(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor:
     if values is None or values.shape[2] != weights.shape[3] or weights.shape[1] % values.shape[1]:
-        got = "none" if values is None else f"values of shape {tuple(values.shape)}"
+        if values is None:
+            got = "none"
+        else:
+            got = f"values of shape {tuple(values.shape)}"
         raise InputError(
             f"view='value-norm' got {got} for {weights.shape[1]} heads and {weights.shape[3]} keys: expected the "
             "values of this attention, watched at '...attn.v'"

@@ -109,7 +109,10 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
         lse = source.given.float().contiguous() * LOG2E
         return lse, lse, lse
     lse = torch.empty(b, h, n, device=source.device)
-    best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32) if peak else lse
+    if peak:
+        best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32)
+    else:
+        best = lse
     sizes = _sizes(source)
     normalise[(_blocks(n, sizes["BM"]), b * h)](
         lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak
@@ -166,7 +169,10 @@ def _spots(places: Places | None, unread: Tensor) -> tuple[Tensor, Tensor]:
     if places is None or places.grid is None:
         return unread, unread
     device = places.source.device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device).cuda_stream
+    else:
+        stream = 0
     return _tables(places.grid, places.special, device, stream)
 
 
@@ -258,9 +264,10 @@ def _arguments(source: LazyCall) -> list[Any]:
         """Numbers along the sequence, for all rows or per row."""
         return shared(None if x is None else x.reshape(-1, x.shape[-1]), 1)
 
-    slope, table, dense = (
-        (None, None, None) if bias is None else (bias.slope, bias.table, bias.dense)
-    )
+    if bias is None:
+        slope, table, dense = (None, None, None)
+    else:
+        slope, table, dense = (bias.slope, bias.table, bias.dense)
     return [
         q, *q.stride(), k, *k.stride(),
         h, h // k.shape[1], n, m, q.shape[-1], source.scale * LOG2E,

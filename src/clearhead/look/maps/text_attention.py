@@ -85,7 +85,9 @@ class TextAttention(draw.Drawn):
         in_order = all(n is not None and int(n[0]) == i for i, n in enumerate(numbers))
         # one module runs for all layers (ALBERT)
         shared = len({name.partition("@")[0] for name in names}) == 1
-        return f"layer {layer}" if in_order or shared else names[layer]
+        if in_order or shared:
+            return f"layer {layer}"
+        return names[layer]
 
     def figure(
         self,
@@ -133,7 +135,9 @@ class TextAttention(draw.Drawn):
     @property
     def main(self) -> str:
         """The kind of attention that is drawn if none is given: "cross" of a translator, otherwise "self"."""
-        return "cross" if "cross" in self.maps else next(iter(self.maps))
+        if "cross" in self.maps:
+            return "cross"
+        return next(iter(self.maps))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: the tokens, and the weights (heads, queries, keys) of each layer by kind."""
@@ -163,7 +167,9 @@ class TextAttention(draw.Drawn):
 
 
 def _title(kind: str) -> str:
-    return f"{kind}-attention" if kind in ("self", "cross") else f"self-attention of the {kind}"
+    if kind in ("self", "cross"):
+        return f"{kind}-attention"
+    return f"self-attention of the {kind}"
 
 
 @torch.no_grad()

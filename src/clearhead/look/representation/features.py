@@ -41,7 +41,9 @@ def _mean(x: Tensor, place: Place) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     if x.ndim == 3 and place.lengths is not None:
         return mean_of_tokens(x.to(wide), place.lengths)
-    return place.layout.axes(place.name, x).vectors(x).mean(1, dtype=wide) if x.ndim > 2 else x
+    if x.ndim > 2:
+        return place.layout.axes(place.name, x).vectors(x).mean(1, dtype=wide)
+    return x
 
 
 def _first(x: Tensor, place: Place) -> Tensor:
@@ -182,14 +184,20 @@ class LayerReader:
             return
         x = find_tensor(value)
         if x is None or x.ndim < 2 or len(x) != self._batch.rows:
-            got = type(value).__name__ if x is None else f"a tensor {tuple(x.shape)}"
+            if x is None:
+                got = type(value).__name__
+            else:
+                got = f"a tensor {tuple(x.shape)}"
             raise InputError(
                 f"{name!r} gave {got}: expected one with {self._batch.rows} rows, one per input"
             )
         if name.rpartition(".")[2] in HEADS and x.ndim == 4:
             x = x.transpose(1, 2).flatten(2)  # (b, h, t, e) -> (b, t, h e)
         target = name.split(".")[0] == "decoder" and self._batch.target_lengths is not None
-        lengths = self._batch.target_lengths if target else self._batch.lengths
+        if target:
+            lengths = self._batch.target_lengths
+        else:
+            lengths = self._batch.lengths
         self._found[name] = self.pool(x, Place(name=name, layout=self.layout, lengths=lengths))
 
 

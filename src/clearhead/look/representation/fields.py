@@ -58,12 +58,16 @@ def _same(x: Tensor, *_: Any, **__: Any) -> Tensor:
 
 def _same_place(x: Tensor, shape: Sequence[int], *_: Any, **__: Any) -> Tensor:
     """A layer norm over the channels of each place; over places too, it mixes them all."""
-    return x if len(shape) == 1 else x + x.mean(tuple(range(-len(shape), 0)), keepdim=True)
+    if len(shape) == 1:
+        return x
+    return x + x.mean(tuple(range(-len(shape), 0)), keepdim=True)
 
 
 def _all_places(x: Tensor, *_: Any, **__: Any) -> Tensor:
     """A norm over the places of an image depends on all of them."""
-    return x + x.mean(tuple(range(2, x.ndim)), keepdim=True) if x.ndim > 2 else x
+    if x.ndim > 2:
+        return x + x.mean(tuple(range(2, x.ndim)), keepdim=True)
+    return x
 
 
 def _mean_pool(
@@ -101,7 +105,10 @@ def _mean_conv(
     """
     kernel = tuple(weight.shape[-2:])
     margins = (padding, padding) if isinstance(padding, int) else padding
-    plain = {dilation} == {1} if isinstance(dilation, int) else {*dilation} == {1}
+    if isinstance(dilation, int):
+        plain = {dilation} == {1}
+    else:
+        plain = {*dilation} == {1}
     if (
         isinstance(margins, str)
         or not plain
@@ -192,7 +199,9 @@ def theoretical_fields(
 
 def _whole(height: int | None, width: int | None) -> tuple[int, int] | None:
     """The height and width, or None if one of them has no end."""
-    return None if height is None or width is None else (height, width)
+    if height is None or width is None:
+        return None
+    return (height, width)
 
 
 Box = tuple[tuple[int, int], tuple[int, int]]  # first and last row, first and last column
@@ -201,7 +210,9 @@ Box = tuple[tuple[int, int], tuple[int, int]]  # first and last row, first and l
 def _inside(edge: tuple[int, int], length: int) -> int | None:
     """The size of a field that ends before the edges of the image; None: it may be larger."""
     first, last = edge
-    return last - first + 1 if first > 0 and last < length - 1 else None
+    if first > 0 and last < length - 1:
+        return last - first + 1
+    return None
 
 
 def _grown(
@@ -215,7 +226,10 @@ def _grown(
 ) -> dict[str, Box]:
     """The fields in an image whose height or width is larger; nothing if the model reads no such images."""
     for narrow in (*NARROW, size[1 - axis]):
-        shape = (channels, length, narrow) if axis == 0 else (channels, narrow, length)
+        if axis == 0:
+            shape = (channels, length, narrow)
+        else:
+            shape = (channels, narrow, length)
         try:
             return _boxes(model, names, shape, pick)[0]
         except (RuntimeError, ValueError):  # a size that the model does not read
@@ -457,7 +471,10 @@ def receptive_fields(
                     _gradient(_unit(name, x, axes[name], unit), images, channel, generator)
                     for name, x in outs.items()
                 ]
-                total = maps if not total else [a + b for a, b in zip(total, maps, strict=True)]
+                if not total:
+                    total = maps
+                else:
+                    total = [a + b for a, b in zip(total, maps, strict=True)]
                 if done is not None:
                     done(len(images), len(reader))
     assert first is not None
@@ -469,13 +486,18 @@ def receptive_fields(
         if known is None or known.grid is None:
             return None
         here = layout.like(known, x)
-        return None if here is None else _unit(name, x, here, "centre")
+        if here is None:
+            return None
+        return _unit(name, x, here, "centre")
 
     sizes: list[tuple[int, int] | None] = [None] * len(reader.names)
     if theoretical and unit != "cls":
         sizes = theoretical_fields(network(model), reader.names, first, pick)
     folder = model.folder if isinstance(model, Bundle) else None
-    title = folder.name if folder is not None else getattr(model, "name", type(model).__name__)
+    if folder is not None:
+        title = folder.name
+    else:
+        title = getattr(model, "name", type(model).__name__)
     return Fields(names=reader.names, maps=found, theoretical=sizes, title=str(title))
 
 
@@ -498,7 +520,9 @@ def _axes(reader: LayerReader, name: str, x: Tensor, unit: str | tuple[int, int]
     """The axes of a layer's output that has the unit; None of a vector, which is one unit."""
     if x.ndim == 2:
         return None
-    return reader.layout.axes(name, x) if unit == "cls" else reader.grid_axes(name, x)
+    if unit == "cls":
+        return reader.layout.axes(name, x)
+    return reader.grid_axes(name, x)
 
 
 def _unit(

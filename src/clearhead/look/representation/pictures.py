@@ -86,13 +86,19 @@ def filters(
             for name, part in net.named_modules()
             if isinstance(part, nn.Conv2d) and part.in_channels in (1, 3)
         ]
-        fit = f"expected one of {', '.join(known[:4])}" if known else "this model has none"
+        if known:
+            fit = f"expected one of {', '.join(known[:4])}"
+        else:
+            fit = "this model has none"
         raise InputError(
             f"{layer or 'filters'}: pictures are made of convolutions that read 1 or 3 channels; {fit}"
         )
     weight = first[1].weight.detach().float().cpu()[:most]
     scaled = weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
-    pictures = (0.5 + 0.5 * scaled).permute(0, 2, 3, 1) if weight.shape[1] == 3 else scaled[:, 0]
+    if weight.shape[1] == 3:
+        pictures = (0.5 + 0.5 * scaled).permute(0, 2, 3, 1)
+    else:
+        pictures = scaled[:, 0]
     return PictureGrid(pictures=pictures.numpy(), title=first[0], channels=list(range(len(weight))))
 
 
@@ -122,11 +128,10 @@ def feature_maps(
     if len(maps) != 1:
         raise InputError(f"{len(maps)} images: expected one")
     (x,) = maps
-    chosen = (
-        x.flatten(1).std(1).argsort(descending=True).tolist()
-        if channels is None
-        else list(channels)
-    )
+    if channels is None:
+        chosen = x.flatten(1).std(1).argsort(descending=True).tolist()
+    else:
+        chosen = list(channels)
     if any(not 0 <= c < len(x) for c in chosen):
         raise InputError(f"channels={channels}: {layer!r} has {len(x)}, counted from 0")
     return PictureGrid(pictures=x[chosen[:most]].numpy(), title=layer, channels=chosen[:most])
@@ -342,11 +347,9 @@ def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
             flat = table.detach().reshape(-1, table.shape[-1])
             side = int(len(flat) ** 0.5)  # a square of patches after a class token and registers
             square = first_convolution(net) is not None
-            return (
-                _similar(flat[len(flat) - side**2 :], (side, side))
-                if square
-                else _similar(flat, None)
-            )
+            if square:
+                return _similar(flat[len(flat) - side**2 :], (side, side))
+            return _similar(flat, None)
     raise InputError(
         f"the positions of this {type(net).__name__} are no vectors: expected learned or sinusoidal ones; rotary and "
         "relative positions act inside the attention (`watch` '...attn.scores')"
@@ -361,7 +364,9 @@ def _similar(table: Tensor, grid: tuple[int, int] | None) -> PositionSimilarity:
 def _patch_positions(part: Any) -> tuple[Tensor, tuple[int, int]] | None:
     if part.places is not None:
         return part.places, part.grid
-    return None if part.sincos is None else (part.sincos.vectors(part.at(part.grid)), part.grid)
+    if part.sincos is None:
+        return None
+    return (part.sincos.vectors(part.at(part.grid)), part.grid)
 
 
 def _text_positions(part: Any) -> tuple[Tensor, None]:

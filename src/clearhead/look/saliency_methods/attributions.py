@@ -41,7 +41,9 @@ def summed(subject: Subject, x: Tensor) -> Tensor:
 
 def magnitude(subject: Subject, x: Tensor) -> Tensor:
     """The largest absolute value over the channels of an image (Simonyan et al. 2014), or their sum over the width."""
-    return x.abs().amax(0) if subject.kind == "image" else x.abs().sum(1)
+    if subject.kind == "image":
+        return x.abs().amax(0)
+    return x.abs().sum(1)
 
 
 def gradients(

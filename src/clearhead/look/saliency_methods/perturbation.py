@@ -122,7 +122,10 @@ def perturbation_curves(
         >>> float(curves.deletion["occlusion"][0]) == float(curves.insertion["occlusion"][-1])
         True
     """
-    maps = {saliency.method: saliency} if isinstance(saliency, Saliency) else dict(saliency)
+    if isinstance(saliency, Saliency):
+        maps = {saliency.method: saliency}
+    else:
+        maps = dict(saliency)
     if not maps:
         raise InputError("perturbation_curves got no saliency maps: expected one or more")
     if steps < 1:
@@ -136,7 +139,10 @@ def perturbation_curves(
     if target is None and index is None:
         raise InputError("these maps are of a function of the logits: expected target=the function")
     about = subject(model, given, tokenizer=tokenizer, at=at)
-    size = tuple(about.x.shape[-2:]) if about.kind == "image" else (about.x.shape[1],)
+    if about.kind == "image":
+        size = tuple(about.x.shape[-2:])
+    else:
+        size = (about.x.shape[1],)
     for name, one in maps.items():
         if tuple(one.values.shape) != size:
             raise InputError(
@@ -188,7 +194,10 @@ def _curve(
     found = []
     for some in counts.split(about.rows(goal.outputs)):
         changed = rank < some.to(rank.device).reshape(-1, *[1] * rank.ndim)
-        changed = changed[:, None] if about.kind == "image" else changed[:, :, None]
+        if about.kind == "image":
+            changed = changed[:, None]
+        else:
+            changed = changed[:, :, None]
         logits = about.logits(torch.where(changed, after, before)).double()
         found.append(
             goal.score(logits) if goal.index is None else logits.softmax(-1)[:, goal.index]

@@ -117,11 +117,10 @@ class Comparison:
         target = Path(path)
         check_report(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = (
-            self.html()
-            if target.suffix.lower() == ".html"
-            else json.dumps(self.to_dict(), allow_nan=False)
-        )
+        if target.suffix.lower() == ".html":
+            text = self.html()
+        else:
+            text = json.dumps(self.to_dict(), allow_nan=False)
         atomic_write(target, text.encode())
         return target
 
@@ -165,7 +164,10 @@ def compare(
     """
     first, second = (one if isinstance(one, Bundle) else load(os.fspath(one)) for one in (a, b))
     names = (title_of(first), title_of(second))
-    names = (f"{names[0]} (A)", f"{names[1]} (B)") if names[0] == names[1] else names
+    if names[0] == names[1]:
+        names = (f"{names[0]} (A)", f"{names[1]} (B)")
+    else:
+        names = names
     unknown = [name for name in sections or () if name not in SECTIONS]
     if unknown:
         raise InputError(f"sections={sections}: expected some of {', '.join(SECTIONS)}")

@@ -40,7 +40,10 @@ def similarity(pair: Pair) -> Section:
     }
     figures: dict[str, Any] = {}
     for (first, second), (matrix, rows, columns) in grids.items():
-        caption = f"CKA within {first}" if first == second else f"CKA of {first} and {second}"
+        if first == second:
+            caption = f"CKA within {first}"
+        else:
+            caption = f"CKA of {first} and {second}"
         figures[caption] = draw.similarity(
             matrix,
             rows=_short(rows),
@@ -132,7 +135,9 @@ def distance(pair: Pair) -> Section:
 
 def _distances(bundle: Bundle) -> str:
     """The pattern of the distances of self-attention in a model of texts."""
-    return "encoder.**.distance" if bundle.reads == "pairs" else "**.distance"
+    if bundle.reads == "pairs":
+        return "encoder.**.distance"
+    return "**.distance"
 
 
 def _attends_to_itself(bundle: Bundle) -> str | None:
@@ -140,7 +145,9 @@ def _attends_to_itself(bundle: Bundle) -> str | None:
     tree = Tree(bundle.model)
     if matching(_distances(bundle), tree.known | tree.possible):
         return None
-    return "its encoder has no attention" if bundle.reads == "pairs" else "it has no attention"
+    if bundle.reads == "pairs":
+        return "its encoder has no attention"
+    return "it has no attention"
 
 
 @torch.no_grad()
@@ -245,7 +252,9 @@ def _several_layers(bundle: Bundle) -> str | None:
         for path, layers in lists.items()
         if bundle.reads != "pairs" or path.startswith("decoder")
     ]
-    return None if max(depths, default=0) > 1 else "it has no second layer before its answer"
+    if max(depths, default=0) > 1:
+        return None
+    return "it has no second layer before its answer"
 
 
 def _settled(bundle: Bundle, given: Any) -> Float[torch.Tensor, "l"]:

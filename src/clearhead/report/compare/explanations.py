@@ -39,8 +39,14 @@ def salience(pair: Pair) -> Section:
             found = saliency(
                 bundle, asked[name][place], method="gradient" if pair.images else "input-gradient"
             )
-            share = "" if found.probability is None else f", {found.probability:.0%}"
-            subject = pair.inputs.subjects[number] if pair.inputs.subjects else ""
+            if found.probability is None:
+                share = ""
+            else:
+                share = f", {found.probability:.0%}"
+            if pair.inputs.subjects:
+                subject = pair.inputs.subjects[number]
+            else:
+                subject = ""
             which = f"{'image' if pair.images else 'text'} {place}" + (
                 f" ({subject})" if subject else ""
             )
@@ -69,9 +75,10 @@ TEXTS = (
 
 def _strangers(pair: Pair) -> str:
     """Sentences about images that are drawn and whose class a model does not have."""
-    names = (
-        dict.fromkeys(pair.inputs.subjects[i] for i in pair.shown) if pair.inputs.subjects else {}
-    )
+    if pair.inputs.subjects:
+        names = dict.fromkeys(pair.inputs.subjects[i] for i in pair.shown)
+    else:
+        names = {}
     text = ""
     for model, bundle in pair.models.items():
         known = {label.lower() for label in bundle.labels or ()}

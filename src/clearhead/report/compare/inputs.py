@@ -56,7 +56,10 @@ def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path 
     chosen = np.unique(
         np.linspace(0, len(found.items) - 1, min(most, len(found.items))).round().astype(int)
     )
-    labels = None if found.labels is None else [found.labels[i] for i in chosen]
+    if found.labels is None:
+        labels = None
+    else:
+        labels = [found.labels[i] for i in chosen]
     items = [found.items[i] for i in chosen]
     if len(items) < LEAST:
         raise InputError(f"{found.name} has {len(items)} inputs: expected {LEAST} or more")
@@ -131,14 +134,19 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
 def _languages(bundle: Bundle) -> tuple[str, str] | None:
     """The codes of the languages that a translator reads and writes; None if no recipe names them."""
     languages = trained_languages(bundle)
-    return (languages["source"], languages["target"]) if len(languages) == 2 else None
+    if len(languages) == 2:
+        return (languages["source"], languages["target"])
+    return None
 
 
 def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, list[str]]:
     """Sentences that ship in the language that a translator reads, and what they are called."""
     if languages is None or languages[0] == "en":
         return "English sentences that ship", list(TEXTS)
-    card = shipped().get(bundle.folder.name) if bundle.folder is not None else None
+    if bundle.folder is not None:
+        card = shipped().get(bundle.folder.name)
+    else:
+        card = None
     if card is None or len(card.examples) < LEAST:
         raise InputError(
             f"{title_of(bundle)} reads {languages[0]}, and the sentences that ship are English: expected data, a file "
@@ -160,4 +168,6 @@ def title_of(bundle: Bundle) -> str:
     if folder is None:
         return bundle.name
     in_run = folder.name == "model" and (folder.parent / "recipe.toml").is_file()
-    return folder.resolve().parent.name if in_run else folder.name
+    if in_run:
+        return folder.resolve().parent.name
+    return folder.name

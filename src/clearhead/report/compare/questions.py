@@ -29,13 +29,17 @@ def questions(bundle: Bundle, items: Sequence[Any]) -> list[Any]:
         ['A man is', 'A', None]
     """
     asked = _asked(bundle)
-    return list(items) if asked is None else [asked.make(item) for item in items]
+    if asked is None:
+        return list(items)
+    return [asked.make(item) for item in items]
 
 
 def question_words(bundle: Bundle) -> str:
     """What a model is asked, as the end of a sentence that begins with its name."""
     asked = _asked(bundle)
-    return "classifies each input" if asked is None else asked.words
+    if asked is None:
+        return "classifies each input"
+    return asked.words
 
 
 def _parts(text: str) -> tuple[str, str]:

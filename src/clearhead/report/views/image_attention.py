@@ -36,11 +36,10 @@ class ImageAttention(draw.Drawn):
 
     def figure(self) -> Figure:
         """Draw the image under the map of each head: lit where the weight is large."""
-        base = (
-            self.picture
-            if self.picture is not None
-            else np.full((*self.maps.shape[1:], 3), 255, np.uint8)
-        )
+        if self.picture is not None:
+            base = self.picture
+        else:
+            base = np.full((*self.maps.shape[1:], 3), 255, np.uint8)
         named = {f"head {head}": x for head, x in zip(self.heads, self.maps, strict=True)}
         pictures = {"image": base, **dict.fromkeys(named, base)}
         return draw.images(

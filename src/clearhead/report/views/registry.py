@@ -91,11 +91,9 @@ def reads(*kinds: str) -> Condition:
 
     def condition(bundle: Bundle) -> str | None:
         wanted = " or ".join(READS[kind] for kind in kinds)
-        return (
-            None
-            if bundle.reads in kinds
-            else f"it reads {READS[bundle.reads]}, and this view is of {wanted}"
-        )
+        if bundle.reads in kinds:
+            return None
+        return f"it reads {READS[bundle.reads]}, and this view is of {wanted}"
 
     return condition
 
@@ -103,32 +101,40 @@ def reads(*kinds: str) -> Condition:
 def attends(bundle: Bundle) -> str | None:
     """The model has attention."""
     tree = Tree(bundle.model)
-    return None if matching("**.weights", tree.known | tree.possible) else "it has no attention"
+    if matching("**.weights", tree.known | tree.possible):
+        return None
+    return "it has no attention"
 
 
 def layered(bundle: Bundle) -> str | None:
     """The model has a list of layers with attention."""
-    return None if layer_lists(bundle.model) else "it has no list of layers with attention"
+    if layer_lists(bundle.model):
+        return None
+    return "it has no list of layers with attention"
 
 
 def at_once(bundle: Bundle) -> str | None:
     """The model reads all tokens at once."""
     steps = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in bundle.model.modules())
-    return "it reads and attends step by step" if steps else None
+    if steps:
+        return "it reads and attends step by step"
+    return None
 
 
 def answers(bundle: Bundle) -> str | None:
     """The model gives logits of classes or tokens."""
     can = bundle.can & {"classify", "predict", "fill", "translate"}
-    return (
-        None if can else "it returns vectors, and this view explains an answer: a class or a token"
-    )
+    if can:
+        return None
+    return "it returns vectors, and this view explains an answer: a class or a token"
 
 
 def class_token(bundle: Bundle) -> str | None:
     """The model has a class token."""
     without = getattr(getattr(bundle.model, "embed", None), "cls", ()) is None
-    return "it has no class token: its answer is read from its patches" if without else None
+    if without:
+        return "it has no class token: its answer is read from its patches"
+    return None
 
 
 def linear_end(bundle: Bundle) -> str | None:
@@ -140,12 +146,16 @@ def linear_end(bundle: Bundle) -> str | None:
         for part in bundle.model.modules()
         if not list(part.children())
     )
-    return None if normed else "it has no norm before its output layer"
+    if normed:
+        return None
+    return "it has no norm before its output layer"
 
 
 def tokens(bundle: Bundle) -> str | None:
     """The model has tokens."""
-    return None if bundle.tokens is not None else "it has no tokens"
+    if bundle.tokens is not None:
+        return None
+    return "it has no tokens"
 
 
 def colour_filters(bundle: Bundle) -> str | None:

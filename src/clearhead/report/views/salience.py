@@ -153,7 +153,9 @@ def perturbation(
 
 def with_written(bundle: Bundle, given: Any, written: str) -> Any:
     """The input of a saliency method: of a translator, the source and what is written so far."""
-    return (given, written) if bundle.reads == "pairs" else given
+    if bundle.reads == "pairs":
+        return (given, written)
+    return given
 
 
 def whole_numbers(name: str, given: str | Sequence[int]) -> list[int]:

@@ -88,7 +88,9 @@ def _spoken(seconds: float) -> str:
         (name for name, size in units.items() if seconds >= 1.5 * size or seconds == size), "second"
     )
     count = max(round(seconds / units[name]), 1)
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+    if count == 1:
+        return f"{count} {name}"
+    return f"{count} {name}s"
 
 
 def _round_up(seconds: float) -> int:

@@ -160,7 +160,10 @@ def _scene_scores(bundle: Bundle, chosen: CaptionOptions, done: Done | None) -> 
     ]
     right = [(one, scene) for one, scene, same in zip(results, scenes, exact, strict=True) if same]
     try:
-        share, chance = pointing(*zip(*right, strict=True)) if right else (0.0, 0.0)
+        if right:
+            share, chance = pointing(*zip(*right, strict=True))
+        else:
+            share, chance = (0.0, 0.0)
         about = "colour and object words of exact captions whose map is largest in the right box, in percent"
         scores += [
             Score("pointing", 100 * share, about),

@@ -216,11 +216,10 @@ class ClassScores:
             )
             for true, counts in self.confusion.items()
         ]
-        what = (
-            "rows without a text or a label"
-            if self.unit == "texts"
-            else "image files that cannot be read"
-        )
+        if self.unit == "texts":
+            what = "rows without a text or a label"
+        else:
+            what = "image files that cannot be read"
         return table(
             ("data", self.data, self.remark),
             *([("left out", f"{self.left_out:,}", what)] if self.left_out else []),
@@ -304,11 +303,10 @@ def _feature_scores(
                 done(len(some), count)
         features.append(torch.cat(rows))
     labels = torch.tensor([classes.index(label) for label in parts["train"].labels])
-    found = (
-        linear_probe(features[0], labels, features[1])
-        if chosen.by == "linear"
-        else nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
-    )
+    if chosen.by == "linear":
+        found = linear_probe(features[0], labels, features[1])
+    else:
+        found = nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
     return ClassScores(
         data=f"{data} {held_out}, {chosen.by or 'knn'}",
         hypotheses=[classes[i] for i in found.tolist()],

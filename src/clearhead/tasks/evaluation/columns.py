@@ -82,7 +82,9 @@ def _fingerprints(bundle: Bundle) -> dict[str, str]:
     for path in (place / "facts.json" for place in _places(bundle)):
         if path.is_file():
             attempts = json.loads(path.read_bytes()).get("attempts", [])
-            return dict(attempts[-1].get("files", {})) if attempts else {}
+            if attempts:
+                return dict(attempts[-1].get("files", {}))
+            return {}
     return {}
 
 
@@ -155,7 +157,9 @@ def _held_out(options: Any, path: Path, root: Path | None) -> set[str]:
     own = replace(options, path=str(path))
     if isinstance(own, LabelledConfig):
         return {row.where for row in divided(own, root)[1]}
-    return {row.where for row in own.read(root)[1]} if isinstance(own, PairConfig) else set()
+    if isinstance(own, PairConfig):
+        return {row.where for row in own.read(root)[1]}
+    return set()
 
 
 def trained_columns(bundle: Bundle) -> dict[str, str]:
@@ -255,7 +259,9 @@ def _of_language(table: Table, word: str) -> str | None:
     """The only column that is named after the language of a word."""
     code = language_of(word)
     columns = [name for name in table.columns if code is not None and language_of(name) == code]
-    return columns[0] if table.header and len(columns) == 1 else None
+    if table.header and len(columns) == 1:
+        return columns[0]
+    return None
 
 
 def _check_direction(table: Table, found: list[str | None], wanted: Names, trained: Names) -> None:

@@ -125,9 +125,15 @@ def text_scores(
 ) -> TextScores:
     """Compute the log-probability of a text file or a named text, of texts, or of the answers of chats."""
     data = one_file(bundle, data)
-    path = find(str(data), root) if str(data) in HOMES else file_or_set(data, root, "shakespeare")
+    if str(data) in HOMES:
+        path = find(str(data), root)
+    else:
+        path = file_or_set(data, root, "shakespeare")
     start = time.perf_counter()
-    trained = None if str(data) in HOMES else trained_on_file(bundle, path, root)
+    if str(data) in HOMES:
+        trained = None
+    else:
+        trained = trained_on_file(bundle, path, root)
     if path.is_dir() or is_table(path):
         name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
     else:
@@ -161,11 +167,10 @@ def _rows_counted(
     divided = isinstance(trained, ChatsConfig) and trained.valid_path is None and trained.share > 0
     part = chosen.split or ("valid" if divided else "all")
     if part != "all" and (not divided or part not in PARTS):
-        expected = (
-            f"one of {', '.join(PARTS)}"
-            if divided
-            else f"no split: the model was not trained on a part of {data}"
-        )
+        if divided:
+            expected = f"one of {', '.join(PARTS)}"
+        else:
+            expected = f"no split: the model was not trained on a part of {data}"
         raise InputError(f"split={part!r}: expected {expected}")
     if part == "all":
         return str(data), "", answer_likelihoods(bundle, path, done)

@@ -52,7 +52,9 @@ class Normaliser:
         )
         if self.tidy:
             text = text.rstrip(self.space)
-        return text + self.space if self.lead and self.suffix else text
+        if self.lead and self.suffix:
+            return text + self.space
+        return text
 
     def _replaced(self, text: str) -> Iterator[str]:
         """The text with its rules applied, part by part: the longest match is replaced, once."""
@@ -65,7 +67,14 @@ class Normaliser:
                 length, new = self._rule(data, at)
                 if not length:
                     first = data[at]
-                    length = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+                    if first < 0x80:
+                        length = 1
+                    elif first < 0xE0:
+                        length = 2
+                    elif first < 0xF0:
+                        length = 3
+                    else:
+                        length = 4
                     new = data[at : at + length].decode()
                 yield new
             at += length

@@ -318,6 +318,9 @@ def normalise(
         torch.tensor(x, dtype=torch.float32)[:, None, None].to(images.device, non_blocking=True)
         for x in (preprocessing.mean, preprocessing.deviation)
     )
-    layout = torch.channels_last if images.is_cuda else torch.contiguous_format
+    if images.is_cuda:
+        layout = torch.channels_last
+    else:
+        layout = torch.contiguous_format
     out = (images.to(torch.float32) * preprocessing.scale - mean) / deviation
     return out.to(dtype).contiguous(memory_format=layout)

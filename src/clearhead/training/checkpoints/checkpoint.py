@@ -193,11 +193,10 @@ class Writer:
     def _explained(self, step: int, cause: Exception) -> CheckpointError:
         full = isinstance(cause, OSError) and cause.errno in _FULL
         intact = latest(self.folder, say=lambda _: None)
-        last = (
-            f"the last intact checkpoint is {intact.path}"
-            if intact
-            else "there is no intact checkpoint yet"
-        )
+        if intact:
+            last = f"the last intact checkpoint is {intact.path}"
+        else:
+            last = "there is no intact checkpoint yet"
         return CheckpointError(
             f"step {step} could not be saved in {self.folder}: {'the disk is full' if full else cause}; {last}"
         )

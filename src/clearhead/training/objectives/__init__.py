@@ -219,11 +219,10 @@ def _advice(
     unread = [feed for feed in feeds if not any(key.startswith(f"{feed}.") for key in read)]
     yield from (f"it does not read [feeds.{feed}]: leave it out" for feed in unread)
     if extra := [key for key in keys if key not in read and key.split(".")[0] not in unread]:
-        fix = (
-            "expected data without"
-            if name in _SHIPPED
-            else f"add to {kind.__name__}.may_read what may be ignored of"
-        )
+        if name in _SHIPPED:
+            fix = "expected data without"
+        else:
+            fix = f"add to {kind.__name__}.may_read what may be ignored of"
         yield f"it does not use all of this data: {fix} {', '.join(extra)}"
 
 

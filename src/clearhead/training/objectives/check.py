@@ -142,7 +142,10 @@ def _expect(kind: type[Objective], what: str, given: str, known: Iterable[str]) 
     """Raise unless a name is one of the known ones."""
     words = list(known)
     if given not in words:
-        listed = f"expected one of {', '.join(words)}" if words else "there is none"
+        if words:
+            listed = f"expected one of {', '.join(words)}"
+        else:
+            listed = "there is none"
         raise InputError(f"{kind.__name__}.{what}={given!r}: {listed}{nearest(given, words)}")
 
 
@@ -259,9 +262,12 @@ def check_sums(kind: type[Objective], sums: Any) -> None:
 def check_reported(objective: Objective, reported: Any, *, text: bool = False) -> None:
     """Raise unless validation reports a number for every declared measurement (`text`: of text), and no others."""
     kind = type(objective)
-    method = (
-        "score" if text else "measure" if kind.summarise is Objective.summarise else "summarise"
-    )
+    if text:
+        method = "score"
+    elif kind.summarise is Objective.summarise:
+        method = "measure"
+    else:
+        method = "summarise"
     where, attribute = f"{kind.__name__}.{method}", "text_measurements" if text else "measurements"
     if not isinstance(reported, Mapping):
         raise InputError(f"{where} returned {_shown(reported)}: expected a dict of numbers by name")
@@ -282,6 +288,6 @@ def check_reported(objective: Objective, reported: Any, *, text: bool = False) -
 
 def _shown(x: Any) -> str:
     """A returned value in a message: the shape of a tensor, the type of anything else."""
-    return (
-        f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-    )
+    if isinstance(x, Tensor):
+        return f"a tensor of shape {tuple(x.shape)}"
+    return f"a {type(x).__name__}"

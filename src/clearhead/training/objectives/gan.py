@@ -96,11 +96,10 @@ class GAN(Objective):
             self._scores(fake, batch.get("blur_fake")),
         )
         hinge = self._hinge
-        each = (
-            F.relu(1 - real) + F.relu(1 + generated)
-            if hinge
-            else F.softplus(-real) + F.softplus(generated)
-        )
+        if hinge:
+            each = F.relu(1 - real) + F.relu(1 + generated)
+        else:
+            each = F.softplus(-real) + F.softplus(generated)
         return weighted_sum(each, batch)
 
     def generator_loss(self, batch: Tensors) -> Tensor:

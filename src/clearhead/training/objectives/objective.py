@@ -169,7 +169,9 @@ class Objective(nn.Module):
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
         """The number that the losses of a batch are divided by: its rows, unless overridden."""
         rows = next(iter(batch.values()))
-        return int(batch["weight"].sum()) if "weight" in batch else len(rows)
+        if "weight" in batch:
+            return int(batch["weight"].sum())
+        return len(rows)
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
         """Change a batch before its losses are computed, without gradients; may use the players' weights."""

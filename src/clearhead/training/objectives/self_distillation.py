@@ -136,8 +136,9 @@ class SelfDistillation(Objective):
 
     def _gather(self, outputs: list[Tensor], batch: Tensors) -> None:
         """Add the outputs, without padding rows, to this step's total."""
-        weight = (
-            batch["weight"][:, None] if "weight" in batch else torch.ones_like(outputs[0][:, :1])
-        )
+        if "weight" in batch:
+            weight = batch["weight"][:, None]
+        else:
+            weight = torch.ones_like(outputs[0][:, :1])
         rows = torch.stack([(out * weight).sum(0) for out in outputs]).mean(0)
         self.total.add_(torch.cat([rows, weight.sum()[None]]))

@@ -139,7 +139,10 @@ class NextToken(TokenObjective):
         if not rows:
             return []
         given, wanted, limits = (list(column) for column in zip(*rows, strict=True))
-        ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
+        if bundle.special is None:
+            ends = []
+        else:
+            ends = [int(i) for i in bundle.special.ends]
         plan = Plan(
             start=[ids.tolist() for ids in given],
             end=ends,

@@ -51,7 +51,12 @@ def layer_scales(
         layer = found[name]
         begun = begun or layer is not None
         above = begun or not order or name.split(".")[0] in head
-        depth = order[layer] if layer is not None else len(order) + 1 if above else 0
+        if layer is not None:
+            depth = order[layer]
+        elif above:
+            depth = len(order) + 1
+        else:
+            depth = 0
         scales[name] = decay ** (len(order) + 1 - depth)
     return scales
 
@@ -83,4 +88,6 @@ def part_scales(names: Iterable[str], rates: Mapping[str, float]) -> dict[str, f
 
 def _layer(match: re.Match[str]) -> tuple[int, int]:
     block, stage, number = match.groups()
-    return (int(block), 0) if block is not None else (int(stage), int(number))
+    if block is not None:
+        return (int(block), 0)
+    return (int(stage), int(number))

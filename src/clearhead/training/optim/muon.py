@@ -29,7 +29,10 @@ def orthogonalise(
     `dtype` is that of the iteration; by default bfloat16 on CUDA, where that is fast, else float32 or better.
     """
     if dtype is None:
-        dtype = torch.bfloat16 if x.is_cuda else torch.promote_types(x.dtype, torch.float32)
+        if x.is_cuda:
+            dtype = torch.bfloat16
+        else:
+            dtype = torch.promote_types(x.dtype, torch.float32)
     a, b, c = QUINTIC
     tall = x.shape[-2] > x.shape[-1]
     y = x.mT if tall else x  # so that y y^T is the smaller square

@@ -118,9 +118,10 @@ class Optimiser:
                 "one parameter has two names, and would be updated twice: expected each parameter once"
             )
         with torch.no_grad():
-            self.masters = (
-                {n: wide(p.detach()).clone() for n, p in self.parameters.items()} if masters else {}
-            )
+            if masters:
+                self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()}
+            else:
+                self.masters = {}
         self._optimisers = _make(self.weights(), config, head)
         # AdamW with master weights on a GPU has its own kernel.
         self._fused = config.name == "adamw" and all(
@@ -332,9 +333,9 @@ def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict
     """The state before the first step; a test compares it with torch's."""
     if isinstance(optimiser, torch.optim.AdamW | Lamb):
         return fresh_state(p)
-    return (
-        {"momentum_buffer": torch.zeros_like(p)} if momentum or isinstance(optimiser, Muon) else {}
-    )
+    if momentum or isinstance(optimiser, Muon):
+        return {"momentum_buffer": torch.zeros_like(p)}
+    return {}
 
 
 def _norm(grads: Iterable[Tensor]) -> Tensor:
@@ -344,9 +345,15 @@ def _norm(grads: Iterable[Tensor]) -> Tensor:
         meshes.setdefault(getattr(grad, "device_mesh", None), []).append(grad)
     norms = [torch.nn.utils.get_total_norm(group) for group in meshes.values()]
     norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    if len(norms) == 1:
+        return norms[0]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     """The sum of two gradients, either of which may be missing."""
-    return b if a is None else a if b is None else a + b
+    if a is None:
+        return b
+    if b is None:
+        return a
+    return a + b

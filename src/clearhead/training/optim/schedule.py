@@ -48,7 +48,10 @@ def scale(config: ScheduleConfig, step: int, steps: int) -> float:
     if config.shape == "inverse-sqrt":
         return math.sqrt(config.warmup / (step + 1))
     done = min((step - config.warmup) / max(steps - config.warmup, 1), 1.0)
-    left = 1.0 - done if config.shape == "linear" else (1.0 + math.cos(math.pi * done)) / 2
+    if config.shape == "linear":
+        left = 1.0 - done
+    else:
+        left = (1.0 + math.cos(math.pi * done)) / 2
     return config.final + (1.0 - config.final) * left
 
 
@@ -81,14 +84,15 @@ def value(scalar: Scalar, step: int, steps: int) -> float:
     if not isinstance(scalar, Scheduled):
         return float(scalar)
     done = min(step / max((scalar.steps or steps) - 1, 1), 1.0)
-    moved = done if scalar.shape == "linear" else (1.0 - math.cos(math.pi * done)) / 2
+    if scalar.shape == "linear":
+        moved = done
+    else:
+        moved = (1.0 - math.cos(math.pi * done)) / 2
     return scalar.start + (scalar.final - scalar.start) * moved
 
 
 def ends(scalar: Scalar) -> tuple[float, float]:
     """The first and the last value of a scalar option."""
-    return (
-        (scalar.start, scalar.final)
-        if isinstance(scalar, Scheduled)
-        else (float(scalar), float(scalar))
-    )
+    if isinstance(scalar, Scheduled):
+        return (scalar.start, scalar.final)
+    return (float(scalar), float(scalar))

@@ -279,7 +279,10 @@ def finetune_recipe(
         raise InputError(f"out={str(place)!r} is a file: expected the name of a folder for the run")
     bundle = load(model, device="cpu")
     data = as_file(data, place / "data.jsonl")
-    held_out = None if valid is None else as_file(valid, place / "valid.jsonl")
+    if valid is None:
+        held_out = None
+    else:
+        held_out = as_file(valid, place / "valid.jsonl")
     kind, options = understood(data, where, overrides)
     task = choose_task(bundle, kind, data)
     if method == "lora":
@@ -332,16 +335,14 @@ def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
             return task
     fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.fits(bundle)]
     needs = [task.needs for task in TASKS.values() if task.kind == kind]
-    wants = (
-        " or ".join(needs)
-        if needs
-        else f"data with {', '.join(task.kind for task in TASKS.values())}"
-    )
-    learns = (
-        f"This {bundle.name} can learn from {'; '.join(fits)}"
-        if fits
-        else f"This {bundle.name} cannot be fine-tuned"
-    )
+    if needs:
+        wants = " or ".join(needs)
+    else:
+        wants = f"data with {', '.join(task.kind for task in TASKS.values())}"
+    if fits:
+        learns = f"This {bundle.name} can learn from {'; '.join(fits)}"
+    else:
+        learns = f"This {bundle.name} cannot be fine-tuned"
     raise InputError(
         f"{data} holds {kind}, which needs {wants}. {learns}. `clearhead data {data}` shows how it is read"
     )
@@ -389,7 +390,10 @@ def _check_valid(name: str, valid: str | Path) -> None:
 
 def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
     """The options of a task that the checkpoint's family has, and has with another value."""
-    known = {f.name for f in fields(bundle.config)} if bundle.config is not None else set()
+    if bundle.config is not None:
+        known = {f.name for f in fields(bundle.config)}
+    else:
+        known = set()
     wanted = task.model(bundle.config)
     return {
         name: x for name, x in wanted.items() if name in known and getattr(bundle.config, name) != x

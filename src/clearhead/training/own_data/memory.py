@@ -26,7 +26,10 @@ def check_memory(model: nn.Module, recipe: Recipe, method: str, device: torch.de
         return
     weights = sum(p.numel() for p in model.parameters())
     fit = [f"method {one} needs {_gb(size)}" for one, size in needs.items() if size < needs[method]]
-    advice = f"; {', '.join(fit)}" if fit else "; expected a smaller model, or more memory"
+    if fit:
+        advice = f"; {', '.join(fit)}"
+    else:
+        advice = "; expected a smaller model, or more memory"
     raise InputError(
         f"training {weights:,} weights ({method}) needs at least {_gb(needs[method])} for weights, gradients and the "
         f"optimiser, and {_gb(free)} are free on {device}{advice}"

@@ -97,7 +97,10 @@ def is_data(source: object) -> bool:
     if not path.exists():
         if path.suffix in (".toml", ".json"):
             return False
-        others = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        if path.parent.is_dir():
+            others = [file.name for file in path.parent.iterdir()]
+        else:
+            others = []
         others += config.shipped_recipes() if path.parent == Path() else ()
         raise MissingFileError(
             f"{source}: there is no such file: expected a recipe, .toml or .json, one that ships, or a file of data"
@@ -153,7 +156,10 @@ def new_recipe(
             f"model learns from {', '.join(NEW)}"
         )
     given = NEW[kind]
-    size = {"size": vocabulary_size(locate(data, root))} if kind == "text" else {}
+    if kind == "text":
+        size = {"size": vocabulary_size(locate(data, root))}
+    else:
+        size = {}
     table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
     best = given.get("run", {}).get("best", "valid_loss")
     on_cpu = kind == "text" and find_device(device).type == "cpu"
@@ -187,7 +193,10 @@ def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str
 
 def vocabulary_size(path: Path) -> int:
     """A vocabulary that a text is large enough for."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    if path.is_file():
+        files = [path]
+    else:
+        files = [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return min(max(size // CHARACTERS_PER_TOKEN, 512), 16_000)
 
@@ -340,7 +349,10 @@ def as_file(data: DataLike, path: Path) -> str | Path:
         )
     lines = []
     for number, row in enumerate(rows):
-        value = {"text": row} if isinstance(row, str) or _is_missing(row) else row
+        if isinstance(row, str) or _is_missing(row):
+            value = {"text": row}
+        else:
+            value = row
         if not isinstance(value, Mapping):
             raise InputTypeError(
                 f"row {number} is a {type(row).__name__}: expected a dictionary, or a text"

@@ -62,7 +62,10 @@ def check_apart(setup: PlayerSetup, saved: PlayerSetup, start: Pretrained, data:
         data: The data, which has the tokenizer of the result.
     """
     model = setup.empty()
-    tokens = data.tokens if model.reads in ("tokens", "pairs", "captions") else None
+    if model.reads in ("tokens", "pairs", "captions"):
+        tokens = data.tokens
+    else:
+        tokens = None
     bundle = Bundle(model, tokens, special=setup.special or data.special, base=base_folder(start))
     try:
         check_saved_apart(bundle, saved.config)
@@ -72,4 +75,6 @@ def check_apart(setup: PlayerSetup, saved: PlayerSetup, start: Pretrained, data:
 
 def base_folder(start: Pretrained) -> str:
     """The model that adapters which are kept apart belong to: an absolute path, or a name that `load` accepts."""
-    return str(Path(start.folder).resolve()) if Path(start.folder).exists() else start.folder
+    if Path(start.folder).exists():
+        return str(Path(start.folder).resolve())
+    return start.folder

@@ -54,7 +54,10 @@ def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> N
                 bound = math.sqrt(6 / sum(fans))
                 draw.uniform_(-bound, bound, generator=key)
             else:
-                deviation = math.sqrt(2 / fans[0]) if word == "kaiming" else 0.02
+                if word == "kaiming":
+                    deviation = math.sqrt(2 / fans[0])
+                else:
+                    deviation = 0.02
                 if word == "normal" and id(parameter) in writers:
                     deviation /= math.sqrt(2 * len(blocks))
                 draw.normal_(0.0, deviation, generator=key)

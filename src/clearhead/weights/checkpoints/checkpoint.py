@@ -237,7 +237,10 @@ class Checkpoint:
         about = self._about(name)
         target = (type_name(tensor.dtype), list(tensor.shape))
         if target != (about["dtype"], about["shape"]):
-            file = about["pieces"][0]["file"] if about["pieces"] else "index.json"
+            if about["pieces"]:
+                file = about["pieces"][0]["file"]
+            else:
+                file = "index.json"
             raise CheckpointError(
                 f"{name!r} in {self.path / file} is {about['dtype']} {tuple(about['shape'])}, "
                 f"but the tensor to fill is {target[0]} {tuple(target[1])}"
@@ -259,7 +262,10 @@ class Checkpoint:
             ours = tuple(slice(lo - b, hi - b) for (lo, hi), b in zip(both, start, strict=True))
             whole = all(s == slice(0, n) for s, n in zip(theirs, piece["shape"], strict=True))
             file = self._reader(piece["file"])
-            source = file.get_tensor(name) if whole else file.get_slice(name)[theirs]
+            if whole:
+                source = file.get_tensor(name)
+            else:
+                source = file.get_slice(name)[theirs]
             local[ours].copy_(source)
 
     def close(self) -> None:

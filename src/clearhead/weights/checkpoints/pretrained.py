@@ -97,7 +97,10 @@ def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | N
         return ""
     if (bundle.labels or tuple(map(str, range(bundle.config.classes)))) == classes:
         return ""
-    theirs = f"are {_few(bundle.labels)}" if bundle.labels else "have no names"
+    if bundle.labels:
+        theirs = f"are {_few(bundle.labels)}"
+    else:
+        theirs = "have no names"
     return f"the head is new: the labels of the checkpoint {theirs}, and those of the data {_few(classes)}"
 
 
@@ -125,7 +128,9 @@ def _check_same_tokens(
 
 
 def _sides(tokens: Tokenizer | Pair) -> list[Tokenizer]:
-    return [tokens.source, tokens.target] if isinstance(tokens, Pair) else [tokens]
+    if isinstance(tokens, Pair):
+        return [tokens.source, tokens.target]
+    return [tokens]
 
 
 def check_fit(
@@ -157,7 +162,10 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
         if name not in theirs:
             return f"{name} is missing, expected {tuple(slot.shape)}"
         learned = isinstance(dict(target.named_modules()).get(name.rpartition(".")[0]), Learned)
-        note = ": learned positions cannot be used with another context" if learned else ""
+        if learned:
+            note = ": learned positions cannot be used with another context"
+        else:
+            note = ""
         return (
             f"{name} has the shape {tuple(theirs[name].shape)}, expected {tuple(slot.shape)}{note}"
         )
@@ -167,7 +175,9 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
         for name in theirs
         if name not in ours and name not in spare and not in_head(source, name)
     ]
-    return f"{extra[0]} has no place in the model of this recipe" if all_used and extra else ""
+    if all_used and extra:
+        return f"{extra[0]} has no place in the model of this recipe"
+    return ""
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -223,7 +233,10 @@ def _fitted(
     name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module
 ) -> Tensor:
     """A weight in the shape of its slot in the model."""
-    grids = None if weight.shape == slot.shape else _grids(name, source, target)
+    if weight.shape == slot.shape:
+        grids = None
+    else:
+        grids = _grids(name, source, target)
     return weight if grids is None else resize(weight, *grids)
 
 
@@ -235,7 +248,9 @@ def _grids(
     if leaf != "places":
         return None
     old, new = (dict(m.named_modules()).get(home) for m in (source, target))
-    return (old.grid, new.grid) if isinstance(old, Patches) and isinstance(new, Patches) else None
+    if isinstance(old, Patches) and isinstance(new, Patches):
+        return (old.grid, new.grid)
+    return None
 
 
 def describe(left_out: list[str]) -> str:

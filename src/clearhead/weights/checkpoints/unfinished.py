@@ -164,7 +164,10 @@ def _is_best(checkpoint: Checkpoint, training: Training) -> bool:
 
 def _weights(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
     """The weights and buffers of the result by their names in the model: averages, where there are any."""
-    places = [] if training.average_of is None else [f"{training.average_of}/weight/"]
+    if training.average_of is None:
+        places = []
+    else:
+        places = [f"{training.average_of}/weight/"]
     # the last one counts
     places += [f"{training.player}/{kind}/" for kind in ("weight", "buffer", "average")]
     names = {
@@ -225,7 +228,10 @@ def _adapted(
 
 @cache  # said once, however often the model is loaded
 def _tell(run: Path, step: int, steps: int, best: str | None) -> None:
-    which = "its last checkpoint" if best is None else f"the best checkpoint by {best}"
+    if best is None:
+        which = "its last checkpoint"
+    else:
+        which = f"the best checkpoint by {best}"
     warnings.warn(
         f"{run}: this training is not finished; the model is {which}, that of step {step} of {steps}",
         Notice,

@@ -35,11 +35,9 @@ def read_tokens(metadata: dict[str, Any], path: Path) -> Tokenizer | None:
     if kind not in ("gpt2", "llama"):
         raise WeightsError(f"{path}: tokenizer.ggml.model is {kind!r}: expected gpt2 or llama")
     try:
-        return (
-            _byte_pairs(metadata, names, path)
-            if kind == "gpt2"
-            else _sentence_pieces(metadata, names)
-        )
+        if kind == "gpt2":
+            return _byte_pairs(metadata, names, path)
+        return _sentence_pieces(metadata, names)
     except WeightsError:
         raise
     except Exception as cause:  # the tokenizers library raises plain Exceptions
@@ -98,7 +96,9 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
 def _end(metadata: dict[str, Any], name: str, *, usual: bool) -> list[int]:
     """The special id before ("bos") or after ("eos") a text, if there is one; `usual`: if the file does not say."""
     i = metadata.get(f"tokenizer.ggml.{name}_token_id")
-    return [i] if i is not None and metadata.get(f"tokenizer.ggml.add_{name}_token", usual) else []
+    if i is not None and metadata.get(f"tokenizer.ggml.add_{name}_token", usual):
+        return [i]
+    return []
 
 
 def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:

@@ -132,9 +132,9 @@ class Theirs:
         """The positions of a Pegasus, which its files may leave out."""
         if self.model_type != "pegasus":
             return {}
-        return (
-            {"positions": "learned"} if TABLE.format("encoder") in shapes else {"pairs": "halves"}
-        )
+        if TABLE.format("encoder") in shapes:
+            return {"positions": "learned"}
+        return {"pairs": "halves"}
 
 
 def _fixed(kind: str, width: int, pad: int) -> dict[str, Any]:
@@ -245,7 +245,10 @@ def extra_tensors(model: Transformer) -> dict[str, Tensor]:
     c, weight = model.config, model.head.weight
     if _nearest(c) == "m2m_100":
         return {}
-    tensors = {} if c.readout_bias else {BIAS: torch.zeros(1, len(weight)).to(weight)}
+    if c.readout_bias:
+        tensors = {}
+    else:
+        tensors = {BIAS: torch.zeros(1, len(weight)).to(weight)}
     if c.positions == "sinusoid":
         waves = cast(Sinusoid, model.encoder.positions).vectors(torch.arange(c.context)).to(weight)
         tensors |= {TABLE.format(side): waves.clone() for side in ("encoder", "decoder")}

@@ -96,7 +96,9 @@ class Theirs:
 
 def hidden_width(width: int, ratio: int, *, swiglu: bool) -> int:
     """The width inside the MLP; with a gate two thirds of it, rounded up to a multiple of 8."""
-    return (int(width * ratio * 2 / 3) + 7) // 8 * 8 if swiglu else width * ratio
+    if swiglu:
+        return (int(width * ratio * 2 / 3) + 7) // 8 * 8
+    return width * ratio
 
 
 def to_theirs(kind: str, c: Config, special: Special) -> dict[str, Any]:

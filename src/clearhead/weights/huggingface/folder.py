@@ -132,18 +132,16 @@ def load(
         )
     if dtype is None:
         _one_dtype(model, table)
-    tokens = (
-        None
-        if layout.read_tokens is None
-        else sentence_tokens(folder, layout.read_tokens(folder, theirs))
-    )
+    if layout.read_tokens is None:
+        tokens = None
+    else:
+        tokens = sentence_tokens(folder, layout.read_tokens(folder, theirs))
     check_tokens(tokens, model.config, str(folder))
     special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
-    labels = (
-        class_names(folder, table, classes)
-        if not changed or len(table.get("id2label", ())) == classes
-        else None
-    )
+    if not changed or len(table.get("id2label", ())) == classes:
+        labels = class_names(folder, table, classes)
+    else:
+        labels = None
     bundle = Bundle(
         model,
         tokens,
@@ -279,7 +277,9 @@ def read_scores(table: config.Table, classes: int | None) -> Scores:
         place, known = table.place("problem_type"), ", ".join(PROBLEMS.values())
         raise WeightsError(f"{place}problem_type is {kind!r}: expected one of {known}")
     named = next((scores for scores, problem in PROBLEMS.items() if problem == kind), None)
-    return "sigmoid" if classes == 1 and named != "value" else named or "softmax"
+    if classes == 1 and named != "value":
+        return "sigmoid"
+    return named or "softmax"
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,10 @@ def save(bundle: Bundle, folder: Path) -> Path:
 
 def _more_ids(special: Special) -> dict[str, Any]:
     """Keys of generation_config.json that a config.json may have no place for."""
-    ends = {"eos_token_id": list(special.ends)} if len(special.ends) > 1 else {}
+    if len(special.ends) > 1:
+        ends = {"eos_token_id": list(special.ends)}
+    else:
+        ends = {}
     others = {"pad_token_id": special.pad, "forced_eos_token_id": special.last}
     return ends | {key: i for key, i in others.items() if i is not None}
 
@@ -370,9 +373,10 @@ def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
     assert bundle.tokens is not None
     if isinstance(bundle.tokens, Pair) or bundle.reads != "tokens" or "predict" in bundle.can:
         return bundle.tokens
-    tokens = (
-        with_mask(bundle.tokens, bundle.config.vocab) if "fill" in bundle.can else bundle.tokens
-    )
+    if "fill" in bundle.can:
+        tokens = with_mask(bundle.tokens, bundle.config.vocab)
+    else:
+        tokens = bundle.tokens
     return between(tokens)
 
 

@@ -106,11 +106,10 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         windows = self._windows()
-        rope = (
-            self._gemma3_rope("window" in windows)
-            if self.model_type == "gemma3_text"
-            else self._rope()
-        )
+        if self.model_type == "gemma3_text":
+            rope = self._gemma3_rope("window" in windows)
+        else:
+            rope = self._rope()
         plain = self.query_pre_attn_scalar == self.head_dim
         return Config(
             vocab=self.vocab_size,
@@ -136,10 +135,15 @@ class Theirs:
     def _windows(self) -> dict[str, Any]:
         """Which blocks have a window, as our options."""
         every = self.sliding_window_pattern or EVERY[self.model_type]
-        every = (
-            self._listed() if self.layer_types else every if every <= self.num_hidden_layers else 0
-        )
-        return {} if every == 1 else {"window": self.sliding_window, "full_every": every or None}
+        if self.layer_types:
+            every = self._listed()
+        elif every <= self.num_hidden_layers:
+            every = every
+        else:
+            every = 0
+        if every == 1:
+            return {}
+        return {"window": self.sliding_window, "full_every": every or None}
 
     def _listed(self) -> int:
         """Every how many layers of `layer_types` one has no window; 0: all have one."""

@@ -118,9 +118,10 @@ class Theirs:
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         window = self.sliding_window if self.model_type == "mistral" else None
-        head = (
-            None if self.head_dim == self.hidden_size // self.num_attention_heads else self.head_dim
-        )
+        if self.head_dim == self.hidden_size // self.num_attention_heads:
+            head = None
+        else:
+            head = self.head_dim
         return Config(
             vocab=self.vocab_size,
             context=self.max_position_embeddings,
@@ -156,15 +157,14 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         raise WeightsError(
             f"qk_norm={c.qk_norm!r}: a Llama has none, and a Qwen3 'head', no biases and no window"
         )
-    kind = (
-        "qwen3"
-        if c.qk_norm
-        else "qwen2"
-        if c.bias == "qkv"
-        else "mistral"
-        if c.window is not None
-        else "llama"
-    )
+    if c.qk_norm:
+        kind = "qwen3"
+    elif c.bias == "qkv":
+        kind = "qwen2"
+    elif c.window is not None:
+        kind = "mistral"
+    else:
+        kind = "llama"
     if kind != "llama" and (c.window is not None and c.bias):
         raise WeightsError(
             f"window={c.window} with bias={c.bias!r}: a Mistral has no biases, and a Qwen2 no window"

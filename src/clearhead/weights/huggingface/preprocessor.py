@@ -93,14 +93,25 @@ class Theirs:
     @property
     def crops(self) -> bool:
         """Whether the centre is cropped."""
-        return PROCESSORS[self.name].crop if self.do_center_crop is None else self.do_center_crop
+        if self.do_center_crop is None:
+            return PROCESSORS[self.name].crop
+        return self.do_center_crop
 
     def to_ours(self) -> Preprocessing:
         """Our Preprocessing."""
         defaults, words = PROCESSORS[self.name], {number: word for word, number in RESAMPLE.items()}
-        square = defaults.square if self.default_to_square is None else self.default_to_square
-        resize = _edges("size", self.size, square=square) if self.do_resize else None
-        crop = _edges("crop_size", self.crop_size, square=True) if self.crops else None
+        if self.default_to_square is None:
+            square = defaults.square
+        else:
+            square = self.default_to_square
+        if self.do_resize:
+            resize = _edges("size", self.size, square=square)
+        else:
+            resize = None
+        if self.crops:
+            crop = _edges("crop_size", self.crop_size, square=True)
+        else:
+            crop = None
         if isinstance(crop, int):
             raise InputError(f"crop_size is {self.crop_size!r}: expected height and width")
         if self.name == "ConvNext" and resize is not None:
@@ -203,11 +214,17 @@ def _height_width(size: tuple[int, int]) -> dict[str, int]:
 
 def _per_channel(value: float | tuple[float, ...] | None, channels: int) -> tuple[float, ...]:
     assert value is not None
-    return value if isinstance(value, tuple) else (float(value),) * channels
+    if isinstance(value, tuple):
+        return value
+    return (float(value),) * channels
 
 
 def _read_nulls(key: str, value: Any) -> Any:
     """A switch that is null is off, even if their class's default is on; a null in a size is left out."""
     if value is None:
-        return False if key.startswith("do_") or key == "default_to_square" else None
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        if key.startswith("do_") or key == "default_to_square":
+            return False
+        return None
+    if isinstance(value, dict):
+        return {k: v for k, v in value.items() if v is not None}
+    return value

@@ -116,8 +116,13 @@ def sentence_tokens(folder: Path, tokens: Tokenizer | Pair | None) -> Tokenizer 
 
 def longest_text(folder: Path, model: Model) -> int | None:
     """The number of tokens at which a model's texts are cut, if its folder says fewer than it can read."""
-    longest = read_limits(folder).max_seq_length if "embed" in model.can else None
-    return None if longest is None or longest >= (model.max_tokens or longest + 1) else longest
+    if "embed" in model.can:
+        longest = read_limits(folder).max_seq_length
+    else:
+        longest = None
+    if longest is None or longest >= (model.max_tokens or longest + 1):
+        return None
+    return longest
 
 
 def write_sentences(c: Config, folder: Path, longest: int | None) -> None:

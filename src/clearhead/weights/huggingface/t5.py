@@ -92,11 +92,10 @@ class Theirs:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        scaled = (
-            self.tie_word_embeddings
-            if self.scale_decoder_outputs is None
-            else self.scale_decoder_outputs
-        )
+        if self.scale_decoder_outputs is None:
+            scaled = self.tie_word_embeddings
+        else:
+            scaled = self.scale_decoder_outputs
         return Config(
             vocab=self.vocab_size,
             context=self.n_positions,
@@ -196,7 +195,10 @@ def _block(c: Config, cross: bool) -> dict[str, str]:
         names[f"{ours}_norm"] = f"{i}.layer_norm"
     last = len(sublayers)
     gated = c.mlp in ("geglu", "swiglu")
-    maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    if gated:
+        maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
+    else:
+        maps = {"up": "wi", "down": "wo"}
     return (
         names
         | {f"mlp.{a}": f"{last}.DenseReluDense.{b}" for a, b in maps.items()}

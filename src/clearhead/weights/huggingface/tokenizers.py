@@ -97,7 +97,10 @@ def ended(tokens: Subwords) -> Subwords:
     last = processors.TemplateProcessing(
         single=f"$A {name}", pair=f"$A $B {name}", special_tokens=[(name, tokens.end)]
     )
-    before = [] if backend.post_processor is None else [backend.post_processor]
+    if backend.post_processor is None:
+        before = []
+    else:
+        before = [backend.post_processor]
     backend.post_processor = processors.Sequence([*before, last])
     return Subwords(backend.to_str())
 
@@ -143,7 +146,9 @@ def with_mask(tokens: Tokenizer, vocab: int) -> Tokenizer:
     backend.add_special_tokens([AddedToken(MASKS[0], lstrip=True, special=True)])
     masked = Subwords(backend.to_str())
     # a vocabulary may have gaps
-    return masked if masked.special_names.get(MASKS[0]) == len(tokens) else tokens
+    if masked.special_names.get(MASKS[0]) == len(tokens):
+        return masked
+    return tokens
 
 
 def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
@@ -414,7 +419,10 @@ def _fairseq(
                 folder, f"tokenizer_config.json does not have {language} among its languages"
             )
         added = added if MASK in added else [*added, MASK]
-        before, after = ([], ["</s>", language]) if last else ([language], ["</s>"])
+        if last:
+            before, after = ([], ["</s>", language])
+        else:
+            before, after = ([language], ["</s>"])
     return _subwords(
         folder / SPM, model, pieces, [*FAIRSEQ, *added], added=added, before=before, after=after
     )

@@ -89,8 +89,14 @@ class TransformersState:
     def append(self, ids: Int[Tensor, "b t"], mask: Bool[Tensor, "b t"] | None = None) -> None:
         """Append tokens to every row."""
         if mask is not None or self.mask is not None:
-            before = torch.ones_like(self.ids, dtype=torch.bool) if self.mask is None else self.mask
-            after = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+            if self.mask is None:
+                before = torch.ones_like(self.ids, dtype=torch.bool)
+            else:
+                before = self.mask
+            if mask is None:
+                after = torch.ones_like(ids, dtype=torch.bool)
+            else:
+                after = mask
             self.mask = torch.cat([before, after], dim=1)
         self.ids = torch.cat([self.ids, ids], dim=1)
 
@@ -200,7 +206,9 @@ class TransformersModel(Model):
     ) -> Float[Tensor, "b *o"]:
         x = self.states(ids, lengths=lengths)
         if "embed" in self.can:
-            return x[:, 0] if self.config.pool == "first" else mean_of_tokens(x, lengths)
+            if self.config.pool == "first":
+                return x[:, 0]
+            return mean_of_tokens(x, lengths)
         return self.head(x)
 
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> TransformersState:
@@ -368,11 +376,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     tokens = sentence_tokens(folder, _tokens(folder))
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
-    limit = (
-        ""
-        if trained is None
-        else f"; reads {trained} tokens at once, since its angles are others beyond"
-    )
+    if trained is None:
+        limit = ""
+    else:
+        limit = f"; reads {trained} tokens at once, since its angles are others beyond"
     model.note = f"{model.note}{_left_out(table, theirs, used)}{limit}"
     warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
     bundle = Bundle(
@@ -513,11 +520,10 @@ def _check_size(folder: Path, kind: Any, settings: Any, shapes: dict[str, tuple[
 def _left_out(table: config.Table, theirs: Any, used: Used) -> str:
     """What a model does not read of its folder, for the notice about it."""
     named = next(iter(table.get("architectures") or ()), type(theirs).__name__)
-    head = (
-        ""
-        if named == type(theirs).__name__
-        else f"; read as {type(theirs).__name__}, without the head of {named}"
-    )
+    if named == type(theirs).__name__:
+        head = ""
+    else:
+        head = f"; read as {type(theirs).__name__}, without the head of {named}"
     names = sorted(used.ignored)
     if len(names) == 1:
         return f"{head}; 1 tensor is not used: {names[0]}"

@@ -108,7 +108,10 @@ def require(c: Config, kind: str, values: Mapping[str, Any]) -> None:
 def to_theirs(kind: str, c: Config) -> dict[str, Any]:
     """Their config.json of a "vit" or a "deit"; raises for options that it does not have."""
     distilled = kind == "deit"
-    pool = "distilled" if distilled and c.pool == "distilled" and c.classes else "cls"
+    if distilled and c.pool == "distilled" and c.classes:
+        pool = "distilled"
+    else:
+        pool = "cls"
     fixed = {"registers": int(distilled), "layer_scale": None, "antialias": False, "pool": pool}
     require(c, {"vit": "ViT", "deit": "DeiT"}[kind], {**PLAIN, **fixed})
     words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
@@ -137,7 +140,9 @@ def to_theirs(kind: str, c: Config) -> dict[str, Any]:
 
 def size_of(c: Config) -> int | list[int]:
     """Height and width of the images: one number if they are equal."""
-    return c.shape[0] if c.shape[0] == c.shape[1] else list(c.shape)
+    if c.shape[0] == c.shape[1]:
+        return c.shape[0]
+    return list(c.shape)
 
 
 def label_keys(classes: int) -> dict[str, Any]:

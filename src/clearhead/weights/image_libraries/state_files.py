@@ -97,7 +97,10 @@ def build(
     try:
         options = layout.to_ours(tensors.shapes, arguments)
     except (InputError, KeyError, IndexError) as cause:
-        reason = f"there is no tensor {cause}" if isinstance(cause, KeyError) else str(cause)
+        if isinstance(cause, KeyError):
+            reason = f"there is no tensor {cause}"
+        else:
+            reason = str(cause)
         raise WeightsError(f"{where}: {reason}") from cause
     model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
     used = fill(model, tensors, layout.rows(model.config), layout.ignored, device, dtype)

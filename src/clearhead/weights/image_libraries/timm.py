@@ -247,11 +247,10 @@ def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
     """Our tensors and their names."""
     names = {"stem": ("conv_stem", "bn1"), "last": ("conv_head", "bn2")}
     for i, depth in enumerate(c.depths):
-        parts = (
-            {"widen": "conv_pw", "filter": "conv_dw", "narrow": "conv_pwl"}
-            if i
-            else {"filter": "conv_dw", "narrow": "conv_pw"}
-        )
+        if i:
+            parts = {"widen": "conv_pw", "filter": "conv_dw", "narrow": "conv_pwl"}
+        else:
+            parts = {"filter": "conv_dw", "narrow": "conv_pw"}
         for j in range(depth):
             for number, (ours, conv) in enumerate(parts.items(), 1):
                 names[f"stages.{i}.{j}.{ours}"] = (
@@ -331,11 +330,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
                 f"{tensors.path}: there is no {missing}, which every {theirs.architecture} has"
             )
         model, used = build(layout, tensors, theirs.model_args, device, dtype, where)
-    labels = (
-        theirs.label_names
-        if theirs.label_names and len(theirs.label_names) == model.config.classes
-        else None
-    )
+    if theirs.label_names and len(theirs.label_names) == model.config.classes:
+        labels = theirs.label_names
+    else:
+        labels = None
     try:
         preprocessing = read_preprocessing(theirs.pretrained_cfg)
     except (InputError, TypeError, ValueError) as cause:
@@ -400,7 +398,10 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
     """The name of their architecture, and the keyword arguments in which the model differs from it."""
     common = {"in_chans": c.channels, "num_classes": c.classes}
     if isinstance(c, vit.Config):
-        registers = {"reg_tokens": c.registers, "no_embed_class": True} if c.registers else {}
+        if c.registers:
+            registers = {"reg_tokens": c.registers, "no_embed_class": True}
+        else:
+            registers = {}
         return "vit_base_patch16_224", {
             **common,
             "img_size": c.shape[0],

@@ -70,7 +70,10 @@ def check_vit(c: vit.Config) -> None:
     more = {"registers": 0, "layer_scale": None, "pool": "cls", "eps": 1e-6, "mlp": "gelu"}
     require(c, "torchvision", {**fixed, **more})
     if c.heads != HEADS.get(c.width):
-        known = f"has {HEADS[c.width]}" if c.width in HEADS else "does not exist"
+        if c.width in HEADS:
+            known = f"has {HEADS[c.width]}"
+        else:
+            known = "does not exist"
         raise WeightsError(
             f"heads={c.heads}, width={c.width}: a file of torchvision does not hold the number of heads, and a "
             f"published model of this width {known}; layout='timm' holds it"

@@ -63,11 +63,9 @@ class Changes:
     @property
     def bias(self) -> str:
         """PEFT's word for which biases are in the file."""
-        return (
-            "all"
-            if any(n.endswith(".bias") and not _inside(n, self.modules) for n in self.tensors)
-            else "none"
-        )
+        if any(n.endswith(".bias") and not _inside(n, self.modules) for n in self.tensors):
+            return "all"
+        return "none"
 
 
 def find_changes(
@@ -126,7 +124,11 @@ def find_changes(
 def _alone(name: str, adapted: set[str]) -> str | None:
     """The name of a changed tensor that is in the file by itself; None: its module is there."""
     module, _, leaf = name.rpartition(".")
-    return f"{module}{BASE}{leaf}" if module in adapted else name if leaf == "bias" else None
+    if module in adapted:
+        return f"{module}{BASE}{leaf}"
+    if leaf == "bias":
+        return name
+    return None
 
 
 def _tops(name: str) -> list[str]:
@@ -165,7 +167,9 @@ class Update:
     @property
     def alpha(self) -> int | float:
         alpha = self.scale * self.rank
-        return round(alpha) if abs(alpha - round(alpha)) < 1e-9 else alpha
+        if abs(alpha - round(alpha)) < 1e-9:
+            return round(alpha)
+        return alpha
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
@@ -341,11 +345,9 @@ def _token_layout(name: str, layout: Layout | None) -> Layout | None:
 def _token_files(bundle: Bundle, layout: Layout | None) -> dict[str, bytes]:
     """The files of the tokenizer in the format of the base model; raises if that cannot express it."""
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
-    return (
-        {}
-        if layout is None
-        else huggingface.token_files(bundle, layout, bundle.special or Special())
-    )
+    if layout is None:
+        return {}
+    return huggingface.token_files(bundle, layout, bundle.special or Special())
 
 
 def _write_tokens(
