@@ -231,7 +231,8 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
         >>> override({"optim": {"lr": 1}}, "optim.lr=1e-3", "model.positions=rotary")
         {'optim': {'lr': 0.001}, 'model': {'positions': 'rotary'}}
     """
-    table = table if isinstance(table, Table) else Table(table)
+    if not isinstance(table, Table):
+        table = Table(table)
     out, changed = Table(table, origin=Origin(), key=table.key), set(table.origin.changed)
     for word in words:
         key, value = _assignment(word)
@@ -580,7 +581,8 @@ def _toml_lines(text: str) -> dict[Key, int]:
         header = statement[0].lstrip().startswith("[")
         for key in _keys(values, () if header else section):
             lines.setdefault(key, number - len(statement) + 1)
-            section = key if header else section
+            if header:
+                section = key
         if statement[0].lstrip().startswith("[["):  # one more table of a list
             section = (*section, str(sum(key[:-1] == section for key in lines)))
             lines[section] = number

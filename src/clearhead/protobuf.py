@@ -66,8 +66,6 @@ def write_field(number: int, value: int | float | bytes, *, double: bool = False
             return _varint(number << 3 | _FIXED64) + struct.pack("<d", value)
         if abs(value) > _LARGEST_FLOAT32:
             value = math.copysign(math.inf, value)
-        else:
-            value = value
         return _varint(number << 3 | _FIXED32) + struct.pack("<f", value)
     # a negative int64 is its two's complement
     return _varint(number << 3) + _varint(value & 0xFFFFFFFFFFFFFFFF)

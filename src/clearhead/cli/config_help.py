@@ -60,7 +60,8 @@ def _config_field(field: Field[Any], hint: Any, source: str) -> ConfigField:
         default = field.default_factory()
     else:
         default = field.default
-    default = dump(default) if is_dataclass(default) else default
+    if is_dataclass(default):
+        default = dump(default)
     return ConfigField(
         name=field.name,
         required=default is MISSING,

@@ -89,9 +89,7 @@ class Choice:
             ranked = logp
         else:
             ranked = penalise(logits, seen, self.repetition).log_softmax(-1)
-        if banned is None:
-            ranked = ranked
-        else:
+        if banned is not None:
             ranked = ranked.index_fill(1, banned, -math.inf)
         if not self.sample:
             token = largest(ranked, 1)[1]
@@ -103,10 +101,9 @@ class Choice:
     def narrowed(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r v"]:
         """The logits to sample from: -inf for tokens that temperature, top_k, top_p and min_p rule out."""
         x = logits if self.temperature == 1.0 else logits / self.temperature
-        x = x if self.top_k is None else top_k(x, self.top_k)
-        if self.top_p is None or self.top_p == 1.0:
-            x = x
-        else:
+        if self.top_k is not None:
+            x = top_k(x, self.top_k)
+        if self.top_p is not None and self.top_p != 1.0:
             x = top_p(x, self.top_p)
         return x if self.min_p is None else min_p(x, self.min_p)
 

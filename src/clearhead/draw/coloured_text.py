@@ -63,7 +63,8 @@ def coloured_tokens(
     for token in tokens:
         text = token.replace("\n", "\u23ce").replace("\t", "\u21e5")
         space = 1.0 if text.startswith(" ") and text.strip() else 0.0
-        text = text.strip() if text.strip() else text
+        if text.strip():
+            text = text.strip()
         if column and column + space + len(text) + 2 * PAD > across:
             line, column, space = line + 1, 0.0, 0.0
         places.append((line, column + space * 0.6, text))

@@ -365,7 +365,8 @@ def _pooled(
     m: AttentionMap, head: int | None, rows: tuple[int, int], keys: tuple[int, int], cells: int
 ) -> np.ndarray:
     """A part of a map, pooled in bands of rows that fit a CPU cache; keys that a band's mask hides are skipped."""
-    m = m if head is None else m.only(head)
+    if head is not None:
+        m = m.only(head)
     if (rows, keys) == ((0, m.shape[2]), (0, m.shape[3])):
         whole: np.ndarray = m.pool(cells)[0].mean(0).float().cpu().numpy()
         return whole * (m.shape[3] / whole.shape[1]) / keys_per_cell(m.shape[3], whole.shape[1])

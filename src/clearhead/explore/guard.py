@@ -172,8 +172,6 @@ class _Limited:
     async def _in_time(self) -> Message:
         if self.until is None:
             self.until = anyio.current_time() + BODY_SECONDS
-        else:
-            self.until = self.until
         try:
             with anyio.fail_after(self.until - anyio.current_time()):
                 return await self.receive()

@@ -87,9 +87,7 @@ class CpuDecoder:
             memory = source.memory
             source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
         embedded = stack.positions.add(stack.embed(ids), at)
-        if stack.embed_norm is None:
-            embedded = embedded
-        else:
+        if stack.embed_norm is not None:
             embedded = stack.embed_norm(embedded)
         x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
         if x is None:
@@ -165,9 +163,11 @@ class BlockSteps:
                 queries.append(q.view(x.shape[0], layer.heads, 1, layer.head))
                 keys, values = memory[i]
                 x = x + layer.cross(q, keys, values, source_allowed)
-                x = x if layer.pre else layer.cross.norm(x)
+                if not layer.pre:
+                    x = layer.cross.norm(x)
             x = x + layer.down(layer.inner(layer.mlp_norm(x) if layer.pre else x))
-            x = x if layer.pre else layer.mlp_norm(x)
+            if not layer.pre:
+                x = layer.mlp_norm(x)
         if torch.cat(queries, dim=1).sum().isnan():
             return None
         return x

@@ -71,7 +71,8 @@ def choose_tile(
         if 2048 < outputs < 8192 or outputs >= 16384:
             return Tile(outputs=8, columns=columns_held, warps=4)
         return Tile(outputs=4, columns=columns_held // 2, warps=2 if outputs < 8192 else 4)
-    columns_held = columns_held if columns_held <= max_columns else max_columns // 2
+    if not (columns_held <= max_columns):
+        columns_held = max_columns // 2
     outputs_each = 2  # few, so that there are programs for all processors
     if outputs >= 16384:  # the output layer: fewer blocks for append_token to compare
         outputs_each = max(outputs_each, min(16, 16384 // columns_held) // _power_of_2(rows))
@@ -107,9 +108,8 @@ class GpuDecoder:
         self.embedding, self.embed_scale = embed.table, embed.scale
         self.tiles = dict(tiles or {})  # by the name of a product: qkv, out, up, down, logits
         gpu = like.device.type == "cuda" and not INTERPRETED
-        pdl = (
-            gpu and torch.cuda.get_device_capability(like.device) >= (9, 0) if pdl is None else pdl
-        )
+        if pdl is None:
+            pdl = gpu and torch.cuda.get_device_capability(like.device) >= (9, 0)
         self.launch_options: dict[str, Any] = (
             {"PDL": pdl, "launch_pdl": True} if pdl else {"PDL": False}
         )

@@ -57,8 +57,10 @@ def attention_sizes(
     project: Projection,
 ) -> Sizes:
     """Return the sizes of an Attention, whose arguments these are; raise if they do not fit together."""
-    kv_heads = heads if kv_heads is None else kv_heads
-    context = width if context is None else context
+    if kv_heads is None:
+        kv_heads = heads
+    if context is None:
+        context = width
     if min(heads, width, kv_heads, context) < 1:
         raise InputError(
             f"width={width}, heads={heads}, kv_heads={kv_heads}, context={context}: expected 1 or more of each"
@@ -72,8 +74,10 @@ def attention_sizes(
         raise InputError(
             f"width={width} does not divide into heads={heads}: give head, the width of one"
         )
-    head = width // heads if head is None else head
-    value = head if value is None else value
+    if head is None:
+        head = width // heads
+    if value is None:
+        value = head
     if min(head, value) < 1:
         raise InputError(f"head={head}, value={value}: expected widths of 1 or more")
     if project in ("qk", "none"):  # values are the context itself, split over the heads
@@ -204,7 +208,8 @@ def attend(
     else:
         scale = scale * sharpness
     if choose is not None or (tap is not None and tap.explicit):
-        tap = Tap() if tap is None else tap
+        if tap is None:
+            tap = Tap()
         k = repeat_heads(k, q.shape[1])
         # as the kernels accumulate
         kind = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -234,7 +239,8 @@ def _explicit(
     if bias is not None:
         scores = scores + bias.tile((0, n), (0, m))
     scores = tap.scores(scores)
-    scores = scores if scores.dtype == torch.float64 else scores.float()
+    if scores.dtype != torch.float64:
+        scores = scores.float()
     forbidden = (
         scores.isneginf()
         if mask.free
@@ -246,7 +252,8 @@ def _explicit(
         .masked_fill(forbidden, 0.0)
     )
     weights = tap.weights(weights, mask)
-    weights = weights if choose is None else choose(weights)
+    if choose is not None:
+        weights = choose(weights)
     weights = F.dropout(weights, dropout).to(v.dtype)
     return weights @ repeat_heads(v, weights.shape[1])
 

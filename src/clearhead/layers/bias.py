@@ -78,7 +78,8 @@ class Bias:
                 total = total + self.table[:, d[:, 0].clamp(-m, m) + m].transpose(0, 1)
         if self.dense is not None:
             x = four(self.dense)
-            x = x if x.shape[2] == 1 else x[:, :, slice(*rows)]
+            if x.shape[2] != 1:
+                x = x[:, :, slice(*rows)]
             total = total + (x if x.shape[3] == 1 else x[..., slice(*keys)])
         assert isinstance(total, Tensor)
         return total

@@ -172,10 +172,14 @@ class Block(nn.Module):
         scale: Tensor | None,
     ) -> Tensor:
         """The residual connection x + scale * y, with the norms that come after the sublayer."""
-        out_norm = norm if self.order == "output" else out_norm
-        y = y if out_norm is None else out_norm(y)
-        y = F.dropout(y, self.dropout) if self.training else y
-        y = y if scale is None else y * scale
+        if self.order == "output":
+            out_norm = norm
+        if out_norm is not None:
+            y = out_norm(y)
+        if self.training:
+            y = F.dropout(y, self.dropout)
+        if scale is not None:
+            y = y * scale
         x = x + (skip_rows(y, self.skip) if self.training and self.skip else y)
         return norm(x) if self.order == "post" else x
 

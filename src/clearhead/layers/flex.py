@@ -67,8 +67,10 @@ def _blocks(mask: Mask, b: int, h: int, q: int, k: int, device: torch.device) ->
         or isinstance(mask.offset, Tensor)
         or mask.documents is not None
     )
-    b = b if rows or mask.allow is not None else 1
-    h = h if mask.allow is not None else 1
+    if not rows and mask.allow is None:
+        b = 1
+    if mask.allow is None:
+        h = 1
     if traced():
         return create_block_mask(mask.predicate(k, device), b, h, q, k, device=device)
     blocks, key = _BLOCKS.of(mask), (b, h, q, k, device)

@@ -70,7 +70,8 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         one_of("mlp", kind, KINDS)
-        hidden = 4 * width if hidden is None else hidden
+        if hidden is None:
+            hidden = 4 * width
         if min(width, hidden) < 1 or not 0.0 <= dropout < 1.0:
             raise InputError(
                 f"width={width}, hidden={hidden}, dropout={dropout}: expected widths of 1 or more, dropout in [0, 1)"

@@ -112,7 +112,8 @@ class Bilinear(nn.Module):
 
     def __init__(self, head: int, heads: int = 1, *, key: int | None = None) -> None:
         super().__init__()
-        key = head if key is None else key
+        if key is None:
+            key = head
         self.weight = nn.Parameter(
             torch.empty(heads, head, key).uniform_(-(head**-0.5), head**-0.5)
         )

@@ -352,7 +352,8 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
             )
         return given.mask
     length = ids.shape[1]
-    at = length - 1 if at is None else at
+    if at is None:
+        at = length - 1
     if not -length <= at < length:
         raise InputError(f"at={at}: the text has {length} tokens, counted from 0")
     return at % length

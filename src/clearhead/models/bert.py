@@ -160,8 +160,6 @@ class BERT(Model):
         """
         if at is None:
             at = torch.arange(ids.shape[1], device=ids.device)
-        else:
-            at = at
         x = self.embed(ids)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
@@ -195,9 +193,7 @@ class BERT(Model):
             x = mean_of_tokens(x, lengths)
         else:
             x = x[:, 0]
-        if self.pooler is None:
-            x = x
-        else:
+        if self.pooler is not None:
             x = ACTIVATIONS[self.config.pooler_activation](self.pooler(x))
         if self.config.answer == "class":
             return F.dropout(x, self.config.dropout, self.training)

@@ -91,7 +91,8 @@ class LookLayer(nn.Module):
         """The states and what was looked at, side by side; `state` is advanced."""
         if self.cross is None:  # the same for all tokens
             ((mean,),), fold = state.source.memory, state.source.fold
-            mean = mean if fold == 1 else mean.repeat_interleave(fold, dim=0)
+            if fold != 1:
+                mean = mean.repeat_interleave(fold, dim=0)
             looked = mean[:, None].expand(-1, x.shape[1], -1)
             return torch.cat(
                 [self.cell(torch.cat([x, looked], dim=-1), state.cell), looked], dim=-1

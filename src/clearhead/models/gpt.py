@@ -230,7 +230,8 @@ class GPT(Model):
             documents: Document number of each token of packed rows; no token attends to another document.
             at: Position of each token in its own document; 0, 1, ... if not given.
         """
-        at = torch.arange(ids.shape[1], device=ids.device) if at is None else at
+        if at is None:
+            at = torch.arange(ids.shape[1], device=ids.device)
         masks = {w: Mask(causal=True, window=w, documents=documents) for w in self._windows()}
         return self._run_blocks(self.positions.add(self.embed(ids), at), masks, at)
 

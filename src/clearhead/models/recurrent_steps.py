@@ -36,7 +36,8 @@ class RecurrentLayers(Recurrent):
             lengths: The number of tokens of each row; all if not given.
             gates: Take one step from gates (`input_gates`, plus whatever was added to them).
         """
-        state = [] if state is None else state
+        if state is None:
+            state = []
         if gates:
             return self._step(x.squeeze(1), state).unsqueeze(1)
         before: Tensor | tuple[Tensor, Tensor] | None = None

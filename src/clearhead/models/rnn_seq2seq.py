@@ -134,7 +134,8 @@ class Encoder(nn.Module):
         last: list[Tensor] | None = None,
     ) -> Float[Tensor, "b s d"]:
         """One vector per token; `last`, an empty list, is filled with the last state of every layer."""
-        last = [] if last is None else last
+        if last is None:
+            last = []
         x = F.dropout(self.embed(source), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, last, lengths=lengths)
@@ -170,9 +171,7 @@ class DecoderLayer(nn.Module):
         context: list[Tensor] = []
         if self.cross is None and self.feed != "start":  # the same for all tokens
             ((vector,),), fold = state.source.memory, state.source.fold
-            if fold == 1:
-                vector = vector
-            else:
+            if fold != 1:
                 vector = vector.repeat_interleave(fold, dim=0)
             context = [vector[:, None].expand(-1, x.shape[1], -1)]
         out = self.cell(torch.cat([x, *context], dim=-1) if self.feed == "input" else x, state.cell)

@@ -169,7 +169,8 @@ class Decoder(nn.Module):
             kv: The KV cache, while decoding.
         """
         mask = Mask(causal=True, documents=documents) if kv is None else kv.mask()
-        at = at if kv is None else kv.positions(ids.shape[1])
+        if kv is not None:
+            at = kv.positions(ids.shape[1])
         x = F.dropout(
             self.embed_norm(self.positions.add(self.embed(ids), at)), self.dropout, self.training
         )

@@ -230,5 +230,6 @@ class ViT(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
-        x = x if self.head_hidden is None else torch.tanh(self.head_hidden(x))
+        if self.head_hidden is not None:
+            x = torch.tanh(self.head_hidden(x))
         return x if self.head is None else self.head(x)

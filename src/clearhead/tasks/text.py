@@ -159,7 +159,8 @@ def likelihood(
     if not ids:
         raise TextError("the text is empty: expected a token or more")
     most = bundle.max_tokens or len(ids)
-    stride = max(most // 2, 1) if stride is None else stride
+    if stride is None:
+        stride = max(most // 2, 1)
     if stride < 1 or (bundle.max_tokens is not None and stride > most):
         if bundle.max_tokens is None:
             expected = "1 or more"

@@ -275,9 +275,7 @@ class Loop:
 
     def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
         name, _ = named_options(table, "data")
-        if isinstance(table, config.Table):
-            table = table
-        else:
+        if not isinstance(table, config.Table):
             table = config.Table(table)
         data = make_data(name, table.without("name"), seed=self.recipe.seed, root=root)
         stack.callback(data.close)

@@ -179,7 +179,8 @@ def _written(preprocessing: Preprocessing) -> dict[str, Any]:
         size = preprocessing.resize
     else:
         size = preprocessing.crop
-    size = size[0] if isinstance(size, tuple) else size
+    if isinstance(size, tuple):
+        size = size[0]
     return {
         "mean": list(preprocessing.mean),
         "deviation": list(preprocessing.deviation),

@@ -372,7 +372,8 @@ def _split(text: str) -> list[str]:
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:
-            quote = "" if char == quote else quote
+            if char == quote:
+                quote = ""
         elif char in "\"'":
             quote = char
         else:

@@ -366,7 +366,8 @@ def _from_array(array: np.ndarray) -> Image.Image:
             "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
         )
     _check_edges(array.shape[1], array.shape[0])
-    array = array[:, :, 0] if array.shape[2:] == (1,) else array
+    if array.shape[2:] == (1,):
+        array = array[:, :, 0]
     return to_rgb(Image.fromarray(array))
 
 

@@ -118,7 +118,8 @@ class Pixels(Data):
         else:
             part = slice(self.train, None)
         images = self.tables["images"][part].transpose(0, 2, 3, 1)
-        images = images[..., 0] if images.shape[-1] == 1 else images
+        if images.shape[-1] == 1:
+            images = images[..., 0]
         labels = [self.classes[i] for i in self.labels[part].tolist()]
         return LabelledImages(labels=labels, opened=lambda i: images[i])
 

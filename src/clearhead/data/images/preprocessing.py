@@ -90,7 +90,8 @@ class Preprocessing:
             pixels = pixels[None]
         else:
             pixels = pixels.transpose(2, 0, 1)
-        pixels = pixels[::-1] if self.channels == "bgr" else pixels
+        if self.channels == "bgr":
+            pixels = pixels[::-1]
         return np.ascontiguousarray(pixels if self.crop is None else _centre(pixels, *self.crop))
 
     def _resized(self, image: Image.Image, resample: Image.Resampling) -> Image.Image:

@@ -263,7 +263,8 @@ class _Reading:
         """Return the next character that is no white space, and stop before it; "" at the end of the file."""
         while True:
             space = _SPACE.match(self.buffer, self.at)
-            self.at = space.end() if space else self.at
+            if space:
+                self.at = space.end()
             if self.at < len(self.buffer) or self.ended:
                 self._count(self.at)
                 return self.buffer[self.at : self.at + 1]

@@ -99,7 +99,8 @@ def find_tokenizer(name: str, root: Path | None, expected: str = "") -> Path:
         expected: What else the option may be, for the message.
     """
     folder = Path(name).expanduser()
-    folder = folder if root is None or folder.is_dir() else root / name
+    if not (root is None or folder.is_dir()):
+        folder = root / name
     for place in (folder, folder / "model"):  # the second is that of a run folder
         if tokens.saved(place) is not None:
             return place

@@ -57,7 +57,8 @@ class Rotary(Positions):
         columns: int | None = None,
     ) -> None:
         super().__init__()
-        columns = head if columns is None else columns
+        if columns is None:
+            columns = head
         if columns < 2 or columns % 2 or columns > head:
             raise InputError(
                 f"head={head}, columns={columns}: rotary positions rotate pairs of columns, expected an even number"
@@ -178,8 +179,8 @@ def _speeds(
     head: int, base: float, scaling: Rope | None, factor: float, context: int | None
 ) -> Float[Tensor, "pairs"]:
     """The angle of each pair of columns, in radians per position."""
-    if scaling == "ntk":
-        base = base * factor ** (head / (head - 2)) if head > 2 else base
+    if scaling == "ntk" and head > 2:
+        base = base * factor ** (head / (head - 2))
     speed = base ** -(torch.arange(0, head, 2, dtype=torch.float64, device="cpu") / head)
     if scaling == "linear":
         return speed / factor

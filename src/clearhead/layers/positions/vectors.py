@@ -41,7 +41,8 @@ class Vectors(Positions):
         raise NotImplementedError
 
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
-        at = torch.arange(x.shape[1], device=x.device) if at is None else at
+        if at is None:
+            at = torch.arange(x.shape[1], device=x.device)
         p = self.vectors(at).to(x.dtype)
         if self.join == "concatenate":
             return torch.cat([x, p.expand(*x.shape[:2], -1)], dim=-1)

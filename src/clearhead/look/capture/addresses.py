@@ -47,8 +47,6 @@ def module_of(model: Any) -> nn.Module:
     """The torch module to watch: the model itself, or the `.model` of a Bundle."""
     if not isinstance(model, nn.Module):
         model = getattr(model, "model", model)
-    else:
-        model = model
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"expected a torch module or something that holds one as .model, got {type(model).__name__}"

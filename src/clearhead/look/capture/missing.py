@@ -46,7 +46,8 @@ def missing_records(
         f"this {type(root).__name__} was not called inside the `with`, in the thread that opened it"
     )
     if foreign is not None:
-        why = foreign.unseen.why(empty) if foreign.running.passes else why
+        if foreign.running.passes:
+            why = foreign.unseen.why(empty)
         tape.explain(why)
         if not foreign.running.passes and not list(tape):
             if empty:
@@ -62,7 +63,8 @@ def missing_records(
         unseen = []
     unseen = [name for name in unseen if name not in idle]
     if unseen:
-        why = foreign.unseen.why(unseen) if foreign is not None else why
+        if foreign is not None:
+            why = foreign.unseen.why(unseen)
         found.append(f"no attention call at {', '.join(map(repr, unseen))}: {why}")
     partial = foreign.unseen.partial(names) if foreign is not None else ""
     if partial:

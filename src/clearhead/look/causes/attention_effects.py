@@ -161,7 +161,8 @@ def attention_effects(
         [tape[f"{path}.weights"].dense()[0].double() for path in paths],
     )
     values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
-    query = _query(one, place, maps[0].shape[1]) if query is None else query
+    if query is None:
+        query = _query(one, place, maps[0].shape[1])
     if query is not None and not 0 <= query < maps[0].shape[1]:
         raise InputError(f"query={query}: there are {maps[0].shape[1]} queries, counted from 0")
     rows = slice(None) if query is None else slice(query, query + 1)

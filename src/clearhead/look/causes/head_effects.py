@@ -281,7 +281,8 @@ def _attention_addresses(one: ModelInput, kind: str | None) -> dict[str, int]:
         kinds = ["cross", "encoder", "decoder"]
     else:
         kinds = ["self"]
-    kind = kinds[0] if kind is None else kind
+    if kind is None:
+        kind = kinds[0]
     one_of("kind", kind, kinds)
     layers = layer_stack(one, {"cross": "decoder", "self": None}.get(kind, kind)).layers
     places = [layer.cross_attends if kind == "cross" else layer.attends for layer in layers]

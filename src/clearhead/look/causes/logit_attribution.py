@@ -180,7 +180,8 @@ def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor
     else:
         weight = part.weight.detach().double()
     # of transformers: (inputs, outputs)
-    weight = weight if type(part).__name__ == "Conv1D" else weight.T
+    if type(part).__name__ != "Conv1D":
+        weight = weight.T
     return weight.unflatten(
         0, (heads, -1)
     ), None if part.bias is None else part.bias.detach().double()

@@ -39,14 +39,16 @@ class Layout:
 
     def four(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes, the rows and heads first."""
-        x = x if axes == tuple(range(x.ndim)) else x.permute(axes)
+        if axes != tuple(range(x.ndim)):
+            x = x.permute(axes)
         if self.heads is None:
             return x
         return x.unflatten(0, (x.shape[0] // self.heads, self.heads))
 
     def back(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes in the form that it had before."""
-        x = x if self.heads is None else x.flatten(0, 1)
+        if self.heads is not None:
+            x = x.flatten(0, 1)
         if axes == tuple(range(x.ndim)):
             return x
         return x.permute(tuple(axes.index(i) for i in range(x.ndim)))
@@ -395,8 +397,6 @@ class Explicit:
         if new is not weights:
             if softmax.before is None:
                 softmax.before = weights
-            else:
-                softmax.before = softmax.before
             softmax.weights = weakref.ref(new)
 
     def reshaped(self, x: Any, new: Tensor) -> None:

@@ -290,7 +290,8 @@ def user_level(frame: FrameType) -> int:
     """The stacklevel with which a warning in this frame names the line that calls the outermost module."""
     level, found = 1, 0
     while frame.f_back is not None:
-        found = level if frame.f_code.co_filename == _MODULE else found
+        if frame.f_code.co_filename == _MODULE:
+            found = level
         level, frame = level + 1, frame.f_back
     return found + 1
 
@@ -427,7 +428,8 @@ class ForeignListener(Listener):
                 start == 0 and queries == 1 and self.steps.stepping
             )
         self.steps.stepping |= continues and start > 0
-        self.start = self.start if continues else start
+        if not continues:
+            self.start = start
         self.end = start + queries
         return continues
 

@@ -130,7 +130,8 @@ class SDPACall:
 
     def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
-        q = self.shaped(q) if self.packed > 1 else q
+        if self.packed > 1:
+            q = self.shaped(q)
         mask, new = self.attn_mask, (q, k, v)
         if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
             q, k, v = (
@@ -457,7 +458,8 @@ class ExplicitMultihead:
         factor = math.sqrt(1.0 / float(q.shape[-1]))  # by which torch has scaled the queries
         plain = self._four(q) / factor
         edited = self.tap.passed("q", plain)
-        q = q if edited is plain else self._three(edited) * factor
+        if edited is not plain:
+            q = self._three(edited) * factor
         scores = func(*mask, q, self._passed("k", k.mT).mT)
         edited = self._passed("scores", scores)
         return edited.masked_fill(scores.isneginf(), float("-inf"))  # no edit allows a masked key

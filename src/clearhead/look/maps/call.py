@@ -299,8 +299,10 @@ Call = LazyCall | DenseCall
 def _part(allow: Tensor, rows: tuple[int, int], keys: tuple[int, int]) -> Bool[Tensor, "#b #h r c"]:
     """A tile of a mask that broadcasts to (b, h, q, k)."""
     allow = allow.reshape((1,) * (4 - allow.ndim) + tuple(allow.shape))
-    allow = allow[:, :, slice(*rows)] if allow.shape[2] > 1 else allow
-    allow = allow[..., slice(*keys)] if allow.shape[3] > 1 else allow
+    if allow.shape[2] > 1:
+        allow = allow[:, :, slice(*rows)]
+    if allow.shape[3] > 1:
+        allow = allow[..., slice(*keys)]
     return allow.expand(-1, -1, rows[1] - rows[0], keys[1] - keys[0])
 
 
@@ -317,7 +319,8 @@ def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
     """The first queries and keys of a tensor that broadcasts to (b, h, q, k)."""
     if x is None or x.ndim == 0:
         return x
-    x = x[..., :keys] if x.shape[-1] > 1 else x
+    if x.shape[-1] > 1:
+        x = x[..., :keys]
     if x.ndim < 2 or x.shape[-2] == 1:
         return x
     return x[..., :queries, :]
@@ -372,7 +375,8 @@ class Band:
 
 def bands(source: Call) -> Iterator[Band]:
     """Yield the whole map in bands of queries whose scores fit into the processor's cache."""
-    source = source.wide() if isinstance(source, LazyCall) else source
+    if isinstance(source, LazyCall):
+        source = source.wide()
     for rows in steps(source, (0, source.shape[2])):
         yield band(source, rows, source.reach(*rows))
 

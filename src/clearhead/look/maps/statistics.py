@@ -162,7 +162,8 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
             if band.rows == (0, n) and band.keys == (0, k):
                 received = sums
             else:
-                received = source.zeros(b, h, k) if received is None else received
+                if received is None:
+                    received = source.zeros(b, h, k)
                 received[:, :, slice(*band.keys)] += sums
         for name, parts in rows.items():
             parts.append(_of(name, band, source.first_key, places, causal))

@@ -106,7 +106,8 @@ class TextAttention(draw.Drawn):
             kind: A key of `maps`; if not given, "cross" for a translator and otherwise "self".
             most: The weight at the end of the colours, 1 so that heads can be compared; None: the largest of this map.
         """
-        kind = self.main if kind is None else kind
+        if kind is None:
+            kind = self.main
         queries, keys = self.labels(kind, layer)
         one = self.maps[kind][self.layer_number(kind, layer)]
         weights = one.dense() if head is None else one.only(head).dense()
@@ -126,7 +127,8 @@ class TextAttention(draw.Drawn):
             layer: The number of the map in `maps`, as for `figure`.
             kind: A key of `maps`, as for `figure`.
         """
-        kind = self.main if kind is None else kind
+        if kind is None:
+            kind = self.main
         queries, keys = self.labels(kind, layer)
         weights = self.maps[kind][self.layer_number(kind, layer)].dense()[0].float().cpu().numpy()
         title = f"{_title(kind)}, {self.layer_name(kind, layer)}"

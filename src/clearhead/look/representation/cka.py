@@ -177,9 +177,8 @@ def rbf(x: Float[Tensor, "b d"], width: float | None) -> tuple[Float[Tensor, "b 
         apart = distances[~torch.eye(len(x), dtype=torch.bool, device=x.device)]
         width = float(apart.median()) or float(apart.mean())  # 0 if most inputs have an equal
         # Differences that are rounding alone are none: all inputs are then alike.
-        width = (
-            width if width > NOISE**0.5 * float(x.square().sum(1).mean().sqrt()) else float("inf")
-        )
+        if not (width > NOISE**0.5 * float(x.square().sum(1).mean().sqrt())):
+            width = float("inf")
     return torch.exp(-distances.square() / (2 * width**2)), width
 
 

@@ -204,7 +204,8 @@ def patch_colours(
         >>> patch_colours(model, torch.randn(2, 3, 16, 16), "blocks.0", foreground=0.5).foreground[0].shape
         (4, 4)
     """
-    layer = layer_names(network(model), None)[-1] if layer is None else layer
+    if layer is None:
+        layer = layer_names(network(model), None)[-1]
     maps, images = _grids(model, data, layer)
     shapes = [x.shape[1:] for x in maps]
     x = torch.cat([one.flatten(1).T for one in maps]).double().numpy()
@@ -212,7 +213,8 @@ def patch_colours(
     if foreground is not None:
         first = principal(x, 1)[0][:, 0]
         edge = np.concatenate([_edge(shape) for shape in shapes])
-        first = -first if first[edge].mean() > first[~edge].mean() else first
+        if first[edge].mean() > first[~edge].mean():
+            first = -first
         inside = (first - first.min()) / max(np.ptp(first), 1e-12) > foreground
     if min(inside.sum(), x.shape[1]) < 3:
         raise InputError(

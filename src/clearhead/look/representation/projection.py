@@ -273,7 +273,8 @@ def neighbours(
         [('a', 0.99), ('b', 0.81)]
     """
     vectors, queries = as_tensor(x).double(), as_tensor(query).double()
-    queries = queries[None] if queries.ndim == 1 else queries
+    if queries.ndim == 1:
+        queries = queries[None]
     if (
         vectors.ndim != 2
         or queries.ndim != 2

@@ -250,7 +250,8 @@ def _image(bundle: Bundle, given: Given, at: int | None) -> Subject:
         x, pre = bundle.pixels(given)[None], bundle.preprocessing
         assert pre is not None
         seen = pre.pixels(open_image(given))
-        seen = seen[::-1] if pre.channels == "bgr" else seen
+        if pre.channels == "bgr":
+            seen = seen[::-1]
         picture = np.ascontiguousarray(
             np.broadcast_to(seen.transpose(1, 2, 0), (*seen.shape[1:], 3))
         )
@@ -277,9 +278,10 @@ def _text(bundle: Bundle, given: Given, at: int | None) -> Subject:
             raise InputError(
                 f"{given[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token"
             )
-        at = masks[0] if at is None else at
-    elif "predict" in bundle.can:
-        at = -1 if at is None else at
+        if at is None:
+            at = masks[0]
+    elif "predict" in bundle.can and at is None:
+        at = -1
     row = {"ids": id_row(bundle, ids, "text")}
     return _of_tokens(bundle.model, bundle.name, row, names_of(bundle), pieces_of(bundle, ids), at)
 
@@ -410,7 +412,8 @@ def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
 
 
 def _one_image(x: Tensor) -> Tensor:
-    x = x if x.ndim == 4 else x[None]
+    if x.ndim != 4:
+        x = x[None]
     if x.ndim != 4 or x.shape[0] != 1:
         raise InputError(
             f"an image of shape {tuple(x.shape)}: expected (channels, height, width), a single image"

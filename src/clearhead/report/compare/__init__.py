@@ -166,8 +166,6 @@ def compare(
     names = (title_of(first), title_of(second))
     if names[0] == names[1]:
         names = (f"{names[0]} (A)", f"{names[1]} (B)")
-    else:
-        names = names
     unknown = [name for name in sections or () if name not in SECTIONS]
     if unknown:
         raise InputError(f"sections={sections}: expected some of {', '.join(SECTIONS)}")

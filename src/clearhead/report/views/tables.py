@@ -51,7 +51,8 @@ def _(result: TextMaps) -> Table:
     maps, kind = result.maps, result.maps.main if result.kind is None else result.kind
     queries, keys = maps.labels(kind, result.layer)
     own = maps.maps[kind][maps.layer_number(kind, result.layer)]
-    own = own if result.head is None else own.only(result.head)
+    if result.head is not None:
+        own = own.only(result.head)
     weights = own.dense()[0].float().cpu().numpy()
     names = [f"head {i}" for i in (range(len(weights)) if result.head is None else [result.head])]
     lines = [

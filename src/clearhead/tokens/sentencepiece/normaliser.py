@@ -106,8 +106,10 @@ def _without_extra_spaces(parts: Iterable[str]) -> list[str]:
     """The parts without spaces at the beginning of the text and after another space."""
     out, after_space = [], True
     for part in parts:
-        part = part.lstrip(" ") if after_space else part
-        after_space = part[-1] == " " if part else after_space
+        if after_space:
+            part = part.lstrip(" ")
+        if part:
+            after_space = part[-1] == " "
         out.append(part)
     return out
 

@@ -131,5 +131,6 @@ class GAN(Objective):
 
     def _scores(self, x: Tensor, blur: Tensor | None) -> Tensor:
         """The discriminator's logit that a row, with instance noise if there is any, is real."""
-        x = x if blur is None else x + self.scalar("blur") * blur
+        if blur is not None:
+            x = x + self.scalar("blur") * blur
         return self.outputs("discriminator", x)[:, 0]

@@ -126,7 +126,8 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     if given is None:
         return options
     size = given.resize if given.crop is None else given.crop
-    size = size[0] if isinstance(size, tuple) else size
+    if isinstance(size, tuple):
+        size = size[0]
     return {**options, "size": size, "mean": list(given.mean), "deviation": list(given.deviation)}
 
 

@@ -249,7 +249,8 @@ def with_steps(
     times = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
     overrides = [word for word in overrides if not word.startswith("epochs=")]
     try:
-        epochs = float(times[-1]) if times else epochs
+        if times:
+            epochs = float(times[-1])
     except ValueError:
         raise InputError(f"epochs={times[-1]}: expected a number") from None
     if not epochs > 0:

@@ -311,7 +311,8 @@ def save(bundle: Bundle, folder: Path) -> Path:
     planned, special = contents(bundle), bundle.special or Special()
     layout, theirs = planned.layout, planned.config
     tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
-    tensors = tensors if layout.split is None else layout.split(tensors)
+    if layout.split is not None:
+        tensors = layout.split(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     replace_tensors(folder / "model.safetensors", tensors)
     remove_tokens(folder)  # of the model that was here before

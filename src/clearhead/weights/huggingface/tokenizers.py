@@ -418,7 +418,8 @@ def _fairseq(
             raise _unread(
                 folder, f"tokenizer_config.json does not have {language} among its languages"
             )
-        added = added if MASK in added else [*added, MASK]
+        if MASK not in added:
+            added = [*added, MASK]
         if last:
             before, after = ([], ["</s>", language])
         else:
