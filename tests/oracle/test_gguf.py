@@ -16,7 +16,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.layers.lora import adapters, add_adapters
 from clearhead.tokens import Pieces, Subwords
-from clearhead.weights import Special, WeightsError, certificate
+from clearhead.weights import Special, WeightsError, certificate, read_config
 from clearhead.weights.gguf.file import TYPES
 
 gguf = pytest.importorskip("gguf")
@@ -119,6 +119,15 @@ def test_a_file_gives_the_outputs_of_its_model(tied: bool, tmp_path: Path) -> No
     assert torch.equal(back.model.blocks[1].attn.query.weight, expected["model.layers.1.self_attn.q_proj.weight"])
     assert torch.equal(back.model.blocks[0].attn.key.weight, expected["model.layers.0.self_attn.k_proj.weight"])
     assert back.config == ours.config
+
+
+def test_options_are_read_without_dequantising_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.gguf", oracle())
+    expected = ch.load(path, device="cpu")
+    monkeypatch.setattr("clearhead.weights.gguf.file.dequantise", lambda data, name: pytest.fail("a tensor was read"))
+    assert read_config(path) == ("gpt", ch.config.dump(expected.config))
+    bundle = ch.load(path, device="meta")
+    assert (bundle.config, bundle.tokens, bundle.special) == (expected.config, expected.tokens, expected.special)
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -11,6 +11,7 @@ from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, read_config, shipped
 from clearhead.weights.folder import describe, find
+from clearhead.weights.tensor_files import Tensors
 from image_models import picture, pixels_model, registered
 
 TEXT = "to be or not to be"
@@ -85,6 +86,25 @@ def test_read_config_returns_what_build_takes(layout, tmp_path):
     assert name == "gpt"
     assert ch.build(name, **options).config == model.config
     json.dumps(options)
+
+
+@pytest.mark.parametrize("layout", ["clearhead", "compact", "huggingface"])
+def test_on_the_meta_device_everything_is_there_but_the_values(layout, tmp_path, monkeypatch):
+    folder = ch.save(build(), tmp_path, tokens=None if layout == "huggingface" else TOKENS, layout=layout)
+    whole = ch.load(folder, device="cpu")
+    monkeypatch.setattr(Tensors, "__getitem__", lambda tensors, name: pytest.fail(f"{name} was read"))
+    bundle = ch.load(folder, device="meta")
+    assert (bundle.config, bundle.tokens, bundle.special) == (whole.config, whole.tokens, whole.special)
+    assert {x.device.type for x in bundle.model.parameters()} == {"meta"}
+    assert [tuple(x.shape) for x in bundle.model.parameters()] == [tuple(x.shape) for x in whole.model.parameters()]
+
+
+def test_on_the_meta_device_shapes_are_checked(folder):
+    table = json.loads((folder / "config.json").read_text())
+    table["options"]["width"] = 9
+    (folder / "config.json").write_text(json.dumps(table))
+    with pytest.raises(WeightsError, match="has the shape"):
+        ch.load(folder, device="meta")
 
 
 def test_read_config_of_our_own_folder_needs_no_weights(folder):

@@ -308,12 +308,12 @@ def make_bundle(
 def fill_model(
     model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None
 ) -> Used:
-    """Give a model from `build_empty` the tensors of its folder."""
+    """Give a model from `build_empty` the tensors of its folder; on the meta device only their shapes are checked."""
     check_shapes(
         tensors.shapes, {name: tuple(x.shape) for name, x in state(model).items()}, tensors.path
     )
     types: Counter[str] = Counter()
-    for name, slot in slots(model).items():
+    for name, slot in slots(model).items() if device.type != "meta" else ():
         tensor = tensors[name]
         check_dtype(name, tensor, slot[0], tensors.files[name])
         types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()

@@ -193,18 +193,22 @@ def fill(
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Used:
-    """Give a model from `build_empty` the tensors of another library's files; returns which were used."""
+    """Give a model from `build_empty` the tensors of another library's files; returns which were used.
+
+    On the meta device names and shapes are checked, and no tensor is read.
+    """
+    reads = device.type != "meta"
     places, rows = slots(model), list(rows)
     names = [name for row in rows for name in row.ours]
     assert sorted(names) == sorted(places), (
         f"in the table or the model, not in both: {set(names) ^ set(places)}"
     )
-    left_out = _ignored(model, tensors, ignored)
+    left_out = _ignored(model, tensors, ignored, check_values=reads)
     shapes = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
-    sources = _sources(rows, shapes, tensors)
+    sources = _sources(rows, shapes, tensors, check_values=reads)
     _check_shapes(shapes, rows, sources, places, tensors)
     types: Counter[str] = Counter()
-    for row, name in zip(rows, sources, strict=True):
+    for row, name in zip(rows, sources, strict=True) if reads else ():
         tensor = tensors[name]
         check_dtype(name, tensor, places[row.ours[0]][0], tensors.files[name])
         types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
@@ -235,14 +239,16 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _ignored(model: nn.Module, tensors: Tensors, ignored: Ignored) -> dict[str, tuple[int, ...]]:
+def _ignored(
+    model: nn.Module, tensors: Tensors, ignored: Ignored, *, check_values: bool
+) -> dict[str, tuple[int, ...]]:
     """The tensors that the model does not need; raises if a constant has other values than the model computes."""
     matched = {}
     for name, shape in tensors.shapes.items():
         pattern = next((pattern for pattern in ignored if fnmatchcase(name, pattern)), None)
         if pattern is not None:
             check = ignored[pattern]
-            if check is not None and not check(tensors[name], model.config):
+            if check_values and check is not None and not check(tensors[name], model.config):
                 raise WeightsError(
                     f"{tensors.files[name]}: {name} is not the constant that such a model has"
                 )
@@ -251,16 +257,21 @@ def _ignored(model: nn.Module, tensors: Tensors, ignored: Ignored) -> dict[str, 
 
 
 def _sources(
-    rows: Iterable[Row], shapes: dict[str, tuple[int, ...]], tensors: Tensors
+    rows: Iterable[Row],
+    shapes: dict[str, tuple[int, ...]],
+    tensors: Tensors,
+    *,
+    check_values: bool,
 ) -> list[str]:
     """The tensor that each row is read from; a second, equal one is taken out of `shapes`."""
     sources = []
     for row in rows:
         present = [name for name in row.theirs if name in shapes]
         for other in present[1:]:
-            if shapes[other] != shapes[present[0]] or not torch.equal(
-                tensors[present[0]], tensors[other]
-            ):
+            differ = shapes[other] != shapes[present[0]]
+            if not differ and check_values:
+                differ = not torch.equal(tensors[present[0]], tensors[other])
+            if differ:
                 raise WeightsError(
                     f"{tensors.files[other]}: {present[0]} and {other} differ, and the model has one table for both"
                 )

@@ -365,12 +365,15 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     """Load a folder with transformers; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
     theirs, can, used = _pretrained(folder, table, dtype)
-    theirs, trained = theirs.to(device).eval(), trained_length(table)
+    trained = trained_length(table)
     pool = read_pooling(folder).get("pooling", "mean")
     try:
         model = TransformersModel(
-            theirs, can, context=_context(theirs) if trained is None else trained, pool=pool
-        )
+            theirs.eval(),
+            can,
+            context=_context(theirs) if trained is None else trained,
+            pool=pool,
+        ).to(device)
     except InputError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
     tokens = sentence_tokens(folder, _tokens(folder))

@@ -283,7 +283,9 @@ def _check_base(folder: Path, path: Path, bundle: Bundle, saved: Saved, without:
                 f"{folder}: the base model {path} has {f.name}={theirs!r}, not {mine!r}: {own}"
             )
     kept = {name: x for name, x in own_tensors(bundle.model).items() if name not in without}
-    if saved.base is not None and saved.base != fingerprint(kept):
+    if saved.base is None or any(x.is_meta for x in kept.values()):
+        return
+    if saved.base != fingerprint(kept):
         warnings.warn(
             f"{folder}: the weights of the base model {path} are not those that these adapters were trained on, or "
             "have another dtype",
