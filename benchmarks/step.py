@@ -20,7 +20,7 @@ import torch
 
 import clearhead as ch
 from clearhead.fast import gpu_decode
-from clearhead.fast.gpu_decode import GpuDecoder, Tile
+from clearhead.fast.gpu_decode import GpuDecoder, ProductTile
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-1.1b": {
@@ -138,20 +138,20 @@ def kernel_table(shape: str, many: Any) -> None:
         )
 
 
-def candidates(columns: int) -> list[Tile]:
+def candidates(columns: int) -> list[ProductTile]:
     """Tiles to try, in which each thread loads 16 bytes of a row at a time and 32 to 128 weights in all."""
     least = min(1 << (columns - 1).bit_length(), 8192)
     widths = sorted(
         {least, min(least, 2048), min(least, 1024), min(least, 512) if least <= 1024 else least}
     )
     return [
-        Tile(outputs=outputs, columns=columns_held, warps=warps)
+        ProductTile(outputs=outputs, columns=columns_held, warps=warps)
         for outputs, columns_held, warps in itertools.product((2, 4, 8, 16), widths, (2, 4, 8))
         if columns_held >= 256 * warps and 32 <= outputs * columns_held // (32 * warps) <= 128
     ]
 
 
-def allocate_blocks(decoder: GpuDecoder, tile: Tile) -> None:
+def allocate_blocks(decoder: GpuDecoder, tile: ProductTile) -> None:
     """Allocate the maxima and sums of blocks of logits of this size."""
     blocks = -(-decoder.vocab // tile.outputs)
     decoder.block_max, decoder.block_sum = (
@@ -160,7 +160,7 @@ def allocate_blocks(decoder: GpuDecoder, tile: Tile) -> None:
     decoder.block_argmax = torch.zeros(decoder.rows, blocks, device=DEVICE, dtype=torch.int32)
 
 
-def search_tiles(shape: str, many: Any) -> dict[str, Tile]:
+def search_tiles(shape: str, many: Any) -> dict[str, ProductTile]:
     decoder, best = decoder_of(many, 1), {}
     columns = {"out": decoder.heads * decoder.head_width, "down": decoder.hidden}
     for name, (launch, n, size) in kernels(decoder).items():

@@ -12,8 +12,8 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-import signature_checks
-from signature_checks import without_checks
+from support import signature_checks
+from support.signature_checks import without_checks
 
 signature_checks.install()
 

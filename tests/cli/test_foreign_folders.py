@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clearhead.cli import app
-from foreign_folders import foreign_folder
+from support.foreign_folders import foreign_folder
 
 pytest.importorskip("transformers")
 SAYS = "opened with transformers, watched by interception"

@@ -6,7 +6,7 @@ import torch
 from starlette.testclient import TestClient
 
 from clearhead.explore.server import make_app
-from foreign_folders import foreign, foreign_folder
+from support.foreign_folders import foreign, foreign_folder
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*opened with transformers:clearhead.errors.Notice")

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from clearhead.explore.build import WK, WQ, WV, X, by_hand
-from marks import one_in
+from support.marks import one_in
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"

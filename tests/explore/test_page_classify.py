@@ -16,7 +16,7 @@ from test_images_api import UNUSUAL, bomb
 import clearhead as ch
 from clearhead.data import Preprocessing
 from clearhead.explore.example_images import example_file
-from marks import one_in
+from support.marks import one_in
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,7 +10,7 @@ import pytest
 from browser import MARKUP
 from page_steps import focus, press, settled, translated
 
-from marks import one_in
+from support.marks import one_in
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import clearhead as ch
 from clearhead.decode import Choice, Plan, search, stream
 from clearhead.fast import cuda_graph, gpu_decode
-from clearhead.fast.gpu_decode import KERNEL_ROWS, LANE_ROWS, GpuDecoder, Tile
+from clearhead.fast.gpu_decode import KERNEL_ROWS, LANE_ROWS, GpuDecoder, ProductTile
 from clearhead.layers import attend
 from clearhead.layers.mlp import ACTIVATIONS
 
@@ -40,9 +40,10 @@ REAL = {
     "llama, between": {**LLAMA, "width": 576, "heads": 9, "kv_heads": 3, "hidden": 1536, "vocab": 4999},
 }
 PRODUCTS = ("qkv", "out", "up", "down", "logits")
-COARSE = {name: Tile(outputs=16, columns=64) for name in PRODUCTS}  # few programs: the interpreter takes long for each
+# few programs: the interpreter takes long for each
+COARSE = {name: ProductTile(outputs=16, columns=64) for name in PRODUCTS}
 SAMPLED = Choice(sample=True, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01)
-FINE = {name: Tile(outputs=8, columns=8) for name in PRODUCTS}  # each row of weights in several parts
+FINE = {name: ProductTile(outputs=8, columns=8) for name in PRODUCTS}  # each row of weights in several parts
 
 
 def build(kind: str, depth: int = 1, dtype: torch.dtype = torch.float32, **other):

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.layers import Block, Cache, Mask, attend
-from clearhead.layers import flex as flex_file
 from clearhead.layers import fused as fused_file
 from clearhead.layers.mask import MaskCache
 
@@ -66,13 +65,13 @@ def test_the_blocks_of_a_gpu_kernel_follow_it_too(name, monkeypatch):
         index = torch.meshgrid(*(torch.arange(n, device=device) for n in (b, h, q, k)), indexing="ij")
         return predicate(*index)
 
-    monkeypatch.setattr(flex_file, "_compiled_blocks", lambda: create)
+    monkeypatch.setattr(fused_file, "_compiled_blocks", lambda: create)
     more, start, write = WRITES[name]
     tensor = start.clone()
     mask = Mask(**{field(name): tensor}, **more)
 
     def blocks(mask: Mask) -> Tensor:
-        return flex_file._blocks(mask, B, H, T, T, torch.device("cpu"))
+        return fused_file._blocks(mask, B, H, T, T, torch.device("cpu"))
 
     before = blocks(mask)
     assert blocks(mask) is before

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.models.caption_decoders import Trace, sample_places
+from clearhead.models.captioner import Trace, sample_places
 
 B, T, V, D, N = 2, 5, 11, 8, 6  # rows, tokens, vocabulary, width, width of the state
 ENCODER = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}

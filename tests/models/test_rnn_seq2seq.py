@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.decode import Plan, forced, search
-from clearhead.models.recurrent_steps import gru_step, lstm_step
+from clearhead.layers.recurrent import gru_step, lstm_step
 from clearhead.models.rnn_seq2seq import FEEDS
 
 B, S, T, V, W = 3, 6, 5, 11, 13  # rows, source tokens, target tokens, source vocabulary, target vocabulary

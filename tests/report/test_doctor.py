@@ -9,7 +9,7 @@ from clearhead.data import make_data
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.report import doctor as doctors
 from clearhead.tokens import Words
-from image_models import patched_model, registered
+from support.image_models import patched_model, registered
 
 
 def shipped(monkeypatch, folder):

@@ -13,7 +13,7 @@ from clearhead.errors import InputError
 from clearhead.tasks import classify
 from clearhead.tokens import Words
 from clearhead.weights import Bundle
-from image_models import patched_model, picture, pixels_model
+from support.image_models import patched_model, picture, pixels_model
 
 TEXTS = ["the cat sat", "a dog", "on the mat the cat and the dog sat and sat"]
 WORDS = Words.of(TEXTS)

@@ -18,7 +18,7 @@ from clearhead.data.images.folders import ImageConfig, Images
 from clearhead.data.images.in_memory import CLASSES
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import Notice
-from image_models import patched_model, picture, registered
+from support.image_models import patched_model, picture, registered
 
 LABELS = ("cat", "dog", "owl")
 

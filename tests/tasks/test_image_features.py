@@ -13,7 +13,7 @@ from clearhead.cli import app
 from clearhead.data.files import DataError
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tasks.evaluation.classes import linear_probe, nearest_neighbours
-from image_models import picture
+from support.image_models import picture
 
 SIZES = {"vit": {"size": 16, "patch": 8, "width": 12, "depth": 1, "heads": 3}, "resnet": {"width": 4, "depths": (1, 1)}}
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import clearhead as ch
 from clearhead.data import IGNORE, make_data
-from clearhead.models.caption_decoders import Trace
+from clearhead.models.captioner import Trace
 from clearhead.training import read_recipe, train
 from clearhead.training.objectives import Moment, objective_class
 from clearhead.training.objectives.captions import Captions, CaptionsConfig

@@ -17,7 +17,7 @@ from clearhead.training import loop
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import train
-from marks import one_in
+from support.marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -19,7 +19,7 @@ from clearhead.training import loop, objectives
 from clearhead.training.objectives import Measurement, Objective, Role, Scalar, Scheduled, Update, weighted_sum
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.optim.schedule import value
-from marks import one_in
+from support.marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

@@ -8,7 +8,7 @@ import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tokens import Characters, Pair, Words
 from clearhead.weights import Bundle, Special
-from image_models import pixels_model
+from support.image_models import pixels_model
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)

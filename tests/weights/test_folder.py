@@ -12,7 +12,7 @@ from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, read_config, shipped
 from clearhead.weights.folder import describe, find
 from clearhead.weights.tensor_files import Tensors
-from image_models import picture, pixels_model, registered
+from support.image_models import picture, pixels_model, registered
 
 TEXT = "to be or not to be"
 TOKENS = Characters.of(TEXT)

@@ -15,7 +15,7 @@ from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, certificate, write_probe
 from clearhead.weights.huggingface import folder as huggingface
 from clearhead.weights.table import Layout, causal_lm_logits
-from image_models import patched_model, picture, processor_class, registered
+from support.image_models import patched_model, picture, processor_class, registered
 
 TOKENS = Characters.of("to be or not to be")
 

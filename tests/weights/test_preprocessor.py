@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.weights import Bundle, WeightsError
 from clearhead.weights.huggingface.preprocessor import FILE, RESAMPLE, read_preprocessing, write_preprocessing
-from image_models import patched_model, picture, pixels_model, processor_class, registered
+from support.image_models import patched_model, picture, pixels_model, processor_class, registered
 
 SIZES = [(37, 53), (53, 37), (30, 30), (5, 9), (20, 61)]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -13,7 +13,7 @@ import clearhead as ch
 from clearhead.errors import Notice, UserError
 from clearhead.weights import WeightsError
 from clearhead.weights.folder import describe
-from foreign_folders import foreign, foreign_folder
+from support.foreign_folders import foreign, foreign_folder
 
 pytest.importorskip("transformers")
 pytestmark = [

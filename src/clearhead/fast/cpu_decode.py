@@ -122,7 +122,7 @@ class BlockSteps:
     ) -> None:
         self.rotary = positions if isinstance(positions, Rotary) else None
         self.window = window
-        self.layers = [_Layer(block, quick_packed if packed else quick) for block in blocks]
+        self.layers = [_BlockOps(block, quick_packed if packed else quick) for block in blocks]
 
     @staticmethod
     def of(
@@ -174,7 +174,7 @@ class BlockSteps:
 
     def _self_attention(
         self,
-        layer: _Layer,
+        layer: _BlockOps,
         x: Tensor,
         angles: tuple[Tensor, Tensor] | None,
         cache: Cache,
@@ -202,7 +202,7 @@ class BlockSteps:
         return x if layer.pre else layer.attn_norm(x)
 
 
-class _Layer:
+class _BlockOps:
     """A block's operations, with their kernels chosen."""
 
     def __init__(self, block: Block, quick: Callable[[Any], Step]) -> None:

@@ -30,7 +30,7 @@ MAX_IDLE_SHARE = 1 / 8  # share of a GPU's memory that the KV cache of an idle g
 
 
 @runtime_checkable
-class Choice(Protocol):
+class TokenChoice(Protocol):
     """How the next token is chosen: the part of decode.Choice that a graph needs."""
 
     @property
@@ -47,7 +47,7 @@ class Choice(Protocol):
 class Graph:
     """A captured step of a model on static storage, from a token to the choice of the next one."""
 
-    def __init__(self, decoder: GpuDecoder, choice: Choice, banned: Sequence[int]) -> None:
+    def __init__(self, decoder: GpuDecoder, choice: TokenChoice, banned: Sequence[int]) -> None:
         device, rows, limit = decoder.residual.device, decoder.rows, decoder.limit
         self.decoder, self.choice = decoder, choice
         self.banned = (
@@ -170,7 +170,7 @@ class GraphDecoder:
         model: nn.Module,
         state: Any,
         last: Int[Tensor, "b 1"],
-        choice: Choice,
+        choice: TokenChoice,
         banned: Sequence[int],
         uniforms: Float[Tensor, "b t"] | None,
         seen: Callable[[int], Tensor],
@@ -262,7 +262,7 @@ def _graph_for(
     model: nn.Module,
     stack: DecoderStack,
     state: DecoderState,
-    choice: Choice,
+    choice: TokenChoice,
     banned: Sequence[int],
     key: Any,
 ) -> Graph | None:

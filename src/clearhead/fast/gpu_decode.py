@@ -39,7 +39,7 @@ LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tile:
+class ProductTile:
     """The weights that one program of a product reads at a time, and how it is launched."""
 
     outputs: int  # rows of the weights: outputs that it computes; a power of 2
@@ -50,33 +50,35 @@ class Tile:
 
 def choose_tile(
     outputs: int, columns: int, rows: int, *, bytes_: int, lane_rows: int = LANE_ROWS
-) -> Tile:
+) -> ProductTile:
     """Choose the tile of a product: whole rows of weights if a program can hold them, so that it loads all at once.
 
     A thread loads 16 bytes at a time; with fewer columns per thread, values would have to move between threads.
     """
     if rows > lane_rows:
-        return Tile(outputs=16 if outputs < 8192 else 32, columns=256 // bytes_)
+        return ProductTile(outputs=16 if outputs < 8192 else 32, columns=256 // bytes_)
     max_columns, columns_held = 8192 // bytes_, _power_of_2(columns)
     if rows == 1:  # the fastest that benchmarks/step.py finds on an H200
         if columns > max_columns * 5 // 8:  # the MLP's down map: a row in several parts
-            return Tile(
+            return ProductTile(
                 outputs=2, columns=max_columns // 2, warps=4 if columns < max_columns else 2
             )
         if columns_held <= max_columns // 4:
             many_outputs, warps = outputs >= 2048, _warps(columns_held, bytes_)
-            return Tile(
+            return ProductTile(
                 outputs=8 if many_outputs else 4, columns=columns_held, warps=min(2, warps) if many_outputs else warps
             )  # fmt: skip
         if 2048 < outputs < 8192 or outputs >= 16384:
-            return Tile(outputs=8, columns=columns_held, warps=4)
-        return Tile(outputs=4, columns=columns_held // 2, warps=2 if outputs < 8192 else 4)
+            return ProductTile(outputs=8, columns=columns_held, warps=4)
+        return ProductTile(outputs=4, columns=columns_held // 2, warps=2 if outputs < 8192 else 4)
     if not (columns_held <= max_columns):
         columns_held = max_columns // 2
     outputs_each = 2  # few, so that there are programs for all processors
     if outputs >= 16384:  # the output layer: fewer blocks for append_token to compare
         outputs_each = max(outputs_each, min(16, 16384 // columns_held) // _power_of_2(rows))
-    return Tile(outputs=outputs_each, columns=columns_held, warps=_warps(columns_held, bytes_))
+    return ProductTile(
+        outputs=outputs_each, columns=columns_held, warps=_warps(columns_held, bytes_)
+    )
 
 
 def _warps(columns: int, bytes_: int) -> int:
@@ -88,7 +90,7 @@ class GpuDecoder:
     """The steps of a model's decoder. `of` returns None for a model with an option that is not supported."""
 
     def __init__(
-        self, stack: DecoderStack, rows: int, limit: int, *, tiles: Mapping[str, Tile] | None = None,
+        self, stack: DecoderStack, rows: int, limit: int, *, tiles: Mapping[str, ProductTile] | None = None,
         pdl: bool | None = None, lane_rows: int = LANE_ROWS, splits: int | None = None, key_block: int = KEY_BLOCK,
     ) -> None:  # fmt: skip
         embed, positions, norm, head = (
@@ -103,7 +105,7 @@ class GpuDecoder:
         self.width, self.vocab = like.shape[1], head.out_features
         self.heads, self.kv_heads, self.head_width, self.hidden = _sizes(blocks[0])
         self.hooks = Hooks([embed, positions, *blocks, norm, head])
-        self.layers = [_Layer(block) for block in blocks]
+        self.layers = [_BlockWeights(block) for block in blocks]
         self.norm, self.head_weight = _norm(norm, like), head.weight
         self.embedding, self.embed_scale = embed.table, embed.scale
         self.tiles = dict(tiles or {})  # by the name of a product: qkv, out, up, down, logits
@@ -238,7 +240,7 @@ class GpuDecoder:
             self.add_projection("down", self.project_mlp(layer), layer.down, layer.down_bias)
         return self.project_logits()
 
-    def project_qkv(self, layer: _Layer, k: Tensor, v: Tensor) -> None:
+    def project_qkv(self, layer: _BlockWeights, k: Tensor, v: Tensor) -> None:
         """Compute the queries, and write the keys and values into the cache."""
         from .gpu_kernels import project_qkv, store_qkv
 
@@ -265,7 +267,7 @@ class GpuDecoder:
             BIAS=layer.qkv_bias is not None, **sizes, **options,
         )  # fmt: skip
 
-    def attend(self, layer: _Layer, k: Tensor, v: Tensor) -> None:
+    def attend(self, layer: _BlockWeights, k: Tensor, v: Tensor) -> None:
         """Compute the attention of each query over the cache."""
         from .gpu_kernels import attend
 
@@ -290,7 +292,7 @@ class GpuDecoder:
             **self._launch_sizes(name, n, columns), **self.launch_options,
         )  # fmt: skip
 
-    def project_mlp(self, layer: _Layer) -> Tensor:
+    def project_mlp(self, layer: _BlockWeights) -> Tensor:
         """Compute the hidden units of the MLP."""
         from .gpu_kernels import project_mlp
 
@@ -393,7 +395,7 @@ class _Norm:
         self.kind, self.scale, self.shift, self.eps = kind, scale, shift, eps
 
 
-class _Layer:
+class _BlockWeights:
     """The weights of a block, those of one input joined into one matrix."""
 
     def __init__(self, block: Block) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -102,3 +103,91 @@ class Recurrent(nn.Module):
         packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
         out, state = self.cell(packed, state)
         return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], state
+
+
+class RecurrentLayers(Recurrent):
+    """Recurrent layers that continue from a state and replace it by their last one."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        state: list[Tensor] | None = None,
+        *,
+        lengths: PerRow | None = None,
+        gates: bool = False,
+    ) -> Float[Tensor, "b t o"]:
+        """The states of the top layer at every token.
+
+        Args:
+            x: The tokens; with `gates`, the gates of the first layer's input for one token.
+            state: The state of each layer (b, o), and then the memory of each LSTM layer; empty at the start. It is
+                replaced by the last one in place.
+            lengths: The number of tokens of each row; all if not given.
+            gates: Take one step from gates (`input_gates`, plus whatever was added to them).
+        """
+        if state is None:
+            state = []
+        if gates:
+            return self._step(x.squeeze(1), state).unsqueeze(1)
+        before: Tensor | tuple[Tensor, Tensor] | None = None
+        if state and isinstance(self.cell, nn.LSTM):
+            half = len(state) // 2
+            before = torch.stack(state[:half]), torch.stack(state[half:])
+        elif state:
+            before = torch.stack(state)
+        out, last = self.run(x, before, lengths=lengths)
+        state[:] = [
+            layer for part in (last if isinstance(last, tuple) else (last,)) for layer in part
+        ]
+        return out
+
+    def input_gates(
+        self, x: Float[Tensor, "b t d"]
+    ) -> tuple[Float[Tensor, "b t g"], Float[Tensor, "g c"]]:
+        """What the first d inputs contribute to the first layer's gates, and the weights of the other inputs."""
+        weight, _, bias, _ = self.cell.all_weights[0]
+        first, other = weight.split([x.shape[-1], weight.shape[1] - x.shape[-1]], dim=1)
+        return F.linear(x, first, bias), other
+
+    def _step(self, x: Float[Tensor, "b g"], state: list[Tensor]) -> Float[Tensor, "b o"]:
+        """One token through all layers, from the gates of the first layer's input."""
+        depth = self.cell.num_layers
+        for i, (w_ih, w_hh, b_ih, b_hh) in enumerate(self.cell.all_weights):
+            if i:
+                x = F.linear(F.dropout(state[i - 1], self.cell.dropout, self.training), w_ih, b_ih)
+            h = F.linear(state[i], w_hh, b_hh)
+            if isinstance(self.cell, nn.LSTM):
+                state[i], state[depth + i] = lstm_step(x, h, state[depth + i])
+            else:
+                state[i] = gru_step(x, h, state[i])
+        return state[depth - 1]
+
+
+def gru_step(
+    x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], state: Float[Tensor, "b o"]
+) -> Float[Tensor, "b o"]:
+    """A step of nn.GRU from the gates of its input (x) and of its state (h).
+
+    Cho et al. 2014, Eqs. 5 to 8, but with the reset gate after the product with U, as in cuDNN.
+    """
+    if x.is_cuda and not torch.compiler.is_compiling():  # one kernel, the one of nn.GRUCell
+        return torch.ops.aten._thnn_fused_gru_cell(x, h, state)[0]
+    (x, x_new), (h, h_new) = (
+        gates.split([2 * state.shape[1], state.shape[1]], dim=1) for gates in (x, h)
+    )
+    reset, update = torch.sigmoid(x + h).chunk(2, dim=1)
+    new = torch.tanh(x_new + reset * h_new)
+    return new + update * (state - new)
+
+
+def lstm_step(
+    x: Float[Tensor, "b g"], h: Float[Tensor, "b g"], memory: Float[Tensor, "b o"]
+) -> tuple[Tensor, Tensor]:
+    """A step of nn.LSTM from its gates: the new state and the new memory (cell state)."""
+    if x.is_cuda and not torch.compiler.is_compiling():
+        state, memory, _ = torch.ops.aten._thnn_fused_lstm_cell(x, h, memory)
+        return state, memory
+    # input gate, forget gate, candidate, output gate
+    write, keep, new, show = (x + h).chunk(4, dim=1)
+    memory = torch.sigmoid(keep) * memory + torch.sigmoid(write) * torch.tanh(new)
+    return torch.sigmoid(show) * torch.tanh(memory), memory

@@ -2,8 +2,6 @@
 
 model.py     Model, the base class, and how to add a family
 state.py     what a decoder keeps between steps
-caption_decoders.py  the decoders of the captioner
-heads.py     the check of attention heads that several configs share
 """
 
 from __future__ import annotations

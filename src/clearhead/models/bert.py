@@ -24,8 +24,7 @@ from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions, mean_of_tokens
 from ..layers.mlp import ACTIVATIONS, GATES
 from ..layers.words import MLPKind, Norm, Order, Position
-from .heads import check_heads
-from .model import Model, random_ids
+from .model import Model, check_heads, random_ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

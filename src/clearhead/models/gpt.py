@@ -39,8 +39,7 @@ from ..layers import (
     make_positions,
 )
 from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, QKNorm, Rope
-from .heads import check_heads
-from .model import DecoderStack, Model, random_ids
+from .model import DecoderStack, Model, check_heads, random_ids
 from .state import DecoderState, KVState
 
 

@@ -34,7 +34,7 @@ class Config:
         at_least(self, 0, "depth")
 
 
-class Layer(nn.Module):
+class HiddenLayer(nn.Module):
     """A hidden layer: activation(norm(W x + b))."""
 
     def __init__(self, inputs: int, c: Config) -> None:
@@ -59,7 +59,9 @@ class Perceptron(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.blocks = nn.ModuleList(Layer(c.hidden if i else c.inputs, c) for i in range(c.depth))
+        self.blocks = nn.ModuleList(
+            HiddenLayer(c.hidden if i else c.inputs, c) for i in range(c.depth)
+        )
         self.head = Linear(c.hidden if c.depth else c.inputs, c.outputs)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:

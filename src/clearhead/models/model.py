@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..layers import Positions, Tokens
 
 # What a model may read, and the batch key (the argument of forward) that it comes in.
@@ -136,3 +137,23 @@ class Model(nn.Module):
 def random_ids(vocab: int, rows: int, size: int, generator: torch.Generator) -> Int[Tensor, "b t"]:
     """Random token ids, `rows` rows of `size`."""
     return torch.randint(0, vocab, (rows, size), generator=generator)
+
+
+def check_heads(
+    width: int,
+    heads: int,
+    *,
+    positions: str = "none",
+    head: int | None = None,
+    kv_heads: int | None = None,
+) -> None:
+    """Raise unless these sizes fit together; `head` is the width of a head if it is not width / heads."""
+    if head is None and width % heads:
+        raise InputError(f"width={width} does not divide into heads={heads}: expected a multiple")
+    if kv_heads is not None and heads % kv_heads:
+        raise InputError(f"kv_heads={kv_heads} does not divide heads={heads}")
+    each = width // heads if head is None else head
+    if positions == "rotary" and each % 2:
+        raise InputError(
+            f"positions='rotary' rotates pairs of columns: the head width {each} is not even"
+        )

@@ -38,8 +38,7 @@ from ..layers import (
     make_positions,
 )
 from ..layers.words import MLPKind, Norm, Position
-from .heads import check_heads
-from .model import Model, random_ids
+from .model import Model, check_heads, random_ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

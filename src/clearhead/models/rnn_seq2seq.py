@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Additive, Attention, Bilinear, Linear, Tokens
+from ..layers.recurrent import RecurrentLayers
 from .model import Model, random_ids
-from .recurrent_steps import RecurrentLayers
 from .state import SourceMemory
 
 # Where the context goes if the config does not say, by the kind of attention: as in its paper. With "readout" no step
@@ -108,7 +108,7 @@ class State:
         self.cell, self.at = [x[index] for x in self.cell], self.at[index]
 
 
-class Encoder(nn.Module):
+class RNNEncoder(nn.Module):
     """Encodes a source: recurrent layers in both directions (Bahdanau et al. 2015, section 3.2)."""
 
     def __init__(self, c: Config, embed: Tokens) -> None:
@@ -197,7 +197,7 @@ class DecoderLayer(nn.Module):
         return self.cross(queries, source.memory[0], mask=source.mask).reshape(x.shape)
 
 
-class Decoder(nn.Module):
+class RNNDecoder(nn.Module):
     """Decodes a target, token by token."""
 
     def __init__(self, c: Config, embed: Tokens) -> None:
@@ -236,8 +236,8 @@ class RNNSeq2Seq(Model):
             target = embed
         else:
             target = Tokens(c.target_vocab, c.width, scale=True)
-        self.encoder = Encoder(c, embed)
-        self.decoder = Decoder(c, target)
+        self.encoder = RNNEncoder(c, embed)
+        self.decoder = RNNDecoder(c, target)
         self.head = Linear(c.width, c.target_vocab or c.vocab, bias=False)
         if c.tied:
             self.head.weight = target.table

@@ -25,8 +25,7 @@ from ..checks import above_zero, at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Positions, Readout, Tokens, make_norm, make_positions
 from ..layers.words import DotScore, MLPKind, Norm, Order, Pairs, Position
-from .heads import check_heads
-from .model import DecoderStack, Model, random_ids
+from .model import DecoderStack, Model, check_heads, random_ids
 from .state import DecoderState, KVState, SourceMemory
 
 # Options of some kinds of positions only.
@@ -115,7 +114,7 @@ class Config:
         return self.head or self.width // self.heads
 
 
-class Encoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """Encodes a source: each token attends to all of them."""
 
     def __init__(self, c: Config, embed: Tokens) -> None:
@@ -134,7 +133,7 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
-class Decoder(nn.Module):
+class TransformerDecoder(nn.Module):
     """Decodes a target: each token attends to itself, to those before it, and to the encoded source."""
 
     def __init__(self, c: Config, embed: Tokens) -> None:
@@ -199,11 +198,11 @@ class Transformer(Model):
         super().__init__()
         c = self.config = config
         embed = Tokens(c.vocab, c.width, scale=c.scaled)
-        self.encoder = Encoder(c, embed)
+        self.encoder = TransformerEncoder(c, embed)
         target = (
             embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
         )
-        self.decoder = Decoder(c, target)
+        self.decoder = TransformerDecoder(c, target)
         sizes = (c.width, c.target_vocab or c.vocab, c.readout_bias)
         self.head = Readout(*sizes, scale=c.width**-0.5) if c.readout_scaled else Linear(*sizes)
         if c.tied:

@@ -32,8 +32,7 @@ from ..layers import (
     make_norm,
 )
 from ..layers.words import Join, MLPKind, Norm, Order, PatchPosition
-from .heads import check_heads
-from .model import Model
+from .model import Model, check_heads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

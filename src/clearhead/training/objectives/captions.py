@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ...checks import fraction
 from ...data import IGNORE
 from ...errors import InputError
-from ...models.caption_decoders import Trace
+from ...models.captioner import Trace
 from ...tasks.caption import caption
 from ...weights import Bundle
 from ..loss import linear_cross_entropy
