@@ -2,7 +2,7 @@
 
     python benchmarks/heads.py
 
-The same as `clearhead sweep configs/heads.toml model.heads=1,2,4,8 seed=0,1,2 --out runs/heads`.
+The same as `clearhead sweep configs/shakespeare-heads.toml model.heads=1,2,4,8 seed=0,1,2 --out runs/heads`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ import clearhead as ch
 
 def main() -> None:
     result = ch.sweep(
-        CONFIGS / "heads.toml", "model.heads=1,2,4,8", "seed=0,1,2", out="runs/heads", quiet=True
+        CONFIGS / "shakespeare-heads.toml",
+        "model.heads=1,2,4,8",
+        "seed=0,1,2",
+        out="runs/heads",
+        quiet=True,
     )
     losses: dict[str, list[float]] = {}
     for trial in result.trials:

@@ -46,7 +46,10 @@ def main() -> None:
         for seed in SEEDS:
             words = f"model.positions={kind}", f"seed={seed}"
             run = train(
-                CONFIGS / "length.toml", *words, out=f"runs/length/{kind}-{seed}", quiet=True
+                CONFIGS / "shakespeare-length.toml",
+                *words,
+                out=f"runs/length/{kind}-{seed}",
+                quiet=True,
             )
             assert run.model is not None
             model = run.model.model.eval()

@@ -37,7 +37,7 @@ def main() -> None:
         spreads[task], accuracy[task] = [], []
         for seed in SEEDS:
             recipe = read_recipe(
-                CONFIGS / f"positions-{task.split(',')[0]}.toml", *words, f"seed={seed}"
+                CONFIGS / f"{task.split(',')[0]}-positions.toml", *words, f"seed={seed}"
             )
             options = dict(recipe.data)
             data = make_data(options.pop("name"), options, seed=seed)

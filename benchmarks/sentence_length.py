@@ -43,7 +43,7 @@ def main() -> None:
     for name, word in MODELS.items():
         folder = args.runs / word
         if not (folder / "model").is_dir():
-            train(CONFIGS / "joined-rnn.toml", f"model.attention={word}", out=folder)
+            train(CONFIGS / "multi30k-joined-rnn.toml", f"model.attention={word}", out=folder)
         outputs = [
             one.text
             for one in ch.translate(

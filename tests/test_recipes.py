@@ -73,7 +73,7 @@ def test_a_few_steps_of_the_small_cifar10_recipe_learn(tmp_path):
     if not os.environ.get("CLEARHEAD_DATA"):
         pytest.skip("needs CLEARHEAD_DATA")
     short = ("steps=40", "schedule.warmup=8", "data.rows=64", "data.held_out=1000")
-    run = train(CONFIGS / "cifar10-small.toml", *short, out=tmp_path / "run", device="cpu", quiet=True)
+    run = train(CONFIGS / "cifar10-resnet-cpu.toml", *short, out=tmp_path / "run", device="cpu", quiet=True)
     assert run.metrics[-1]["valid_accuracy"] > 0.2
 
 

@@ -17,7 +17,7 @@ from clearhead.look import cka, cka_of_features
 from .pictures import head_distances
 from .sources import checkpoint, folder, grid_of, images, pixels, untrained
 
-RECIPES = {  # the models of one recipe, configs/vit-imagenette.toml, and how each differs
+RECIPES = {  # the models of one recipe, configs/imagenette-vit.toml, and how each differs
     "vit-imagenette": "class token, seed 1 (ships)",
     "vit-seed-2": "class token, seed 2",
     "vit-mean": "mean of the patches, seed 1",

@@ -1,4 +1,4 @@
-"""Writes coco_caption_scores.json: scores and tokens by pycocoevalcap, whose METEOR and tokeniser are Java programs.
+"""Writes coco_caption_scores.json: scores and tokens by pycocoevalcap, whose tokeniser is a Java program.
 
     pip install pycocoevalcap
     python tests/metrics/coco_caption_scores.py FOLDER
@@ -18,7 +18,6 @@ from pathlib import Path
 
 from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
-from pycocoevalcap.meteor import meteor
 from pycocoevalcap.rouge.rouge import Rouge
 from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
@@ -40,18 +39,6 @@ Email foo@bar.com or see http://www.foo.com/bar?x=1 and www.foo.com; @home #tag.
 A café, naïve façade, Über-cool; an 18-wheeler, semi-; truck, mother-in-law's bird's-eye-view.
 J. Smith and J.R.R. Tolkien, Ph.D., live in L.A., D.C. and Mass. near Mt. Everest, Inc.
 """.strip().splitlines()
-
-
-class ExactAndStem(meteor.Meteor):
-    """METEOR without synonyms and paraphrases."""
-
-    def __init__(self):
-        start = meteor.subprocess.Popen
-        meteor.subprocess.Popen = lambda line, **options: start([*line, "-m", "exact stem"], **options)
-        try:
-            super().__init__()
-        finally:
-            meteor.subprocess.Popen = start
 
 
 def tokens(rows):
@@ -77,14 +64,13 @@ def changed(captions, draw):
 def measured(candidates, references):
     gts, res = tokens(references), tokens([[text] for text in candidates])
     result = {}
-    for name, scorer in (("ROUGE-L", Rouge()), ("CIDEr-D", Cider()), ("METEOR", ExactAndStem())):
+    for name, scorer in (("ROUGE-L", Rouge()), ("CIDEr-D", Cider())):
         value, each = scorer.compute_score(gts, res)
         result[name] = [float(value), [round(float(one), 9) for one in each]]
     values, each = Bleu(4).compute_score(gts, res, verbose=0)
     for n in range(4):
         result[f"BLEU-{n + 1}"] = [values[n], [round(one, 9) for one in each[n]]]
-    full = meteor.Meteor().compute_score(gts, res)[0]
-    return {"candidates": candidates, "scores": result, "METEOR with synonyms and paraphrases": full}
+    return {"candidates": candidates, "scores": result}
 
 
 def main(folder):

@@ -70,20 +70,20 @@ def test_a_killed_training_equals_an_uninterrupted_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gan-gaussians", "self-distillation"])
+@pytest.mark.parametrize("name", ["gaussians-gan", "gaussians-self-distillation"])
 def test_the_shipped_recipes_of_two_players_resume_to_the_bit(tmp_path, name):
     words = ("steps=30", "run.valid_every=10")
     verdict = verify_resume(CONFIGS / f"{name}.toml", *words, out=tmp_path, kills=1, device="cpu", quiet=True)
     assert verdict.passed, verdict
     counts = {part.name: part.count for part in verdict.parts}
-    assert counts["weights"] == (12 if name == "gan-gaussians" else 6)
+    assert counts["weights"] == (12 if name == "gaussians-gan" else 6)
     assert counts["averages"] == 6
     assert counts["lines of metrics"] == 30 + 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", ["ddp", "fsdp"])
-@pytest.mark.parametrize("name", ["gan-gaussians", "self-distillation"])
+@pytest.mark.parametrize("name", ["gaussians-gan", "gaussians-self-distillation"])
 def test_the_shipped_recipes_of_two_players_give_the_same_losses_on_two_workers(tmp_path, name, spread):
     words = ("steps=30", "run.valid_every=10", f"spread={spread}")
     verdict = verify_resume(CONFIGS / f"{name}.toml", *words, out=tmp_path, kills=1, world=2, device="cpu", quiet=True)

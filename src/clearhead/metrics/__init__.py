@@ -4,7 +4,7 @@ bleu              corpus BLEU (Papineni et al. 2002) of plain text, by sacreBLEU
 token_bleu        corpus BLEU-4 of texts that are already split into tokens
 bleu_by           BLEU by one of the PROTOCOLS that published scores of translations follow
 chrf              character F-score (Popović 2015), by sacreBLEU
-caption_scores    BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as coco-caption computes them
+caption_scores    BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D of captions, as coco-caption computes them
 caption_words     the words that the scores of captions count
 """
 

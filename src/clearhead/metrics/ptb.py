@@ -26,15 +26,8 @@ _BEGINNINGS = (
 )
 # Words that are split, and after how many letters.
 _TWO_WORDS = {
-    "cannot": 3,
-    "gonna": 3,
-    "gotta": 3,
-    "lemme": 3,
-    "gimme": 3,
-    "wanna": 3,
-    "'tis": 2,
-    "'twas": 2,
-}
+    "cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wanna": 3, "'tis": 2, "'twas": 2,
+}  # fmt: skip
 
 _L, _A = r"[^\W\d_]", r"[^\W_]"  # a letter; a letter or a digit
 _END = rf"(?!{_A})"
@@ -98,14 +91,19 @@ def caption_words(text: str) -> list[str]:
         ['a', 'dog', 'does', "n't", 'stop', '-lrb-', 'it', 'runs', '-rrb-', 'says', 'the', 'man', "'s", 't-shirt']
     """
     words = []
-    for token in _TOKEN.findall(_OTHER.sub(lambda found: _PLAIN[found[0]], text)):
+    text = _OTHER.sub(lambda match: _PLAIN[match[0]], text)
+    for token in _TOKEN.findall(text):
         if token[0] in _PUNCTUATION and _is_punctuation(token):
             continue
         token = token.lower()
-        first = _TWO_WORDS.get(token)
-        words += [token[:first], token[first:]] if first else [_WRITTEN.get(token, token)]
+        if token in _TWO_WORDS:
+            first = _TWO_WORDS[token]
+            words += [token[:first], token[first:]]
+        else:
+            words.append(_WRITTEN.get(token, token))
     return words
 
 
 def _is_punctuation(token: str) -> bool:
+    # one mark, a dash of several hyphens, or an ellipsis, but not 's, -lrb- or .5
     return len(token) == 1 or set(token) <= {"-"} or token[0] == "." == token[-1]

@@ -72,11 +72,10 @@ def token_bleu(
     """
     for rows in (hypotheses, references):
         for i, row in enumerate(rows):
-            wrong = (
-                row
-                if isinstance(row, str)
-                else next((token for token in row if token.split() != [token]), None)
-            )
+            if isinstance(row, str):
+                wrong: str | None = row
+            else:
+                wrong = next((token for token in row if token.split() != [token]), None)
             if wrong is not None:
                 raise InputError(
                     f"sentence {i} has {wrong!r}: expected a row of tokens without white space"
@@ -131,20 +130,19 @@ def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Ref
         raise InputError(
             f"protocol={protocol!r} has rules for each language: expected a language, such as 'de'"
         )
-    tokens_of, by = (
-        (moses_words, f"sacremoses-{_moses(language)[0]}")
-        if protocol == "moses"
-        else (spacy_words, "words")
-    )
+    split_words, by = spacy_words, "words"
+    if protocol == "moses":
+        split_words, by = moses_words, f"sacremoses-{_moses(language)[0]}"
 
     def spaced(text: str) -> str:
-        return " ".join(tokens_of(text, language))
+        return " ".join(split_words(text, language))
 
     def measure(hypotheses: Sequence[str], references: References) -> Score:
-        rows = [
-            [spaced(text) for text in ([row] if isinstance(row, str) else row)]
-            for row in references
-        ]
+        rows = []
+        for row in references:
+            several = [row] if isinstance(row, str) else row
+            rows.append([spaced(text) for text in several])
+        # the texts are split already: sacreBLEU only splits at spaces
         score = bleu([spaced(text) for text in hypotheses], rows, tokenize="none", lower=True)
         return replace(score, signature=f"{score.signature}|cut:{by}-{language}")
 
@@ -174,10 +172,8 @@ def _moses(language: str) -> tuple[str, Callable[..., str], Callable[..., list[s
         raise MissingPackageError(
             "protocol='moses' needs sacremoses: pip install 'clearhead[moses]'"
         ) from cause
-    normaliser, tokeniser = (
-        sacremoses.MosesPunctNormalizer(lang=language),
-        sacremoses.MosesTokenizer(lang=language),
-    )
+    normaliser = sacremoses.MosesPunctNormalizer(lang=language)
+    tokeniser = sacremoses.MosesTokenizer(lang=language)
     return sacremoses.__version__, normaliser.normalize, tokeniser.tokenize
 
 
@@ -201,6 +197,7 @@ def spacy_words(text: str, language: str) -> list[str]:
         >>> spacy_words("Mr. Dow doesn't stop.", "en")
         ['Mr.', 'Dow', 'does', "n't", 'stop', '.']
     """
+    # Between the words that stay whole, the rules are those of the tokenizer.
     words, at = [], 0
     for whole in re.finditer(_WHOLE.get(language, "(?!)"), text):
         words += [*split(text[at : whole.start()]), whole[0]]
@@ -209,12 +206,8 @@ def spacy_words(text: str, language: str) -> list[str]:
     if language == "en":  # don 't -> do n't
         for i in range(1, len(words)):
             word, before = words[i], words[i - 1]
-            if (
-                word[0] in APOSTROPHES
-                and word[1:] in ("t", "T")
-                and before[-1] in "nN"
-                and len(before) > 1
-            ):
+            is_t = word[0] in APOSTROPHES and word[1:] in ("t", "T")
+            if is_t and before[-1] in "nN" and len(before) > 1:
                 words[i - 1 : i + 1] = before[:-1], before[-1] + word
     return words
 
@@ -229,5 +222,8 @@ def _streams(
 ) -> tuple[list[str], list[list[str | None]]]:
     """The hypotheses, and the references as sacreBLEU expects them: the first of every sentence, then the second ..."""
     texts, several = pairs(hypotheses, references, kind="hypothesis")
-    most = max(map(len, several))
-    return texts, [[row[k] if k < len(row) else None for row in several] for k in range(most)]
+    streams: list[list[str | None]] = []
+    for k in range(max(map(len, several))):
+        # None: this sentence has fewer references
+        streams.append([row[k] if k < len(row) else None for row in several])
+    return texts, streams

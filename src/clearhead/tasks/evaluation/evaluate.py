@@ -1,6 +1,6 @@
 """evaluate: how good a model is on held-out data, in numbers that can be reproduced.
 
-The measure follows from what the model can do: BLEU and chrF for a translator, BLEU, METEOR, ROUGE-L and CIDEr-D for
+The measure follows from what the model can do: BLEU and chrF for a translator, BLEU, ROUGE-L and CIDEr-D for
 a captioner, perplexity for a language model, accuracy for a classifier. To add one, write a dataclass of its options, a
 function that measures, and a line in EVALUATIONS.
 """
