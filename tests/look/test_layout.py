@@ -9,7 +9,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.errors import InputError, Notice
 from clearhead.look import cka, cka_of_features, cls_maps, feature_maps, features, receptive_fields, rollout, saliency
-from clearhead.look.axes import record_layout
+from clearhead.look.structure import record_layout
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 

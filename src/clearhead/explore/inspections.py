@@ -15,10 +15,10 @@ from ..data.text.labelled import mask_of
 from ..decode import Choice
 from ..errors import InputError
 from ..look import AttentionMap, edit, silence, watch
-from ..look.attention_layers import KINDS, attention_layers
 from ..look.capture.addresses import Tree, matching
 from ..look.causes.head_effects import Ablation
 from ..look.causes.logit_lens import has_lens, lens_logits
+from ..look.structure import KINDS, attention_layers
 from ..tasks import Translation
 from ..tasks.translate import Pass, translator_tokens
 from ..tokens import Tokenizer

@@ -20,8 +20,8 @@ from ...errors import InputError
 from ...weights import Bundle
 from ..capture.edits import Edit
 from ..capture.watch import watch
-from ..layer_stacks import layer_stack, view_addresses
 from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
+from ..structure import layer_stack, view_addresses
 from .patching import Done
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from ... import draw
 from ...checks import one_of
 from ...errors import InputError, nearest
 from ...weights import Bundle
-from ..attention_layers import attention_layers
 from ..capture.edits import Edit
 from ..capture.watch import edit, watch
-from ..layer_stacks import layer_stack
 from ..maps.text_attention import TextInputs, text_inputs
 from ..measured_input import (
     LOGITS,
@@ -33,6 +31,7 @@ from ..measured_input import (
     answer_of,
     model_input,
 )
+from ..structure import attention_layers, layer_stack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,13 +22,12 @@ from ...errors import InputError
 from ...fast.int8 import Int8
 from ...layers import Block, Patches
 from ...weights import Bundle
-from ..axes import first_tensor
 from ..capture.addresses import Tree
 from ..capture.missing import expected_missing
 from ..capture.tape import Tape
 from ..capture.watch import watch
-from ..layer_stacks import Layer, LayerStack, has_matrix, layer_stack
 from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
+from ..structure import Layer, LayerStack, first_tensor, has_matrix, layer_stack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

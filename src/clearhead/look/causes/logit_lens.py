@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from ... import draw
 from ...errors import InputError
 from ...weights import Bundle
-from ..axes import first_tensor
 from ..capture.watch import watch
-from ..layer_stacks import layer_stack, view_addresses
 from ..measured_input import LOGITS, Given, ModelInput, answer_position, model_input
+from ..structure import first_tensor, layer_stack, view_addresses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

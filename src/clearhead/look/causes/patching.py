@@ -20,7 +20,6 @@ from ...errors import InputError
 from ...weights import Bundle
 from ..capture.edits import Edit
 from ..capture.watch import watch
-from ..layer_stacks import layer_stack, view_addresses
 from ..measured_input import (
     Answer,
     Given,
@@ -30,6 +29,7 @@ from ..measured_input import (
     answer_position,
     model_input,
 )
+from ..structure import layer_stack, view_addresses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

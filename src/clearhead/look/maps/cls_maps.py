@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from ... import draw
 from ...errors import InputError, InputIndexError
 from ...weights import Bundle
-from ..axes import record_layout
 from ..capture.addresses import Tree, matching
 from ..capture.watch import watch
 from ..saliency_methods.embedded import Given, Subject, subject
 from ..saliency_methods.saliency import seen
+from ..structure import record_layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,10 +16,10 @@ from ...data.text.labelled import MASKS, masked_ids, with_special
 from ...errors import InputError, InputIndexError, nearest
 from ...models import Model
 from ...weights import Bundle
-from ..attention_layers import KINDS
 from ..capture.addresses import Tree, matching
 from ..capture.watch import watch
 from ..foreign.foreign_text import foreign_attention
+from ..structure import KINDS
 from .attention_map import AttentionMap
 
 if TYPE_CHECKING:

@@ -13,22 +13,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...errors import InputError, InputKeyError, nearest
+from ...errors import InputError, nearest
 from ...layers import mean_of_tokens
 from ...weights import Bundle
-from ..axes import Axes, Layout, find_tensor, record_layout
-from ..capture.addresses import INPUT, Tree, matching, nearest_addresses
+from ..capture.addresses import Tree
 from ..capture.watch import watch
 from ..model_inputs import Batch, Data, Done, Inputs, network
+from ..structure import Axes, Layout, find_tensor, layer_names, record_layout
+from ..structure.layers import VECTORS
 
 ROWS = 64  # inputs per batch
-HEADS = ("q", "k", "v", "heads")  # activations inside an attention that have a vector per token
-# The layers of our families, in the order in which a model runs them.
-BLOCKS = ("stem", "encoder.blocks.*", "decoder.blocks.*", "blocks.*", "stages.*.*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Origin:
     """Where a record comes from: what a pool needs to know of it."""
 
     name: str  # the address
@@ -36,45 +34,48 @@ class Place:
     lengths: Tensor | None  # tokens of each row that are not padding
 
 
-def _mean(x: Tensor, place: Place) -> Tensor:
+def _mean(x: Tensor, origin: Origin) -> Tensor:
     """The mean over the tokens that are not padding, over the patches of an image, or over all places of a grid."""
+    # sums of many half-precision numbers would be rounded
     wide = torch.promote_types(x.dtype, torch.float32)
-    if x.ndim == 3 and place.lengths is not None:
-        return mean_of_tokens(x.to(wide), place.lengths)
+    if x.ndim == 3 and origin.lengths is not None:
+        return mean_of_tokens(x.to(wide), origin.lengths)
     if x.ndim > 2:
-        return place.layout.axes(place.name, x).vectors(x).mean(1, dtype=wide)
+        return origin.layout.axes(origin.name, x).vectors(x).mean(1, dtype=wide)
     return x
 
 
-def _first(x: Tensor, place: Place) -> Tensor:
+def _first(x: Tensor, origin: Origin) -> Tensor:
     """The first token: the class token."""
-    axes = place.layout.axes(place.name, x)
+    axes = origin.layout.axes(origin.name, x)
     if not axes.tokens or axes.channels == 1 or (axes.grid is not None and not axes.special):
         raise InputError(
-            f"{place.name!r} has no class token: expected features='mean' or 'flat' there"
+            f"{origin.name!r} has no class token: expected features='mean' or 'flat' there"
         )
     return x[:, 0]
 
 
-def _last(x: Tensor, place: Place) -> Tensor:
+def _last(x: Tensor, origin: Origin) -> Tensor:
     """The last token that is not padding."""
-    axes = place.layout.axes(place.name, x)
+    axes = origin.layout.axes(origin.name, x)
     if not axes.tokens or axes.channels == 1:
-        raise InputError(f"{place.name!r} has no tokens: expected features='mean' or 'flat' there")
-    end = x.shape[1] - 1 if place.lengths is None else place.lengths - 1
+        raise InputError(f"{origin.name!r} has no tokens: expected features='mean' or 'flat' there")
+    end = (
+        x.shape[1] - 1 if origin.lengths is None else origin.lengths - 1
+    )  # of all rows, or of each
     return x[torch.arange(len(x), device=x.device), end]
 
 
-def _flat(x: Tensor, place: Place) -> Tensor:
+def _flat(x: Tensor, origin: Origin) -> Tensor:
     """Everything side by side."""
-    if place.lengths is not None and len(set(place.lengths.tolist())) > 1:
+    if origin.lengths is not None and len(set(origin.lengths.tolist())) > 1:
         raise InputError(
             "texts of different lengths have no flat features: expected features='mean', 'cls' or 'last'"
         )
     return x.flatten(1)
 
 
-POOLS: dict[str, Callable[[Tensor, Place], Tensor]] = {
+POOLS: dict[str, Callable[[Tensor, Origin], Tensor]] = {
     "mean": _mean,
     "cls": _first,
     "last": _last,
@@ -106,14 +107,14 @@ class LayerReader:
             raise InputError(
                 f"features={features!r}: expected one of {', '.join(POOLS)}{nearest(features, POOLS)}"
             )
-        self.model, self.grad, self.pool = model, grad, POOLS.get(features, lambda x, _: x)
+        self.model, self.grad = model, grad
+        self.pool = POOLS.get(features, lambda x, _: x)  # "all" keeps what a layer returned
         self.names = layer_names(network(model), layers)
         self.inputs = Inputs(model, data)
-        self._batch: Batch | None = None
-        self._found: dict[str, Tensor] = {}
+        self.layout = Layout(Tree(network(model)))  # of the last batch: the axes of the layers
+        self._batch: Batch | None = None  # the batch that runs now
+        self._features: dict[str, Tensor] = {}  # its features, by layer
         self._ordered: set[str] = set()  # layers whose tokens are known to be in the order of rows
-        # of the last batch: what the axes of the layers are
-        self.layout = Layout(Tree(network(model)))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -122,6 +123,7 @@ class LayerReader:
     def reading(self) -> Iterator[LayerReader]:
         """Watch the layers while a `with` lasts."""
         with torch.set_grad_enabled(self.grad), ExitStack() as stack:
+            # A watch per layer, because `keep` is not given the address of what it keeps.
             for name in self.names:
                 stack.enter_context(
                     watch(self.model, name, grad=self.grad, keep=partial(self._keep, name))
@@ -142,18 +144,18 @@ class LayerReader:
 
     def read_batch(self, batch: Batch) -> list[Tensor]:
         """The features of one batch."""
-        self._batch, self._found = batch, {}
+        self._batch, self._features = batch, {}
         try:
             with record_layout(network(self.model), values=False) as self.layout:
                 batch.run(network(self.model))
         finally:
             self._batch = None
-        missing = [name for name in self.names if name not in self._found]
+        missing = [name for name in self.names if name not in self._features]
         if missing:
             raise InputError(
                 f"{missing[0]!r} did not run: expected layers that every input passes through"
             )
-        return [self._found[name] for name in self.names]
+        return [self._features[name] for name in self.names]
 
     def grid_axes(self, name: str, x: Tensor) -> Axes:
         """The axes of a layer's output in the last batch that has a grid: a feature map, or patches; raises for others.
@@ -164,11 +166,8 @@ class LayerReader:
         """
         axes = self.layout.axes(name, x)
         if axes.grid is None:
-            fit = [
-                path
-                for path in layer_names(network(self.model), None)
-                if path in self.layout.gridded()
-            ]
+            gridded = self.layout.gridded()
+            fit = [path for path in layer_names(network(self.model), None) if path in gridded]
             raise InputError(
                 f"{name!r} gave a tensor {tuple(x.shape)}, which has no grid: expected a layer of a convolutional "
                 "network, or one with a token per patch"
@@ -191,65 +190,12 @@ class LayerReader:
             raise InputError(
                 f"{name!r} gave {got}: expected one with {self._batch.rows} rows, one per input"
             )
-        if name.rpartition(".")[2] in HEADS and x.ndim == 4:
+        if name.rpartition(".")[2] in VECTORS and x.ndim == 4:
             x = x.transpose(1, 2).flatten(2)  # (b, h, t, e) -> (b, t, h e)
-        target = name.split(".")[0] == "decoder" and self._batch.target_lengths is not None
-        if target:
+        lengths = self._batch.lengths
+        if name.startswith("decoder.") and self._batch.target_lengths is not None:
             lengths = self._batch.target_lengths
-        else:
-            lengths = self._batch.lengths
-        self._found[name] = self.pool(x, Place(name=name, layout=self.layout, lengths=lengths))
-
-
-def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[str]:
-    """The addresses of the layers that patterns name, in the model's order; of its blocks if none are given."""
-    tree = Tree(model)
-    if layers is None:
-        names = [name for pattern in BLOCKS for name in matching(pattern, tree.known)]
-        names = names or _repeated(model)
-        if not names:
-            raise InputError(
-                f"this {type(model).__name__} has no list of blocks: name its layers, for example "
-                f"{', '.join(list(tree.known)[:3])}"
-            )
-        return names
-    patterns = [layers] if isinstance(layers, str) else list(layers)
-    known = {name: at for name, at in tree.known.items() if at[1] is None or at[1] in HEADS}
-    known |= tree.inputs if any(name.endswith(f".{INPUT}") for name in patterns) else {}
-    for pattern in patterns:
-        if not matching(pattern, known):
-            fit = ", ".join(list(dict.fromkeys(_starred(layer_names(model, None))))[:4])
-            raise InputKeyError(
-                f"no layer {pattern!r} in this {type(model).__name__}{nearest_addresses(pattern, known)}; its blocks "
-                f"are {fit}"
-            )
-    chosen = {name for pattern in patterns for name in matching(pattern, known)}
-    return [name for name in known if name in chosen]
-
-
-def _starred(names: Sequence[str]) -> list[str]:
-    """Addresses with * for the numbers in them."""
-    return [".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names]
-
-
-def _repeated(model: nn.Module) -> list[str]:
-    """The members of the outermost lists of modules of one class, which are the layers of most models."""
-    found: list[str] = []
-    outer: list[str] = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{one}.") for one in outer)
-        alike = isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
-        if alike and not inside and len({*map(type, module.children())}) == 1:
-            outer.append(path)
-            found += [f"{path}.{i}" if path else str(i) for i, _ in enumerate(module.children())]
-    return found
-
-
-def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:
-    """The first convolution of a model in the order of its modules, with its address; None if there is none."""
-    return next(
-        ((name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d)), None
-    )
+        self._features[name] = self.pool(x, Origin(name=name, layout=self.layout, lengths=lengths))
 
 
 def features(
@@ -289,10 +235,11 @@ def features(
         raise InputError(
             f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}"
         )
-    found = []
+    vectors = []
     with reader.reading():
         for first in range(0, len(reader), rows):
-            found.append(reader.read(first, first + rows)[0].float().cpu().numpy())
+            (batch,) = reader.read(first, first + rows)
+            vectors.append(batch.float().cpu().numpy())
             if done is not None:
-                done(len(found[-1]), len(reader))
-    return np.concatenate(found)
+                done(len(batch), len(reader))
+    return np.concatenate(vectors)

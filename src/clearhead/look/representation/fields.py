@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ from ... import draw
 from ...errors import InputError, InputIndexError, Notice
 from ...layers import Attention
 from ...weights import Bundle
-from ..axes import Axes, Layout, find_tensor, record_layout
 from ..capture.addresses import Tree
+from ..capture.hooks import Session, call_after, call_before
 from ..model_inputs import Batch, Data, Done, network
+from ..structure import Axes, Layout, find_tensor, record_layout
 from .features import LayerReader
 
 if TYPE_CHECKING:
@@ -246,14 +248,16 @@ def _boxes(
     """The field of each layer in an image of a shape, the layers that have one, and whether all kernels are square."""
     image = torch.full((1, *shape), TINY, dtype=torch.float64, requires_grad=True)
     tree, mode, units = Tree(model), _Positive(), dict[str, Tensor]()
-    hooks = [
-        part.register_forward_pre_hook(lambda *_: setattr(mode, "mixed", True))
-        for part in model.modules()
-        if isinstance(part, Attention)
-    ]
-    left = list(names)
+    left = [name for name in names if name in tree.known]  # layers that did not run yet
+    paths = {tree.known[name][0]: name for name in left}
 
-    def seen(name: str, out: Any) -> None:
+    def attends(*_: Any) -> None:
+        mode.mixed = True
+
+    def take(module: nn.Module, _: Any, out: Any) -> None:
+        name = paths[module]
+        if name not in left:
+            return
         x = find_tensor(out)
         unit = None if x is None or mode.mixed else pick(name, x, layout)
         if unit is not None:
@@ -262,27 +266,19 @@ def _boxes(
         if not left or mode.mixed:
             raise _Enough
 
-    def hook(name: str) -> Callable[..., None]:
-        return lambda _, __, out: seen(name, out) if name in left else None
-
-    hooks += [
-        tree.known[name][0].register_forward_hook(hook(name))
-        for name in names
-        if name in tree.known
-    ]
-    try:
-        with torch.enable_grad(), mode, record_layout(model, values=False) as layout:
+    attentions = [part for part in model.modules() if isinstance(part, Attention)]
+    with Session(model) as session, session, torch.enable_grad(), mode:
+        call_before(session, attentions, attends)
+        call_after(session, paths, take)
+        with suppress(_Enough), record_layout(model, values=False) as layout:
             model(image)
-    except _Enough:
-        pass
-    finally:
-        for one in hooks:
-            one.remove()
+
     boxes = {}
     for name, unit in units.items():
         (gradient,) = torch.autograd.grad(unit.sum(), image, retain_graph=True)
-        places = gradient.abs().sum((0, 1)) > 0
-        rows, columns = (places.any(axis).nonzero().flatten() for axis in (1, 0))
+        touched = gradient.abs().sum((0, 1)) > 0  # (y, x): the pixels that the unit depends on
+        rows = touched.any(1).nonzero().flatten()
+        columns = touched.any(0).nonzero().flatten()
         if len(rows):
             boxes[name] = ((int(rows[0]), int(rows[-1])), (int(columns[0]), int(columns[-1])))
     return boxes, list(boxes), mode.square

@@ -19,7 +19,8 @@ from ...layers import Patches
 from ...layers.positions.vectors import Vectors
 from ...weights import Bundle
 from ..model_inputs import Data, network
-from .features import LayerReader, first_convolution, layer_names
+from ..structure import first_convolution, layer_names
+from .features import LayerReader
 from .projection import principal, unit
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..axes import first_tensor
 from ..capture.watch import watch
+from ..structure import first_tensor
 from ..targets import Target
 from .embedded import Subject, differentiable
 

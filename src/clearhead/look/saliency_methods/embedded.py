@@ -24,10 +24,10 @@ from ...errors import InputError, InputIndexError
 from ...layers import Tokens
 from ...models import Model
 from ...weights import Bundle
-from ..axes import find_tensor
 from ..capture.addresses import Tree, module_of
 from ..capture.watch import edit
 from ..maps.text_attention import id_row, pieces_of, read_ids, translation_inputs
+from ..structure import find_tensor
 from ..targets import (
     ClassNames,
     OutputNames,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
-from ..axes import Axes, Layout, record_layout
 from ..capture.addresses import INPUT
+from ..structure import Axes, Layout, record_layout
 from ..targets import Target
 from .attributions import Attribution, Done, enlarged, layer_gradient
 from .embedded import Subject

@@ -12,7 +12,6 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ...errors import InputError, Notice
-from ..axes import Layout, record_layout
 from ..capture.addresses import Tree, matching
 from ..capture.tape import Tape
 from ..capture.watch import watch
@@ -27,6 +26,7 @@ from ..maps.rollout import (
     square_maps,
     weights_of,
 )
+from ..structure import Layout, record_layout
 from ..targets import Target
 from .attributions import Attribution, Done, enlarged, layer_gradient
 from .embedded import Subject, differentiable

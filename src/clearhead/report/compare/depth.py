@@ -12,11 +12,10 @@ from jaxtyping import Float
 from ... import draw
 from ...errors import Notice
 from ...look import Fields, Similarity, cka, logit_lens, receptive_fields, watch
-from ...look.axes import record_layout
 from ...look.capture.addresses import Tree, matching
-from ...look.layer_stacks import layer_lists
 from ...look.model_inputs import Inputs as Batches
 from ...look.saliency_methods.embedded import subject
+from ...look.structure import layer_lists, record_layout
 from ...weights import Bundle
 from ..views.registry import answers, attends, layered
 from .pair import Pair, Section, UnfitError

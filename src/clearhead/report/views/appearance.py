@@ -21,7 +21,7 @@ from ...look import (
 )
 from ...look import feature_maps as look_at_features
 from ...look import filters as look_at_filters
-from ...look.representation.features import layer_names
+from ...look.structure import layer_names
 from ...tasks.batching import image_inputs
 from ...weights import Bundle
 from .registry import colour_filters, position_vectors, reads, tokens, view_of

@@ -13,9 +13,9 @@ from ... import draw
 from ...data.images.files import open_image
 from ...errors import InputError, InputIndexError
 from ...look import AttentionMap, watch
-from ...look.axes import record_layout
 from ...look.saliency_methods.embedded import subject
 from ...look.saliency_methods.saliency import seen
+from ...look.structure import record_layout
 from ...tasks.caption import caption
 from ...weights import Bundle
 

@@ -16,7 +16,7 @@ from torch import nn
 from ...errors import InputError, UserError
 from ...look import filters, position_similarity
 from ...look.capture.addresses import Tree, matching
-from ...look.layer_stacks import layer_lists
+from ...look.structure import layer_lists
 from ...weights import Bundle
 
 Condition = Callable[[Bundle], str | None]  # None if a model fits, else the reason why it does not

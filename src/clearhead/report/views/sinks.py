@@ -11,9 +11,9 @@ import torch
 from ...draw import Drawn
 from ...errors import InputIndexError
 from ...look import AttentionView, attention_view, watch
-from ...look.layer_stacks import layer_stack
 from ...look.maps.sinks import View as How
 from ...look.measured_input import model_input
+from ...look.structure import layer_stack
 from ...weights import Bundle
 from .registry import layered, reads, view_of
 

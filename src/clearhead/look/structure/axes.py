@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import InputError, InputIndexError, Notice, nearest
-from .capture.addresses import Tree
+from ...errors import InputError, InputIndexError, Notice, nearest
+from ..capture.addresses import Tree
+from ..capture.hooks import Session, call_after, call_before
+from .layers import is_inside, uniform_lists
 
 MOST_SPECIAL = 32  # tokens before the grid at most: class token, distillation token, registers
 
@@ -32,6 +34,8 @@ FIRST = (
 )  # fmt: skip
 LAST = (nn.Linear, nn.LayerNorm)
 FIRST_1D = (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d)
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +60,12 @@ class Axes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
-    """What one call of a module was given and returned."""
+class ModuleCall:
+    """The shapes of one call of a module."""
 
-    path: str
-    given: tuple[int, ...]  # the shape of its first tensor
-    shape: tuple[int, ...]  # the shape of the first tensor that it returned
+    path: str  # the address of the module
+    given: Shape  # the shape of its first tensor
+    shape: Shape  # the shape of the first tensor that it returned
     channels: int | None  # the axis of channels, of a layer of torch that has it fixed
     weights: bool  # the output is attention weights: its rows sum to 1
 
@@ -70,10 +74,9 @@ class Call:
 class Layout:
     """The shapes of one pass through a model, and what the axes of each output are."""
 
-    tree: Tree
-    calls: list[Call] = field(default_factory=list)  # in the order in which the modules ended
-    # the shape of each module's first tensor
-    given: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    tree: Tree  # the modules of the model
+    calls: list[ModuleCall] = field(default_factory=list)  # in the order in which the modules ended
+    given: dict[str, Shape] = field(default_factory=dict)  # the shape of each module's first tensor
     arguments: list[tuple[Any, Any]] = field(default_factory=list)  # of the last call of the model
     _widths: dict[str, set[int]] = field(default_factory=dict)
 
@@ -81,6 +84,8 @@ class Layout:
     def rows(self) -> int:
         """The number of inputs; a module that is called with windows of an image returns more."""
         return self.given.get("", (0,))[0]
+
+    # Questions about one output.
 
     def axes(self, address: str, x: Tensor) -> Axes:
         """Return what the axes of a layer's output are; a Notice names what is assumed.
@@ -92,67 +97,11 @@ class Layout:
         Raises:
             InputError: If it holds attention weights, or nothing decides which axis is that of the channels.
         """
-        found = self._decide(address, tuple(x.shape), sums_to_1(x))
-        if found.assumed:
-            warnings.warn(
-                f"{address!r} gave a tensor {tuple(x.shape)}: {found.assumed}", Notice, stacklevel=3
-            )
-        return found
-
-    def check_order(self, address: str) -> None:
-        """Raise if the tokens that a list of layers reads are not in the order of the image's rows.
-
-        Hiera, for example, sorts its tokens by windows, so that their number alone looks like a grid. The model runs
-        again with another top right corner of the image, and the tokens that change most must be those of that corner.
-
-        Args:
-            address: The address of one of the layers, or of what is inside of it.
-        """
-        members = [
-            names
-            for names in self._lists(lambda _: True)
-            if any(_is_in(address, name) for name in names)
-        ]
-        first = members[0][0] if members else ""
-        given = self.given.get(first, ())
-        axes = self.places(given[1]) if len(given) == 3 else None
-        # dropout changes all tokens
-        if axes is None or axes.grid is None or not first or self.tree.root.training:
-            return
-        (args, named), (rows, columns) = self.arguments[-1], axes.grid
-        corner = (
-            ...,
-            slice(max(1, self.given[""][2] // rows)),
-            slice(-max(1, self.given[""][3] // columns), None),
-        )
-
-        def changed(x: Any) -> Any:
-            if not isinstance(x, Tensor) or tuple(x.shape) != self.given[""]:
-                return x
-            x = x.detach().clone()
-            x[corner] += 1 + 3 * x.std()
-            return x
-
-        read: list[Tensor] = []
-        hook = self.tree.modules[first].register_forward_pre_hook(
-            lambda _, args, named: read.append(first_tensor((*args, *named.values()))),
-            with_kwargs=True,
-        )
-        try:
-            with torch.no_grad():
-                self.tree.root(*args, **named)
-                self.tree.root(
-                    *map(changed, args), **{name: changed(x) for name, x in named.items()}
-                )
-        finally:
-            hook.remove()
-        places = axes.on_grid((read[0] - read[-1]).abs()).sum((0, 1))
-        row, column = divmod(int(places.argmax()), columns)
-        if row > 1 or column < columns - 2:
-            raise InputError(
-                f"the tokens of {address!r} are not in the order of the image's rows, so that their places are not "
-                "known: expected another layer, such as one that returns a feature map"
-            )
+        axes = self._decide(address, tuple(x.shape), sums_to_1(x))
+        if axes.assumed:
+            message = f"{address!r} gave a tensor {tuple(x.shape)}: {axes.assumed}"
+            warnings.warn(message, Notice, stacklevel=3)
+        return axes
 
     def like(self, axes: Axes, x: Tensor) -> Axes | None:
         """The axes of an output of the same layer for an image of another size, if they are still known."""
@@ -168,55 +117,114 @@ class Layout:
         """
         maps = [call.shape[2:] for call in self.calls if self._is_feature_map(call)]
         grids = {(y, x) for y, x in maps if 1 < y * x <= tokens <= y * x + MOST_SPECIAL}
-        merged = {(y, x) for y, x in maps if y * x > tokens > 1}
-        while not grids and merged:
-            merged = {
-                half for y, x in merged for half in ((y // 2, x // 2), (-(-y // 2), -(-x // 2)))
-            }
-            grids = {(y, x) for y, x in merged if y * x == tokens}
-            merged = {(y, x) for y, x in merged if y * x > tokens}
+        larger = {(y, x) for y, x in maps if y * x > tokens > 1}
+        # Halves, rounded down or up, until one has exactly as many places as there are tokens.
+        while not grids and larger:
+            halves = set()
+            for y, x in larger:
+                halves |= {(y // 2, x // 2), (-(-y // 2), -(-x // 2))}
+            grids = {(y, x) for y, x in halves if y * x == tokens}
+            larger = {(y, x) for y, x in halves if y * x > tokens}
         if not grids:
             return None
-        grid = max(grids, key=lambda size: size[0] * size[1])
-        return Axes(channels=2, grid=grid, special=tokens - grid[0] * grid[1], tokens=True)
+        # The largest grid leaves the fewest tokens without a place.
+        rows, columns = max(grids, key=lambda size: size[0] * size[1])
+        special = tokens - rows * columns
+        return Axes(channels=2, grid=(rows, columns), special=special, tokens=True)
 
-    def _is_feature_map(self, call: Call) -> bool:
+    def _is_feature_map(self, call: ModuleCall) -> bool:
         """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools behind its last one."""
-        if len(call.shape) != 4 or call.channels == 1:
-            return len(call.shape) == 4
+        if len(call.shape) != 4:
+            return False
+        if call.channels == 1:
+            return True
         if not any(isinstance(part, nn.Conv2d) for part in self.tree.modules[call.path].modules()):
             return False
-        axes = self._found(call)
+        axes = self._axes_of_call(call)
         return axes is not None and axes.channels == 1 and axes.grid is not None
+
+    def check_order(self, address: str) -> None:
+        """Raise if the tokens that a list of layers reads are not in the order of the image's rows.
+
+        Hiera, for example, sorts its tokens by windows, so that their number alone looks like a grid. The model runs
+        again with another top right corner of the image, and the tokens that change most must be those of that corner.
+
+        Args:
+            address: The address of one of the layers, or of what is inside of it.
+        """
+        lists = uniform_lists(self.tree, lambda _: True).values()
+        around = [names for names in lists if any(is_inside(address, name) for name in names)]
+        first = around[0][0] if around else ""
+        given = self.given.get(first, ())
+        if not first or len(given) != 3 or self.tree.root.training:  # dropout changes all tokens
+            return
+        axes = self.places(given[1])
+        if axes is None or axes.grid is None:
+            return
+        columns = axes.grid[1]
+        change = self._change_by_corner(first, axes)  # (b, c, y, x)
+        row, column = divmod(int(change.sum((0, 1)).argmax()), columns)
+        # A module around may mix neighbours, so that the next place counts as the corner, too.
+        if row > 1 or column < columns - 2:
+            raise InputError(
+                f"the tokens of {address!r} are not in the order of the image's rows, so that their places are not "
+                "known: expected another layer, such as one that returns a feature map"
+            )
+
+    def _change_by_corner(self, path: str, axes: Axes) -> Float[Tensor, "b c y x"]:
+        """By how much the input of a module changes if the top right corner of the image does."""
+        assert axes.grid is not None
+        args, named = self.arguments[-1]
+        image = self.given[""]
+        rows, columns = axes.grid
+        height, width = max(1, image[2] // rows), max(1, image[3] // columns)  # of one place
+
+        def other_corner(x: Any) -> Any:
+            if not isinstance(x, Tensor) or tuple(x.shape) != image:
+                return x
+            x = x.detach().clone()
+            x[..., :height, -width:] += 1 + 3 * x.std()
+            return x
+
+        read: list[Tensor] = []
+
+        def before(_: nn.Module, args: Any, named: Any) -> None:
+            read.append(first_tensor((*args, *named.values())))
+
+        model = self.tree.root
+        with Session(model) as session, session, torch.no_grad():
+            call_before(session, [self.tree.modules[path]], before)
+            model(*args, **named)
+            changed = {name: other_corner(x) for name, x in named.items()}
+            model(*map(other_corner, args), **changed)
+        return axes.on_grid((read[0] - read[-1]).abs())
+
+    # Questions about all layers.
 
     def gridded(self) -> dict[str, Axes]:
         """The addresses of the outputs that have a grid, in order; those of one place only if there are no others."""
-        found: dict[str, Axes] = {}
+        gridded: dict[str, Axes] = {}
         for call in self.calls:
-            axes = self._found(call)
-            if (
-                call.path
-                and call.shape[0] == self.rows
-                and axes is not None
-                and axes.grid is not None
-            ):
-                found.pop(call.path, None)
-                found[call.path] = axes
-        wide = {path: axes for path, axes in found.items() if axes.grid not in (None, (1, 1))}
-        return wide or found
+            if not call.path or call.shape[0] != self.rows:
+                continue
+            axes = self._axes_of_call(call)
+            if axes is not None and axes.grid is not None:
+                gridded.pop(call.path, None)  # of a module that ran twice, the last call counts
+                gridded[call.path] = axes
+        several = {path: axes for path, axes in gridded.items() if axes.grid != (1, 1)}
+        return several or gridded
 
     def token_blocks(self) -> list[str]:
         """The layers whose tokens lie on a grid: the members of the outermost lists of modules of one class."""
         grids = self.gridded()
-        lists = self._lists(lambda path: path in grids and grids[path].tokens)
-        return [path for names in lists for path in names]
+        lists = uniform_lists(self.tree, lambda path: path in grids and grids[path].tokens)
+        return [path for names in lists.values() for path in names]
 
     def blocks(self, tokens: int) -> list[str]:
         """The layers whose outputs have this many tokens: the longest list of modules of one class."""
-        ends = {
-            call.path for call in self.calls if len(call.shape) == 3 and call.shape[1] == tokens
-        }
-        return max(self._lists(ends.__contains__), key=len, default=[])
+        sequences = [call for call in self.calls if len(call.shape) == 3]
+        fitting = {call.path for call in sequences if call.shape[1] == tokens}
+        return max(uniform_lists(self.tree, fitting.__contains__).values(), key=len, default=[])
 
     def choose(self, layer: str | int, layers: list[str]) -> str:
         """The address of a layer by name or number; a list of modules, such as a stage, means its last module.
@@ -226,11 +234,8 @@ class Layout:
                 of a stage (`stages.0`, `stages.1` ...) in a convolutional network.
             layers: The addresses that fit.
         """
-        stages = list(
-            dict.fromkeys(
-                ".".join(path.split(".")[:2]) for path in layers if path.startswith("stages.")
-            )
-        )
+        in_stages = [path for path in layers if path.startswith("stages.")]
+        stages = list(dict.fromkeys(".".join(path.split(".")[:2]) for path in in_stages))
         if isinstance(layer, int):
             numbered = stages or layers
             if not -len(numbered) <= layer < len(numbered):
@@ -240,41 +245,33 @@ class Layout:
             layer = numbered[layer]
         if layer in layers:
             return layer
-        inside = [path for path in layers if path.rpartition(".")[0] == layer]
-        if not inside:
+        members = [path for path in layers if path.rpartition(".")[0] == layer]
+        if not members:
             shown = stages or layers
             raise InputError(
                 f"layer={layer!r} does not fit: expected one of {', '.join(shown[-12:])}{nearest(layer, layers)}"
             )
-        return inside[-1]
+        return members[-1]
 
-    def _lists(self, fits: Callable[[str], bool]) -> list[list[str]]:
-        """The members of the outermost lists of modules of one class that all fit, in the model's order."""
-        found: dict[str, list[str]] = {}
-        for path, module in self.tree.parts:
-            if (
-                not isinstance(module, nn.ModuleList | nn.Sequential)
-                or len({*map(type, module)}) != 1
-            ):
-                continue
-            names = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
-            inside = any(_is_in(path, outer) for outer in found)
-            if not inside and all(map(fits, names)):
-                found[path] = names
-        return list(found.values())
+    # How axes are decided, from the shape of an output and the evidence in and around its module.
 
-    def _found(self, call: Call) -> Axes | None:
-        """The axes of a call's output; None if it cannot be read."""
+    def _axes_of_call(self, call: ModuleCall) -> Axes | None:
+        """The axes of a call's output; None if it cannot be read without an assumption."""
         try:
             axes = self._decide(call.path, call.shape, call.weights)
         except InputError:
             return None
         return None if axes.assumed else axes
 
-    def _decide(self, address: str, shape: tuple[int, ...], weights: bool) -> Axes:
-        """What the axes of a tensor are, from all evidence."""
-        modules = self.tree.modules
-        path = address if address in modules else address.rpartition(".")[0]
+    def _decide(self, address: str, shape: Shape, weights: bool) -> Axes:
+        """What the axes of a tensor are, from all evidence.
+
+        Args:
+            address: The address of the layer, or of its input.
+            shape: The shape of its output.
+            weights: The values of the output look like attention weights.
+        """
+        path = address if address in self.tree.modules else address.rpartition(".")[0]
         last = len(shape) - 1
         if last < 2:
             return Axes(channels=last)
@@ -285,33 +282,27 @@ class Layout:
                 f"{address!r} gave a tensor {shape} of attention weights, which has no channels: expected a layer that "
                 f"returns features{self._such_as(path)}"
             )
-        by_shape = self._axes_by_shape(shape)
-        channels = self._channels(address, path, shape, by_shape or {1, last})
+        by_aspect = self._axes_by_aspect(shape)
+        channels = self._channels(address, path, shape, by_aspect or {1, last})
         if channels is None:
-            return Axes(
-                channels=1,
-                assumed=f"nothing says which axis has the channels; {_form(shape, 1)} is assumed",
-            )
+            assumed = f"nothing says which axis has the channels; {_form(shape, 1)} is assumed"
+            return Axes(channels=1, assumed=assumed)
         # Without the aspect ratio of the image, two axes are a grid only if a layer of torch makes them one.
-        if last > 3 or not (
-            channels in by_shape
-            or (channels == 1 and self._axis_of_layers_inside(path, shape) == 1)
-        ):
+        by_layer = channels == 1 and self._axis_of_layers_inside(path, shape) == 1
+        if last > 3 or not (channels in by_aspect or by_layer):
             return Axes(channels=channels)
         return Axes(channels=channels, grid=_grid(shape, channels))
 
-    def _channels(
-        self, address: str, path: str, shape: tuple[int, ...], allowed: set[int]
-    ) -> int | None:
-        """The axis of channels, one of those allowed; None if nothing decides."""
+    def _channels(self, address: str, path: str, shape: Shape, allowed: set[int]) -> int | None:
+        """The axis of channels, one of those allowed; None if nothing decides.
+
+        The strongest evidence comes first: the class of the layer, then the sizes of parameters, then layers inside.
+        """
         last = len(shape) - 1
-        if address == path:
-            certain = fixed_channels(self.tree.modules[path], last)
-        else:
-            certain = None
-        # a matrix may also be applied to the rows of an image
-        if certain == 1 or certain in allowed:
-            return certain
+        fixed = fixed_channels(self.tree.modules[path], last) if address == path else None
+        # A matrix may also be applied to the rows of an image, so that its last axis must be allowed.
+        if fixed == 1 or fixed in allowed:
+            return fixed
         by_widths = self._axis_by_widths(path, shape, allowed)
         if by_widths is not None:
             return by_widths
@@ -319,85 +310,82 @@ class Layout:
         if inside in allowed or len(allowed) > 1:
             return inside
         (channels,) = allowed
-        if shape[1 + last - channels] in self._own_widths(path):
+        other = 1 + last - channels
+        if shape[other] in self._own_widths(path):
             raise InputError(
                 f"{address!r} gave a tensor {shape}, whose shape is that of {_form(shape, channels)} and does not fit "
                 "its parameters: expected another layer, or features='flat', which needs no axes"
             )
         return channels
 
-    def _sequence(self, path: str, shape: tuple[int, ...]) -> Axes:
+    def _sequence(self, path: str, shape: Shape) -> Axes:
         """The axes of (b, t, c), or of (b, c, t): a convolution over time, or a layer that mixes tokens."""
-        convolution = any(isinstance(part, FIRST_1D) for part in self.tree.modules[path].modules())
-        wide = self._own_widths(path)
-        if self._is_swapped(path, shape) or (
-            convolution and shape[1] in wide and shape[2] not in wide
-        ):
+        widths = self._own_widths(path)
+        convolves = any(isinstance(part, FIRST_1D) for part in self.tree.modules[path].modules())
+        channels_first = convolves and shape[1] in widths and shape[2] not in widths
+        if channels_first or self._is_swapped(path, shape):
             return Axes(channels=1, tokens=True)
-        # it was called with ids
+        # A module around it that was called with ids (b, t) reads a text, which has no grid.
         of_text = any(len(self.given.get(outer, ())) == 2 for outer in _around(path)[1:-1])
         places = None if of_text else self.places(shape[1])
         return places or Axes(channels=2, tokens=True)
 
-    def _is_swapped(self, path: str, shape: tuple[int, ...]) -> bool:
-        """Whether a sequence is (b, c, t), as a module around it was called with (b, t, c)."""
+    def _is_swapped(self, path: str, shape: Shape) -> bool:
+        """Whether a sequence is (b, c, t), because the module around it was called with (b, t, c)."""
         for outer in _around(path)[1:]:
             given = self.given.get(outer, ())
-            if len(given) == 3:
-                tokens, width = given[1:]
-                if self._is_swapped(outer, given):
-                    tokens, width = width, tokens
-                return shape[1] == width and width not in (tokens, shape[2])
+            if len(given) != 3:
+                continue
+            tokens, width = given[1:]
+            if self._is_swapped(outer, given):
+                tokens, width = width, tokens
+            return shape[1] == width and width not in (tokens, shape[2])
         return False
 
-    def _has_pairs(self, path: str, shape: tuple[int, ...]) -> bool:
+    def _has_pairs(self, path: str, shape: Shape) -> bool:
         """Whether an output (b, h, queries, keys) or (b, queries, keys, h) has an axis for the keys.
 
         It has if a module around it was called with a sequence of as many tokens, and its places are not these tokens.
         """
         for outer in _around(path)[1:]:
             given = self.given.get(outer, ())
-            if len(given) == 3:
-                tokens = given[1]
-                keys = shape[-1] == tokens or shape[1] == shape[2] == tokens
-                return (
-                    keys
-                    and tokens > 1
-                    and shape[1] * shape[2] != tokens
-                    and shape[-2] * shape[-1] != tokens
-                )
+            if len(given) != 3:
+                continue
+            tokens = given[1]
+            has_keys = shape[-1] == tokens or shape[1] == shape[2] == tokens
+            # a grid (y, x) of the tokens themselves has no keys
+            is_grid = tokens in (shape[1] * shape[2], shape[-2] * shape[-1])
+            return has_keys and tokens > 1 and not is_grid
         return False
 
-    def _axes_by_shape(self, shape: tuple[int, ...]) -> set[int]:
+    def _axes_by_aspect(self, shape: Shape) -> set[int]:
         """The axes that can be those of channels, since the other two have the aspect ratio of the image."""
         image = self.given.get("", ())
         if len(image) != 4 or len(shape) != 4:
             return set()
         height, width = image[2:]
 
-        def fits(rows: int, columns: int) -> bool:
-            # less than a row or column too many
+        def has_aspect(rows: int, columns: int) -> bool:
+            # rows / columns = height / width, up to less than a row or column
             return abs(rows * width - columns * height) < max(height, width)
 
-        return {axis for axis, grid in ((1, shape[2:]), (3, shape[1:3])) if fits(*grid)}
+        return {channels for channels in (1, 3) if has_aspect(*_grid(shape, channels))}
 
-    def _axis_by_widths(self, path: str, shape: tuple[int, ...], allowed: set[int]) -> int | None:
+    def _axis_by_widths(self, path: str, shape: Shape, allowed: set[int]) -> int | None:
         """The axis whose size is one that the parameters of the layer, or of a module around it, are made for."""
-        for around in _around(path):
-            fitting = [axis for axis in allowed if shape[axis] in self._own_widths(around)]
+        for outer in _around(path):
+            fitting = [axis for axis in allowed if shape[axis] in self._own_widths(outer)]
             if fitting:
                 return fitting[0] if len(fitting) == 1 else None
         return None
 
-    def _axis_of_layers_inside(self, path: str, shape: tuple[int, ...]) -> int | None:
+    def _axis_of_layers_inside(self, path: str, shape: Shape) -> int | None:
         """The axis of channels of the first layer of torch that reads or returns this shape, inside or just around."""
-        for around in _around(path):
-            for call in self.calls:
-                if (
-                    _is_in(call.path, around)
-                    and call.channels is not None
-                    and shape in (call.given, call.shape)
-                ):
+        fixed = [call for call in self.calls if call.channels is not None]
+        fixed = [call for call in fixed if shape in (call.given, call.shape)]
+        for outer in _around(path):
+            for call in fixed:
+                if is_inside(call.path, outer):
                     return call.channels
         return None
 
@@ -409,9 +397,9 @@ class Layout:
 
     def _such_as(self, path: str) -> str:
         """A layer around an address that returns features, for a message."""
-        ended = {call.path for call in self.calls if not call.weights}
-        fit = [outer for outer in _around(path)[1:] if outer and outer in ended | self.given.keys()]
-        return f", such as {fit[-1]!r}" if fit else ""
+        known = {call.path for call in self.calls if not call.weights} | self.given.keys()
+        fitting = [outer for outer in _around(path)[1:] if outer and outer in known]
+        return f", such as {fitting[-1]!r}" if fitting else ""
 
 
 @contextmanager
@@ -423,43 +411,41 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[Layout]:
         values: Also see from their values which outputs are attention weights, which `Layout.gridded` leaves out.
     """
     layout, thread = Layout(Tree(model)), threading.get_ident()
-    hooks = []
-    for path, module in layout.tree.parts:
+    paths = {module: path for path, module in layout.tree.parts}
 
-        def before(_: nn.Module, args: Any, named: Any, path: str = path) -> None:
-            if threading.get_ident() != thread:
-                return
-            tensors = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
-            images = [x for x in tensors if x.ndim == 4]
-            given = images if not path and images else tensors
-            layout.given[path] = tuple(given[0].shape) if given else ()
-            if not path:
-                layout.arguments[:] = [(args, named)]
+    def before(module: nn.Module, args: Any, named: Any) -> None:
+        path = paths.get(module)
+        if path is None or threading.get_ident() != thread:  # None: a copy, which shares its hooks
+            return
+        tensors = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
+        if not path:
+            layout.arguments[:] = [(args, named)]
+            # of a model that reads an image and a text, the image counts
+            tensors = [x for x in tensors if x.ndim == 4] or tensors
+        layout.given[path] = tuple(tensors[0].shape) if tensors else ()
 
-        def after(module: nn.Module, _: Any, out: Any, path: str = path) -> None:
-            # not the output of a whole model
-            if isinstance(out, Tensor | tuple | list):
-                x = find_tensor(out)
-            else:
-                x = None
-            if x is not None and threading.get_ident() == thread:
-                layout.calls.append(
-                    Call(
-                        path=path,
-                        given=layout.given.get(path, ()),
-                        shape=tuple(x.shape),
-                        channels=fixed_channels(module, x.ndim - 1),
-                        weights=values and sums_to_1(x),
-                    )
-                )
+    def after(module: nn.Module, _: Any, out: Any) -> None:
+        path = paths.get(module)
+        if path is None or threading.get_ident() != thread:
+            return
+        if not isinstance(out, Tensor | tuple | list):  # the output of a whole model
+            return
+        x = find_tensor(out)
+        if x is None:
+            return
+        call = ModuleCall(
+            path=path,
+            given=layout.given.get(path, ()),
+            shape=tuple(x.shape),
+            channels=fixed_channels(module, x.ndim - 1),
+            weights=values and sums_to_1(x),
+        )
+        layout.calls.append(call)
 
-        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(module.register_forward_hook(after))
-    try:
+    with Session(model) as session, session:  # twice: see Session
+        call_before(session, paths, before)
+        call_after(session, paths, after)
         yield layout
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def fixed_channels(module: nn.Module, last: int) -> int | None:
@@ -478,20 +464,21 @@ def widths(module: nn.Module) -> set[int]:
     Those are the sizes of vectors (biases, norms, layer scale), and the first two axes of matrices and kernels. A table
     of positions is not made for a number of channels alone, and is not called weight.
     """
-    found = set()
+    sizes = set[int]()
     for name, x in [*module.named_parameters(), *module.named_buffers()]:
         if x.ndim and x.numel() == max(x.shape):
-            found.add(x.numel())
+            sizes.add(x.numel())
         elif name.rpartition(".")[2] == "weight":
-            found |= set(x.shape[:2])
-    return found
+            sizes |= set(x.shape[:2])
+    return sizes
 
 
 def sums_to_1(x: Tensor) -> bool:
     """Whether a tensor (b, h, q, k) holds attention weights: the rows of its last axis are positive and sum to 1."""
     if x.ndim != 4 or x.shape[-1] < 2 or not x.numel() or not x.is_floating_point() or x.is_meta:
         return False
-    row = x.detach()[0, 0, 0].float()  # most tensors are known by one row
+    # Most tensors are known by one row; 0.02 is what rounding to half precision may add up to.
+    row = x.detach()[0, 0, 0].float()
     if abs(float(row.sum()) - 1) > 0.02 or bool((row < 0).any()):
         return False
     whole = x.detach().float()
@@ -499,20 +486,20 @@ def sums_to_1(x: Tensor) -> bool:
 
 
 def find_tensor(out: Any) -> Tensor | None:
-    """The tensor that a module returned, or the first of several; None if there is none."""
+    """Return the tensor that a module returned, or the first of several; None if there is none."""
     if isinstance(out, Tensor):
         return out
-    if hasattr(out, "values"):
-        values = out.values()
+    if hasattr(out, "values"):  # a dict, or an output of transformers
+        parts = out.values()
     elif isinstance(out, tuple | list):
-        values = out
+        parts = out
     else:
-        values = ()
-    return next((x for x in values if isinstance(x, Tensor)), None)
+        parts = ()
+    return next((x for x in parts if isinstance(x, Tensor)), None)
 
 
 def first_tensor(out: Any) -> Tensor:
-    """The tensor that a module returned, or the first of several; raises if there is none."""
+    """Return what `find_tensor` finds; raises if there is none."""
     x = find_tensor(out)
     if x is None:
         raise InputError(
@@ -527,18 +514,13 @@ def _around(path: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
 
 
-def _is_in(address: str, path: str) -> bool:
-    """Whether an address is that of a module, or of what is inside of it."""
-    return not path or f"{address}.".startswith(f"{path}.")
-
-
 def _grid(shape: Sequence[int], channels: int) -> tuple[int, int]:
     """The rows and columns of a feature map (b, c, y, x) or (b, y, x, c)."""
     rows, columns = shape[2:] if channels == 1 else shape[1:3]
     return rows, columns
 
 
-def _form(shape: tuple[int, ...], channels: int) -> str:
+def _form(shape: Shape, channels: int) -> str:
     """The axes of a tensor in words."""
     places = "y, x" if len(shape) == 4 else "..."
     if channels == 1:

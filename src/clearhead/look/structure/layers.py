@@ -1,0 +1,337 @@
+"""The layers of a model, ours or foreign, and where inside each the attention, its heads and the MLP are.
+
+A model is asked for nothing but its modules: its layers are the members of a list of modules of one class. Which of
+them attend is known of ours; a foreign model shows it while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from ...errors import InputError, InputKeyError, nearest
+from ...fast.int8 import Int8
+from ...layers import Attention
+from ...models import Model
+from ..capture.addresses import INPUT, Tree, matching, nearest_addresses
+from ..capture.watch import watch
+
+if TYPE_CHECKING:
+    from ..measured_input import ModelInput
+
+# Activations inside an attention that have a vector per token.
+VECTORS = ("q", "k", "v", "heads")
+# The layers of our families, in the order in which a model runs them.
+BLOCKS = ("stem", "encoder.blocks.*", "decoder.blocks.*", "blocks.*", "stages.*.*")
+# The kinds of attention, and the addresses of their weights in the models of this library.
+KINDS = {
+    # `**`, because a foreign model in a Bundle has attention of any name inside its blocks
+    "self": "blocks.**.weights",
+    "encoder": "encoder.blocks.*.attn.weights",
+    "decoder": "decoder.blocks.*.attn.weights",
+    "cross": "decoder.blocks.*.cross.weights",
+}
+
+
+def uniform_lists(
+    tree: Tree, fits: Callable[[str], bool], *, least: int = 1
+) -> dict[str, list[str]]:
+    """Return the outermost lists of modules of one class whose members all fit, with the addresses of the members.
+
+    These are the layers of most models: an nn.ModuleList or nn.Sequential of equal blocks.
+
+    Args:
+        tree: The model's modules.
+        fits: Whether the module at an address may be a member.
+        least: The least number of members; a shorter list is passed over, and lists inside of it count.
+    """
+    lists: dict[str, list[str]] = {}
+    for path, module in tree.parts:
+        if not isinstance(module, nn.ModuleList | nn.Sequential):
+            continue
+        if len(module) < least or len({*map(type, module)}) != 1:
+            continue
+        if any(is_inside(path, outer) for outer in lists):
+            continue
+        members = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
+        if all(map(fits, members)):
+            lists[path] = members
+    return lists
+
+
+def is_inside(address: str, path: str) -> bool:
+    """Whether an address is that of a module, or of something inside of it; the path of the model itself is empty."""
+    return not path or f"{address}.".startswith(f"{path}.")
+
+
+# Layers that attend.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layer:
+    """The addresses of one layer."""
+
+    output: str  # its output: the residual stream after it
+    attention: str | None  # the submodule that holds its self-attention
+    attends: str | None  # the module that attends, which has the address `.heads`
+    heads: int  # number of heads
+    cross: str | None  # the submodule that holds its cross-attention
+    cross_attends: str | None  # the module in it that attends
+    mlp: str | None  # the submodule whose output is that of its MLP
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerStack:
+    """A list of layers of one class, one after the other."""
+
+    name: str  # the address of the list
+    layers: list[Layer]
+
+
+def layer_lists(model: nn.Module) -> dict[str, list[str]]:
+    """Return the outermost lists of layers of one class that may attend: their addresses, and those of the layers."""
+    tree = Tree(model)
+    foreign = set(tree.attending)
+
+    def may_attend(path: str) -> bool:
+        if "." not in path:  # the model itself is the list, which then has no address
+            return False
+        parts = tree.modules[path].modules()
+        return any(isinstance(part, Attention) or part in foreign for part in parts)
+
+    return uniform_lists(tree, may_attend)
+
+
+def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
+    """Return the layers of a model that have attention, from one forward pass.
+
+    Args:
+        given: An input of the model.
+        stack: A part of the list's address, "encoder" or "decoder", where there are several; None: the longest.
+    """
+    lists = layer_lists(given.model)
+    name = type(given.model).__name__
+    if not lists:
+        raise InputError(
+            f"this {name} has no list of layers with attention: expected a transformer of any kind"
+        )
+    path = _chosen_list(lists, stack)
+
+    # The weights themselves are not needed: their shape tells the number of heads.
+    with (
+        torch.no_grad(),
+        watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape,
+    ):
+        given.model(*given.args, **given.row)
+    heads = {address.removesuffix(".weights"): tape.calls(address)[0] for address in tape.names}
+    if not heads:
+        raise InputError(f"no attention was seen in this {name}: {tape.unseen}")
+    modules = Tree(given.model).modules
+    return LayerStack(name=path, layers=[_layer(modules, member, heads) for member in lists[path]])
+
+
+def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
+    """The address of the longest list, of those whose address has the part `stack`."""
+    fitting = [path for path in lists if stack is None or stack in path.split(".")]
+    if fitting:
+        return max(fitting, key=lambda path: len(lists[path]))
+    parts = {part for path in lists for part in path.split(".")}
+    known = sorted(parts & {"encoder", "decoder"})
+    known = known or sorted({path.split(".")[0] for path in lists})
+    raise InputError(
+        f"stack={stack!r}: expected one of {', '.join(known)}{nearest(stack or '', known)}"
+    )
+
+
+def _layer(modules: dict[str, nn.Module], path: str, heads: dict[str, int]) -> Layer:
+    """The addresses of a layer.
+
+    Args:
+        modules: All modules of the model.
+        path: The address of the layer.
+        heads: The number of heads of each module of the model that attends.
+    """
+    attending = [name for name in heads if is_inside(name, path)]
+    if any("@" in name for name in attending) or len(attending) > 2:
+        raise InputError(
+            f"the layer {path} attends {len(attending)} times: expected self-attention and cross-attention"
+        )
+    # of "blocks.0.attention.self" in the layer "blocks.0": "blocks.0.attention"
+    depth = path.count(".") + 2
+    submodules = [".".join(name.split(".")[:depth]) for name in attending]
+    submodule, cross_submodule = _padded(submodules)
+    attends, cross_attends = _padded(attending)
+    return Layer(
+        output=path,
+        attention=submodule,
+        attends=attends,
+        heads=0 if attends is None else heads[attends],
+        cross=cross_submodule,
+        cross_attends=cross_attends,
+        mlp=_mlp(modules, path, submodules),
+    )
+
+
+def _padded(names: Sequence[str]) -> tuple[str | None, str | None]:
+    """Two names, None for those that are not there."""
+    first, second, *_ = (*names, None, None)
+    return first, second
+
+
+def _mlp(modules: dict[str, nn.Module], path: str, attention: list[str]) -> str | None:
+    """The MLP of a layer: its last child with two matrices or more that does not attend.
+
+    Where the two are not in one module (torch.nn, OPT, BERT of transformers) it is the last matrix, whose output is
+    the MLP's.
+    """
+    others = {f"{path}.{name}": child for name, child in modules[path].named_children()}
+    for name in attention:
+        others.pop(name, None)
+    whole = [name for name, child in others.items() if sum(map(has_matrix, child.modules())) >= 2]
+    if whole:
+        return whole[-1]
+    matrices = [
+        name
+        for name, part in modules.items()
+        if has_matrix(part) and any(is_inside(name, other) for other in others)
+    ]
+    return matrices[-1] if len(matrices) > 1 else None
+
+
+def has_matrix(part: nn.Module) -> bool:
+    """Whether a module multiplies by a matrix of its own; one rounded to 8 bits is no parameter."""
+    return isinstance(part, Int8) or any(p.ndim == 2 for p in part.parameters(recurse=False))
+
+
+# What can be exchanged in a layer, and its address.
+VIEWS: dict[str, Callable[[Layer], str | None]] = {
+    "residual": lambda layer: layer.output,
+    "attention": lambda layer: layer.attention,
+    "mlp": lambda layer: layer.mlp,
+    "cross": lambda layer: layer.cross,
+    "heads": lambda layer: None if layer.attends is None else f"{layer.attends}.heads",
+}
+
+
+def view_addresses(stack: LayerStack, what: str) -> list[str]:
+    """Return the address of one view of every layer; raises if the layers do not have it, and says which they have.
+
+    Args:
+        stack: The layers.
+        what: A key of VIEWS.
+    """
+    addresses = {name: [view(layer) for layer in stack.layers] for name, view in VIEWS.items()}
+    fit = [name for name, of_layers in addresses.items() if None not in of_layers]
+    if what not in fit:
+        raise InputError(
+            f"what={what!r}: the layers {stack.name}.* have {', '.join(fit)}{nearest(what, fit)}"
+        )
+    return [address for address in addresses[what] if address is not None]
+
+
+# Every attention of a model, by its kind.
+
+
+_HEADS_SEEN: WeakKeyDictionary[nn.Module, dict[str, int]] = WeakKeyDictionary()
+
+
+def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
+    """Return the attention of each layer, in order: its address without an activation's name, and its number of heads.
+
+    Which modules of a foreign model attend is known only when they run: such a model runs once, on two tokens.
+
+    Args:
+        model: A model, the `.model` of a Bundle.
+        kind: A key of KINDS.
+    """
+    tree, pattern = Tree(model), KINDS[kind]
+    ours = matching(pattern, tree.known)
+    if ours:
+        heads = {}
+        for address in ours:
+            module, _ = tree.known[address]
+            if isinstance(module, Attention):
+                heads[address.removesuffix(".weights")] = module.heads
+        return heads
+
+    if model not in _HEADS_SEEN and isinstance(model, Model) and matching(pattern, tree.possible):
+        _HEADS_SEEN[model] = _heads_of_one_pass(model, pattern)
+    return _HEADS_SEEN.get(model, {})
+
+
+def _heads_of_one_pass(model: Model, pattern: str) -> dict[str, int]:
+    """The number of heads of each attention that a pattern matches, from a pass over two tokens."""
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(0)
+    given = {name: x.to(device) for name, x in model.example_inputs(1, 2, generator).items()}
+    with torch.no_grad(), watch(model, pattern) as tape:
+        model(**given)
+    maps = tape.match(pattern)
+    return {address.removesuffix(".weights"): map.shape[1] for address, map in maps.items()}
+
+
+# The addresses of layers that a user names by patterns, or of the blocks if none are given.
+
+
+def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[str]:
+    """Return the addresses of the layers that patterns name, in the model's order.
+
+    Args:
+        model: The model.
+        layers: Addresses or patterns; None: the model's blocks.
+    """
+    tree = Tree(model)
+    if layers is None:
+        return _blocks(tree)
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    known = {
+        name: (module, leaf)
+        for name, (module, leaf) in tree.known.items()
+        if leaf is None or leaf in VECTORS
+    }
+    if any(name.endswith(f".{INPUT}") for name in patterns):
+        known |= tree.inputs
+    chosen = set[str]()
+    for pattern in patterns:
+        names = matching(pattern, known)
+        if not names:
+            blocks = list(dict.fromkeys(map(_starred, _blocks(tree))))
+            raise InputKeyError(
+                f"no layer {pattern!r} in this {type(model).__name__}{nearest_addresses(pattern, known)}; its blocks "
+                f"are {', '.join(blocks[:4])}"
+            )
+        chosen.update(names)
+    return [name for name in known if name in chosen]
+
+
+def _blocks(tree: Tree) -> list[str]:
+    """The blocks of one of our families, or else the members of all lists of two or more modules of one class."""
+    names = [name for pattern in BLOCKS for name in matching(pattern, tree.known)]
+    if names:
+        return names
+    lists = uniform_lists(tree, lambda _: True, least=2)
+    names = [member for members in lists.values() for member in members]
+    if not names:
+        raise InputError(
+            f"this {type(tree.root).__name__} has no list of blocks: name its layers, for example "
+            f"{', '.join(list(tree.known)[:3])}"
+        )
+    return names
+
+
+def _starred(address: str) -> str:
+    """An address with * for the numbers in it."""
+    return ".".join("*" if part.isdigit() else part for part in address.split("."))
+
+
+def first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d] | None:
+    """Return the first convolution of a model in the order of its modules, with its address; None if there is none."""
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Conv2d):
+            return name, part
+    return None
