@@ -45,6 +45,8 @@ $(NEWEST)/ready:
 check: $(ENV)/ready           ## format, lint, types, import direction
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/deno fmt --quiet --check
+	$(BIN)/deno lint --quiet
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py --durations=0
 
@@ -56,9 +58,11 @@ lock:                         ## write the newest versions that fit together int
 	build/lock/bin/python $(FREEZE) | $(NAMES) >> build/lock/pins
 	mv build/lock/pins $(PINS)
 
-format: $(ENV)/ready          ## format and fix with ruff
+format: $(ENV)/ready          ## format and fix Python with ruff, the page with deno
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/deno fmt --quiet
+	$(BIN)/deno lint --quiet --fix
 
 explore: $(ENV)/ready         ## open the explorer, and print its address
 	$(BIN)/python -m clearhead explore

@@ -1,22 +1,41 @@
-// The state of a view's work: idle, working, stopped or failed. Every form of the page has one.
-//
-// idle: nothing runs; what is on screen is a complete result, or nothing
-// working: work runs; the Stop button is shown
-// stopped: Stop was pressed; what was computed before can be inspected
-// failed: the problem is on screen, and no result
+/**
+ * The state of a view's work: idle, working, stopped or failed. Every form of the page has one.
+ *
+ * idle: nothing runs; what is on screen is a complete result, or nothing
+ * working: work runs; the Stop button is shown
+ * stopped: Stop was pressed; what was computed before can be inspected
+ * failed: the problem is on screen, and no result
+ */
 
 import { h } from "./dom.js";
 
 export class Activity {
-  // stopped: called after Stop, to show what was computed before; again: starts the work again, offered after Stop or a problem
+  // stopped: called after Stop, to show what was computed before; again: starts the work again,
+  // offered after Stop or a problem
   constructor({ stopped = null, again = null } = {}) {
     this.after = stopped;
     this.controller = null;
     this.status = h("span", { class: "status", role: "status" });
-    this.button = h("button", { type: "button", class: "stop", hidden: true, onclick: () => this.stop() }, "Stop");
-    this.repeat = again && h("button", { type: "button", class: "again", hidden: true, onclick: () => again() }, "Start again");
+    this.button = h(
+      "button",
+      { type: "button", class: "stop", hidden: true, onclick: () => this.stop() },
+      "Stop",
+    );
+    this.repeat = again &&
+      h(
+        "button",
+        { type: "button", class: "again", hidden: true, onclick: () => again() },
+        "Start again",
+      );
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
-    this.root = h("div", { class: "activity" }, this.button, this.status, this.repeat, this.problem);
+    this.root = h(
+      "div",
+      { class: "activity" },
+      this.button,
+      this.status,
+      this.repeat,
+      this.problem,
+    );
     this.become("idle");
   }
 
@@ -25,22 +44,35 @@ export class Activity {
     this.root.dataset.state = state;
     this.button.hidden = state !== "working";
     if (this.repeat) this.repeat.hidden = state !== "stopped" && state !== "failed";
-    if (state !== "failed") { this.problem.hidden = true; this.problem.textContent = ""; }
+    if (state !== "failed") {
+      this.problem.hidden = true;
+      this.problem.textContent = "";
+    }
   }
 
-  say(text) { this.status.textContent = text; }
+  say(text) {
+    this.status.textContent = text;
+  }
 
   // Run work(signal, say) in place of any earlier work. Returns whether it came to its end.
   // end: the state after it, which is "stopped" for the inspection of what was written before Stop
   async run(text, work, end = "idle") {
     this.controller?.abort();
-    const own = (this.controller = new AbortController()), { signal } = own;
-    const aborted = new Promise((_, no) => signal.addEventListener("abort", () => no(new DOMException("stopped", "AbortError"))));
+    const own = (this.controller = new AbortController());
+    const { signal } = own;
+    const aborted = new Promise((_, no) =>
+      signal.addEventListener("abort", () => no(new DOMException("stopped", "AbortError")))
+    );
     aborted.catch(() => {});
     this.become("working");
     this.say(text);
     try {
-      await Promise.race([work(signal, (now) => { if (this.controller === own) this.say(now); }), aborted]);
+      await Promise.race([
+        work(signal, (now) => {
+          if (this.controller === own) this.say(now);
+        }),
+        aborted,
+      ]);
       if (this.controller !== own) return false;
       this.controller = null;
       this.become(end);
@@ -81,7 +113,7 @@ export class Activity {
   }
 }
 
-// The message of an error as a sentence.
+/** The message of an error as a sentence. */
 export function sentence(trouble) {
   const text = trouble?.message ?? String(trouble);
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");

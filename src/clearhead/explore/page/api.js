@@ -1,4 +1,4 @@
-// Requests to the server; an error has its sentence as the message.
+/** Requests to the server; an error has its sentence as the message. */
 
 export class Problem extends Error {}
 
@@ -6,15 +6,22 @@ let online = true;
 
 // Tell the frame when the server stops or starts to answer.
 function reached(now) {
-  if (now !== online) { online = now; dispatchEvent(new Event(now ? "online-again" : "offline-now")); }
+  if (now !== online) {
+    online = now;
+    dispatchEvent(new Event(now ? "online-again" : "offline-now"));
+  }
 }
 
 async function sentence(answer) {
-  try { return (await answer.json()).error ?? answer.statusText; } catch { return answer.statusText; }
+  try {
+    return (await answer.json()).error ?? answer.statusText;
+  } catch {
+    return answer.statusText;
+  }
 }
 
 async function ask(path, options = {}) {
-  for (let tries = 0; ; tries++) {
+  for (let tries = 0;; tries++) {
     let answer;
     try {
       answer = await fetch(path, options);
@@ -47,37 +54,66 @@ export async function get(path, given = {}, signal) {
 }
 
 export async function post(path, body, signal) {
-  return (await ask(`/api/${path}`, { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } })).json();
+  return (
+    await ask(`/api/${path}`, {
+      method: "POST",
+      body: JSON.stringify(body),
+      signal,
+      headers: { "content-type": "application/json" },
+    })
+  ).json();
 }
 
-// Send a file as it is.
+/** Send a file as it is. */
 export async function upload(path, blob, signal) {
-  return (await ask(`/api/${path}`, { method: "POST", body: blob, signal, headers: { "content-type": blob.type } })).json();
+  return (
+    await ask(`/api/${path}`, {
+      method: "POST",
+      body: blob,
+      signal,
+      headers: { "content-type": blob.type },
+    })
+  ).json();
 }
 
-// An array of float32: { data, shape, most }.
+/** An array of float32: { data, shape, most }. */
 export async function floats(path, given = {}, signal) {
   const answer = await ask(`/api/${path}${query(given)}`, { signal });
-  const data = new Float32Array(await answer.arrayBuffer()), most = answer.headers.get("x-most");
-  return { data, shape: answer.headers.get("x-shape").split(",").map(Number), most: most === null ? null : Number(most) };
+  const data = new Float32Array(await answer.arrayBuffer());
+  const most = answer.headers.get("x-most");
+  return {
+    data,
+    shape: answer.headers.get("x-shape").split(",").map(Number),
+    most: most === null ? null : Number(most),
+  };
 }
 
-// An image that the server sends, ready to be drawn.
+/** An image that the server sends, ready to be drawn. */
 export async function picture(path, given = {}, signal) {
   return createImageBitmap(await (await ask(`/api/${path}${query(given)}`, { signal })).blob());
 }
 
-// The rows of an array { data, shape } of two dimensions, as views of its numbers.
-export const rowsOf = ({ data, shape: [n, m] }) => Array.from({ length: n }, (_, i) => data.subarray(i * m, (i + 1) * m));
+/** The rows of an array { data, shape } of two dimensions, as views of its numbers. */
+export const rowsOf = ({ data, shape: [n, m] }) =>
+  Array.from({ length: n }, (_, i) => data.subarray(i * m, (i + 1) * m));
 
-// Yields the events of a stream of JSON lines as they arrive.
+/** Yields the events of a stream of JSON lines as they arrive. */
 export async function* lines(path, body, signal) {
-  const options = body === null ? { signal } : { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } };
+  const options = body === null ? { signal } : {
+    method: "POST",
+    body: JSON.stringify(body),
+    signal,
+    headers: { "content-type": "application/json" },
+  };
   const answer = await ask(`/api/${path}`, options);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read().catch((problem) => { if (problem.name === "AbortError") throw problem; reached(false); throw new Problem("The answer broke off: is the server still running?"); });
+    const { value, done } = await reader.read().catch((problem) => {
+      if (problem.name === "AbortError") throw problem;
+      reached(false);
+      throw new Problem("The answer broke off: is the server still running?");
+    });
     rest += value ?? "";
     const parts = rest.split("\n");
     rest = parts.pop();
@@ -91,5 +127,6 @@ export async function* lines(path, body, signal) {
   }
 }
 
-// The lines of a stream about the heads of an inspection: "heads" (statistics) or "effects".
-export const perLayer = (what, look, group, signal) => lines(`looks/${what}${query({ look, group })}`, null, signal);
+/** The lines of a stream about the heads of an inspection: "heads" (statistics) or "effects". */
+export const perLayer = (what, look, group, signal) =>
+  lines(`looks/${what}${query({ look, group })}`, null, signal);

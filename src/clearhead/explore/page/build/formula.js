@@ -1,17 +1,24 @@
-// The formula in force, and the caption of every matrix.
+/** The formula in force, and the caption of every matrix. */
 
 import { written } from "./arithmetic.js";
 
-// The scores as a formula of the options, for example "10 · Q Kᵀ / √dₖ − m·|i − j| + M".
+/** The scores as a formula of the options, for example "10 · Q Kᵀ / √dₖ − m·|i − j| + M". */
 export function scoreFormula({ score, sharpness, mask, positions }) {
   const [q, k] = positions === "rotary" ? ["Q′", "K′"] : ["Q", "K"];
-  const base = { dot: `${q} ${k}ᵀ`, scaled: `${q} ${k}ᵀ / √dₖ`, cosine: `cos(${q}, ${k})`, additive: `Σ tanh(${q.replace("Q", "q")} + ${k.replace("K", "k")})` }[score];
-  return `${sharpness === 1 ? "" : `${written(sharpness)} · `}${base}${positions === "alibi" ? " − m·|i − j|" : ""}${mask === "none" ? "" : " + M"}`;
+  const base = {
+    dot: `${q} ${k}ᵀ`,
+    scaled: `${q} ${k}ᵀ / √dₖ`,
+    cosine: `cos(${q}, ${k})`,
+    additive: `Σ tanh(${q.replace("Q", "q")} + ${k.replace("K", "k")})`,
+  }[score];
+  return `${sharpness === 1 ? "" : `${written(sharpness)} · `}${base}${
+    positions === "alibi" ? " − m·|i − j|" : ""
+  }${mask === "none" ? "" : " + M"}`;
 }
 
 export const attentionFormula = (options) => `softmax(${scoreFormula(options)}) V`;
 
-// The values of the symbols of the formula: dₖ, m and M. slopes: those of the heads to name
+/** The values of the symbols of the formula: dₖ, m and M. slopes: those of the heads to name */
 export function symbols({ score, mask, positions }, width, slopes) {
   return [
     score === "scaled" && `dₖ = ${width}`,
@@ -21,29 +28,47 @@ export function symbols({ score, mask, positions }, width, slopes) {
   ].filter(Boolean);
 }
 
-// What each matrix is, by its key; e and a: of one head
+/** What each matrix is, by its key; e and a: of one head */
 export function captions(options, width, slope) {
-  const { heads, positions } = options, x = positions === "sinusoid" ? "(X + P)" : "X";
-  const many = heads > 1 ? `, ${heads} heads` : "", padded = options.padded ? ", a column of zeros added to make pairs" : "";
+  const { heads, positions } = options;
+  const x = positions === "sinusoid" ? "(X + P)" : "X";
+  const many = heads > 1 ? `, ${heads} heads` : "";
+  const padded = options.padded ? ", a column of zeros added to make pairs" : "";
   return {
     x: "one input per row",
-    wq: `query projection${many}${padded}`, wk: `key projection${many}${padded}`, wv: `value projection${many}`,
+    wq: `query projection${many}${padded}`,
+    wk: `key projection${many}${padded}`,
+    wv: `value projection${many}`,
     placed: "inputs plus position vectors",
-    q: `= ${x} Wq`, k: `= ${x} Wk`, v: `= ${x} Wv`,
-    rq: "Q, rotated by position", rk: "K, rotated by position",
-    e: `scores: ${[scoreFormula(options), ...symbols(options, width, slope === null ? null : [slope])].join("; ")}`,
+    q: `= ${x} Wq`,
+    k: `= ${x} Wk`,
+    v: `= ${x} Wv`,
+    rq: "Q, rotated by position",
+    rk: "K, rotated by position",
+    e: `scores: ${
+      [scoreFormula(options), ...symbols(options, width, slope === null ? null : [slope])].join(
+        "; ",
+      )
+    }`,
     a: "weights: softmax of the rows",
     out: heads > 1 ? `outputs: A V of the ${heads} heads, side by side` : "outputs: A V",
   };
 }
 
-// The options in words, for the caption of a saved figure.
+/** The options in words, for the caption of a saved figure. */
 export function inWords({ score, sharpness, mask, heads, positions }) {
   return [
-    { dot: "dot-product scores", scaled: "scaled dot-product scores", cosine: "cosine scores", additive: "additive scores" }[score],
+    {
+      dot: "dot-product scores",
+      scaled: "scaled dot-product scores",
+      cosine: "cosine scores",
+      additive: "additive scores",
+    }[score],
     sharpness === 1 ? null : `sharpness ${written(sharpness)}`,
     { none: "no mask", causal: "causal mask", window: "window of 2" }[mask],
     heads === 1 ? "1 head" : `${heads} heads`,
     positions === "none" ? "no positions" : `${positions} positions`,
-  ].filter(Boolean).join(", ");
+  ]
+    .filter(Boolean)
+    .join(", ");
 }

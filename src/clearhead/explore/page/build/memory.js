@@ -1,4 +1,4 @@
-// A recurrent memory with decay γ beside attention: what is left of each input.
+/** A recurrent memory with decay γ beside attention: what is left of each input. */
 
 import { get } from "../api.js";
 import { Curves } from "../curves.js";
@@ -11,32 +11,84 @@ const LENGTH = 24; // inputs
 export class Memory {
   constructor(view) {
     this.view = view;
-    this.left = new HeatMap({ title: "Weight of each input in the memory", axes: ["after input", "input"], fixed: 1, tall: 400, what: "weight" });
-    this.share = new Curves({ title: "Input 1: its share of the memory, and its attention weight", label: "input number", unit: "share", tall: 300 });
+    this.left = new HeatMap({
+      title: "Weight of each input in the memory",
+      axes: ["after input", "input"],
+      fixed: 1,
+      tall: 400,
+      what: "weight",
+    });
+    this.share = new Curves({
+      title: "Input 1: its share of the memory, and its attention weight",
+      label: "input number",
+      unit: "share",
+      tall: 300,
+    });
     this.fields = h("div", { class: "row" });
     this.note = h("p", { class: "verdict", "aria-live": "polite" });
     this.figuresBox = h("div", { class: "two" }, this.left.root, this.share.root);
-    this.root = h("section", { class: "panel" }, this.fields,
-      h("p", { class: "what" }, "The memory after input n is mₙ = γ·mₙ₋₁ + xₙ, so that input k has the weight γⁿ⁻ᵏ in it: all inputs decay alike, however important they are. Attention keeps all inputs and computes their weights anew for each query. Here the query equals input 1, and its weight stays high. An analogy from the lecture: the inputs are guests who arrive at a party one after another, and the memory is what the host remembers of them."),
-      this.figuresBox, this.note);
+    this.root = h(
+      "section",
+      { class: "panel" },
+      this.fields,
+      h(
+        "p",
+        { class: "what" },
+        "The memory after input n is mₙ = γ·mₙ₋₁ + xₙ, so that input k has the weight γⁿ⁻ᵏ in it: all inputs decay alike, however important they are. Attention keeps all inputs and computes their weights anew for each query. Here the query equals input 1, and its weight stays high. An analogy from the lecture: the inputs are guests who arrive at a party one after another, and the memory is what the host remembers of them.",
+      ),
+      this.figuresBox,
+      this.note,
+    );
   }
 
-  lead() { return ["A recurrent memory with decay γ loses its oldest inputs first. Attention can still give any of them a high weight."]; }
+  lead() {
+    return [
+      "A recurrent memory with decay γ loses its oldest inputs first. Attention can still give any of them a high weight.",
+    ];
+  }
 
   sliders() {
-    const again = later(() => this.compute(), 40), options = this.view.options;
+    const again = later(() => this.compute(), 40);
+    const options = this.view.options;
     this.fields.replaceChildren(
-      slide("decay γ of the memory", { min: 0.3, max: 1, step: 0.01, value: options.gamma, show: (x) => `${x.toFixed(2)}${x === 1 ? ": no decay" : ""}`, change: (x) => { options.gamma = x; again(); } }),
-      slide("sharpness of attention", { min: 0, max: 12, step: 0.5, value: options.sharp, change: (x) => { options.sharp = x; again(); } }));
+      slide("decay γ of the memory", {
+        min: 0.3,
+        max: 1,
+        step: 0.01,
+        value: options.gamma,
+        show: (x) => `${x.toFixed(2)}${x === 1 ? ": no decay" : ""}`,
+        change: (x) => {
+          options.gamma = x;
+          again();
+        },
+      }),
+      slide("sharpness of attention", {
+        min: 0,
+        max: 12,
+        step: 0.5,
+        value: options.sharp,
+        change: (x) => {
+          options.sharp = x;
+          again();
+        },
+      }),
+    );
   }
 
-  open() { this.sliders(); this.compute(false); }
+  open() {
+    this.sliders();
+    this.compute(false);
+  }
   close() {}
 
   // changed: by the user, and so to be written into the address
   async compute(changed = true) {
     if (changed) this.view.remember();
-    const asked = { gamma: this.view.options.gamma, length: LENGTH, sharpness: this.view.options.sharp };
+    const asked = {
+      gamma: this.view.options.gamma,
+      length: LENGTH,
+      sharpness: this.view.options.sharp,
+    };
     this.asking?.abort();
     const own = (this.asking = new AbortController());
     try {
@@ -54,20 +106,51 @@ export class Memory {
   }
 
   draw() {
-    const { asked: { gamma, sharpness }, answer } = this.found, names = answer.left.map((_, i) => String(i + 1)), n = names.length;
+    const {
+      asked: { gamma, sharpness },
+      answer,
+    } = this.found;
+    const names = answer.left.map((_, i) => String(i + 1));
+    const n = names.length;
     this.left.call(`Weight of each input in the memory: γ^age, γ = ${written(gamma)}`);
     this.left.show(whole(names, names, answer.left, 1), true);
-    this.share.show([{ name: "memory", points: answer.share.map((row, i) => [i + 1, row[0]]) }, { name: "attention", points: answer.attention.map((x, i) => [i + 1, x]) }], { limits: [0, 1] });
-    const power = n - 1, sum = answer.left[n - 1].reduce((a, b) => a + b, 0);
-    this.note.textContent = `After ${n} inputs, the share of input 1 is γ^${power} / (1 + γ + … + γ^${power}) = ${equals(over(num(answer.left[n - 1][0]), num(sum)), answer.share[n - 1][0])} in the memory, and ${equals(over(exp(sharpness), { ...plus(exp(sharpness), num(n - 1)), loose: 2 }), answer.attention[n - 1])} for attention.`;
+    this.share.show(
+      [
+        { name: "memory", points: answer.share.map((row, i) => [i + 1, row[0]]) },
+        { name: "attention", points: answer.attention.map((x, i) => [i + 1, x]) },
+      ],
+      { limits: [0, 1] },
+    );
+    const power = n - 1;
+    const sum = answer.left[n - 1].reduce((a, b) => a + b, 0);
+    this.note.textContent =
+      `After ${n} inputs, the share of input 1 is γ^${power} / (1 + γ + … + γ^${power}) = ${
+        equals(over(num(answer.left[n - 1][0]), num(sum)), answer.share[n - 1][0])
+      } in the memory, and ${
+        equals(
+          over(exp(sharpness), { ...plus(exp(sharpness), num(n - 1)), loose: 2 }),
+          answer.attention[n - 1],
+        )
+      } for attention.`;
   }
 
   caption() {
     const { gamma, sharp } = this.view.options;
-    return { title: `A recurrent memory with decay γ = ${written(gamma)}, and attention`, source: `Weight γⁿ⁻ᵏ of input k in the memory after input n; share of input 1 in the memory, and its attention weight e^s / (e^s + n − 1) with sharpness s = ${written(sharp)}.`, file: `build-memory-gamma-${gamma}` };
+    return {
+      title: `A recurrent memory with decay γ = ${written(gamma)}, and attention`,
+      source:
+        `Weight γⁿ⁻ᵏ of input k in the memory after input n; share of input 1 in the memory, and its attention weight e^s / (e^s + n − 1) with sharpness s = ${
+          written(sharp)
+        }.`,
+      file: `build-memory-gamma-${gamma}`,
+    };
   }
 
-  figures() { return this.found ? [this.left.svg(), this.share.svg()] : []; }
+  figures() {
+    return this.found ? [this.left.svg(), this.share.svg()] : [];
+  }
 
-  data() { return { options: this.found?.asked, result: this.found?.answer }; }
+  data() {
+    return { options: this.found?.asked, result: this.found?.answer };
+  }
 }

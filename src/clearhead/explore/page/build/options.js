@@ -1,78 +1,223 @@
-// The options of the Build view: their defaults, how they are read from an address, and what differs from the defaults.
+/**
+ * The options of the Build view: their defaults, how they are read from an address, and what
+ * differs from the defaults.
+ */
 
 export const PANELS = ["attention", "positions", "memory"];
-export const SCORES = [["dot", "dot product"], ["scaled", "scaled dot product"], ["cosine", "cosine"], ["additive", "additive (tanh)"]];
-export const MASKS = [["none", "none"], ["causal", "causal: no later inputs"], ["window", "window of 2"]];
-export const POSITIONS = [["none", "none"], ["sinusoid", "sinusoid: X + P"], ["rotary", "rotary"], ["alibi", "ALiBi"]];
-export const KINDS = [["sinusoid", "sinusoid"], ["rotary", "rotary"], ["alibi", "ALiBi"], ["sincos2d", "rows and columns"]];
-export const MOST_INPUTS = 6, LARGEST = 1e6; // inputs, and the largest number of a matrix
+export const SCORES = [
+  ["dot", "dot product"],
+  ["scaled", "scaled dot product"],
+  ["cosine", "cosine"],
+  ["additive", "additive (tanh)"],
+];
+export const MASKS = [
+  ["none", "none"],
+  ["causal", "causal: no later inputs"],
+  ["window", "window of 2"],
+];
+export const POSITIONS = [
+  ["none", "none"],
+  ["sinusoid", "sinusoid: X + P"],
+  ["rotary", "rotary"],
+  ["alibi", "ALiBi"],
+];
+export const KINDS = [
+  ["sinusoid", "sinusoid"],
+  ["rotary", "rotary"],
+  ["alibi", "ALiBi"],
+  ["sincos2d", "rows and columns"],
+];
+export const MOST_INPUTS = 6;
+export const LARGEST = 1e6; // inputs, and the largest number of a matrix
 
-// The lecture's example: three inputs of width 4, queries, keys and values of width 3.
+/** The lecture's example: three inputs of width 4, queries, keys and values of width 3. */
 export const EXAMPLE = {
   words: ["input 1", "input 2", "input 3"],
-  x: [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]],
-  wq: [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]],
-  wk: [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]],
-  wv: [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]],
-  score: "dot", sharpness: 1, mask: "none", heads: 1, positions: "none", order: [0, 1, 2],
+  x: [
+    [1, 0, 1, 0],
+    [0, 2, 0, 2],
+    [1, 1, 1, 1],
+  ],
+  wq: [
+    [1, 0, 1],
+    [1, 0, 0],
+    [0, 0, 1],
+    [0, 1, 1],
+  ],
+  wk: [
+    [0, 0, 1],
+    [1, 1, 0],
+    [0, 1, 0],
+    [1, 1, 0],
+  ],
+  wv: [
+    [0, 2, 0],
+    [0, 3, 0],
+    [1, 0, 3],
+    [1, 1, 0],
+  ],
+  score: "dot",
+  sharpness: 1,
+  mask: "none",
+  heads: 1,
+  positions: "none",
+  order: [0, 1, 2],
   padded: false, // whether a column of zeros was added to Wq and Wk, for rotary positions
 };
-export const DEFAULTS = { ...EXAMPLE, kind: "sinusoid", width: 64, length: 64, base: 10000, head: 0, patch: null, gamma: 0.9, sharp: 6 };
+export const DEFAULTS = {
+  ...EXAMPLE,
+  kind: "sinusoid",
+  width: 64,
+  length: 64,
+  base: 10000,
+  head: 0,
+  patch: null,
+  gamma: 0.9,
+  sharp: 6,
+};
 
 export const copy = (x) => JSON.parse(JSON.stringify(x));
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 const among = (list) => (x) => list.some(([id]) => id === x);
-const between = (low, high, whole = false) => (x) => typeof x === "number" && x >= low && x <= high && (!whole || Number.isInteger(x));
-const matrix = (x) => Array.isArray(x) && x.length > 0 && x.length <= 16 && x.every((row) => Array.isArray(row) && row.length > 0 && row.length <= 16 && row.length === x[0].length && row.every(between(-LARGEST, LARGEST)));
-const permutation = (x, n) => Array.isArray(x) && same([...x].sort((a, b) => a - b), Array.from({ length: n }, (_, i) => i));
+const between = (low, high, whole = false) => (x) =>
+  typeof x === "number" && x >= low && x <= high && (!whole || Number.isInteger(x));
+const matrix = (x) =>
+  Array.isArray(x) &&
+  x.length > 0 &&
+  x.length <= 16 &&
+  x.every(
+    (row) =>
+      Array.isArray(row) &&
+      row.length > 0 &&
+      row.length <= 16 &&
+      row.length === x[0].length &&
+      row.every(between(-LARGEST, LARGEST)),
+  );
+const permutation = (x, n) =>
+  Array.isArray(x) &&
+  same(
+    [...x].sort((a, b) => a - b),
+    Array.from({ length: n }, (_, i) => i),
+  );
 
 const VALID = {
   words: (x) => Array.isArray(x) && x.every((one) => typeof one === "string"),
-  x: matrix, wq: matrix, wk: matrix, wv: matrix, order: Array.isArray, padded: (x) => typeof x === "boolean",
-  score: among(SCORES), mask: among(MASKS), positions: among(POSITIONS), sharpness: between(0, 1e4), heads: between(1, 3, true),
-  kind: among(KINDS), width: between(8, 256, true), length: between(4, 256, true), base: between(1.01, 1e6), head: between(0, 7, true), patch: (x) => Array.isArray(x) && x.length === 2 && x.every(between(0, 255, true)), gamma: between(0.01, 1), sharp: between(0, 100),
+  x: matrix,
+  wq: matrix,
+  wk: matrix,
+  wv: matrix,
+  order: Array.isArray,
+  padded: (x) => typeof x === "boolean",
+  score: among(SCORES),
+  mask: among(MASKS),
+  positions: among(POSITIONS),
+  sharpness: between(0, 1e4),
+  heads: between(1, 3, true),
+  kind: among(KINDS),
+  width: between(8, 256, true),
+  length: between(4, 256, true),
+  base: between(1.01, 1e6),
+  head: between(0, 7, true),
+  patch: (x) => Array.isArray(x) && x.length === 2 && x.every(between(0, 255, true)),
+  gamma: between(0.01, 1),
+  sharp: between(0, 100),
 };
 
-// The options in an address: the text of a JSON object with what differs from the defaults. `whole`: whether all of it could be used.
+/**
+ * The options in an address: the text of a JSON object with what differs from the defaults.
+ * `whole`: whether all of it could be used.
+ */
 export function read(text) {
-  let given = {}, whole = true;
-  try { given = JSON.parse(text ?? "{}") ?? {}; } catch { whole = false; }
+  let given = {};
+  let whole = true;
+  try {
+    given = JSON.parse(text ?? "{}") ?? {};
+  } catch {
+    whole = false;
+  }
   if (typeof given !== "object") whole = false;
   const found = copy(DEFAULTS);
-  for (const [key, value] of Object.entries(given)) if (VALID[key]?.(value)) found[key] = value; else whole = false;
-  if (found.heads > 1 && !["wq", "wk", "wv"].some((key) => key in given)) { const { heads } = found; found.heads = 1; changeHeads(found, heads); }
-  if (!fitting(found)) { Object.assign(found, copy(EXAMPLE)); whole = false; }
-  if (!permutation(found.order, found.x.length)) { if (given.order) whole = false; found.order = found.x.map((_, i) => i); }
+  for (const [key, value] of Object.entries(given)) {
+    if (VALID[key]?.(value)) found[key] = value;
+    else whole = false;
+  }
+  if (found.heads > 1 && !["wq", "wk", "wv"].some((key) => key in given)) {
+    const { heads } = found;
+    found.heads = 1;
+    changeHeads(found, heads);
+  }
+  if (!fitting(found)) {
+    Object.assign(found, copy(EXAMPLE));
+    whole = false;
+  }
+  if (!permutation(found.order, found.x.length)) {
+    if (given.order) whole = false;
+    found.order = found.x.map((_, i) => i);
+  }
   pad(found);
   return { found, whole };
 }
 
 // Whether the sizes of the matrices agree.
 function fitting({ x, wq, wk, wv, heads }) {
-  return [wq, wk, wv].every((m) => m.length === x[0].length && m[0].length % heads === 0) && wq[0].length === wk[0].length;
+  return (
+    [wq, wk, wv].every((m) => m.length === x[0].length && m[0].length % heads === 0) &&
+    wq[0].length === wk[0].length
+  );
 }
 
 export function differences(state) {
-  return Object.fromEntries(Object.entries(state).filter(([key, value]) => key in DEFAULTS && !same(value, DEFAULTS[key])));
+  return Object.fromEntries(
+    Object.entries(state).filter(([key, value]) => key in DEFAULTS && !same(value, DEFAULTS[key])),
+  );
 }
 
-// Change the number of heads: a new head gets the columns of the first one, with its rows shifted by its number.
+/**
+ * Change the number of heads: a new head gets the columns of the first one, with its rows shifted
+ * by its number.
+ */
 export function changeHeads(state, n) {
   for (const key of ["wq", "wk", "wv"]) {
-    const old = state[key], each = old[0].length / state.heads;
-    state[key] = old.map((row, i) => Array.from({ length: n }, (_, head) => (head < state.heads ? row.slice(head * each, (head + 1) * each) : old[(i + head) % old.length].slice(0, each))).flat());
+    const old = state[key];
+    const each = old[0].length / state.heads;
+    state[key] = old.map((row, i) =>
+      Array.from(
+        { length: n },
+        (_, head) =>
+          head < state.heads
+            ? row.slice(head * each, (head + 1) * each)
+            : old[(i + head) % old.length].slice(0, each),
+      ).flat()
+    );
   }
   state.heads = n;
 }
 
-// Rotary positions rotate pairs of columns: heads of odd width get a column of zeros, which is removed with the rotation.
+/**
+ * Rotary positions rotate pairs of columns: heads of odd width get a column of zeros, which is
+ * removed with the rotation.
+ */
 export function pad(state) {
-  const each = state.wq[0].length / state.heads, rotary = state.positions === "rotary";
-  const split = (row) => Array.from({ length: state.heads }, (_, head) => row.slice(head * each, (head + 1) * each));
-  const change = (one) => { for (const key of ["wq", "wk"]) state[key] = state[key].map((row) => split(row).map(one).flat()); };
-  if (rotary && each % 2) { change((part) => [...part, 0]); state.padded = true; }
-  else if (!rotary && state.padded) {
-    if (["wq", "wk"].every((key) => state[key].every((row) => split(row).every((part) => part.at(-1) === 0)))) change((part) => part.slice(0, -1));
+  const each = state.wq[0].length / state.heads;
+  const rotary = state.positions === "rotary";
+  const split = (row) =>
+    Array.from({ length: state.heads }, (_, head) => row.slice(head * each, (head + 1) * each));
+  const change = (one) => {
+    for (const key of ["wq", "wk"]) {
+      state[key] = state[key].map((row) => split(row).map(one).flat());
+    }
+  };
+  if (rotary && each % 2) {
+    change((part) => [...part, 0]);
+    state.padded = true;
+  } else if (!rotary && state.padded) {
+    if (
+      ["wq", "wk"].every((key) =>
+        state[key].every((row) => split(row).every((part) => part.at(-1) === 0))
+      )
+    ) {
+      change((part) => part.slice(0, -1));
+    }
     state.padded = false;
   }
 }
@@ -82,9 +227,12 @@ export function changeInputs(state, by) {
   if (by > 0) {
     state.x.push(state.x[0].map((_, j) => (j === n % state.x[0].length ? 1 : 0)));
     state.words[n] ??= `input ${n + 1}`;
-  } else { state.x.pop(); state.words.length = Math.min(state.words.length, n - 1); }
+  } else {
+    state.x.pop();
+    state.words.length = Math.min(state.words.length, n - 1);
+  }
   state.order = state.x.map((_, i) => i);
 }
 
-// The names of the inputs in their present order.
+/** The names of the inputs in their present order. */
 export const names = (state) => state.order.map((i) => state.words[i] ?? `input ${i + 1}`);

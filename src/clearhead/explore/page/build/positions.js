@@ -1,4 +1,4 @@
-// Position encodings: the vector of each position, and the similarity of any two.
+/** Position encodings: the vector of each position, and the similarity of any two. */
 
 import { get } from "../api.js";
 import { choose, h, later, slide } from "../dom.js";
@@ -9,45 +9,132 @@ import { KINDS } from "./options.js";
 const SIDE = 14; // most patches per side
 
 const LEAD = {
-  sinusoid: "The sinusoidal encoding adds a vector to each input: sines and cosines of different wavelengths. Nearby positions get similar vectors.",
-  rotary: "Rotary positions rotate pairs of columns of queries and keys by angles that grow with position. The score of a query and a key then depends on their distance only.",
-  alibi: "ALiBi subtracts a bias from each score: the distance of query and key times a slope. Each head has its own slope.",
-  sincos2d: "A patch of an image has two positions, its row and its column. Half of the vector encodes each.",
+  sinusoid:
+    "The sinusoidal encoding adds a vector to each input: sines and cosines of different wavelengths. Nearby positions get similar vectors.",
+  rotary:
+    "Rotary positions rotate pairs of columns of queries and keys by angles that grow with position. The score of a query and a key then depends on their distance only.",
+  alibi:
+    "ALiBi subtracts a bias from each score: the distance of query and key times a slope. Each head has its own slope.",
+  sincos2d:
+    "A patch of an image has two positions, its row and its column. Half of the vector encodes each.",
 };
 
 export class Positions {
   constructor(view) {
     this.view = view;
-    this.vectors = new HeatMap({ title: "Position vectors: one row per position", signed: true, tall: 380, axes: ["position", "dimension"] });
-    this.alike = new HeatMap({ title: "Similarity of two positions", signed: true, tall: 380, axes: ["position", "position"], what: "similarity" });
-    this.patch = new ImageMap({ title: "Similarity of each patch with the chosen patch", size: 380, what: "similarity", pick: (y, x) => { this.view.options.patch = [y, x]; this.view.remember(); this.choosePatch(y, x); } });
-    this.kind = choose("positions", KINDS, "sinusoid", (kind) => { this.view.options.kind = kind; this.sliders(); this.compute(); }, { id: "kind" });
+    this.vectors = new HeatMap({
+      title: "Position vectors: one row per position",
+      signed: true,
+      tall: 380,
+      axes: ["position", "dimension"],
+    });
+    this.alike = new HeatMap({
+      title: "Similarity of two positions",
+      signed: true,
+      tall: 380,
+      axes: ["position", "position"],
+      what: "similarity",
+    });
+    this.patch = new ImageMap({
+      title: "Similarity of each patch with the chosen patch",
+      size: 380,
+      what: "similarity",
+      pick: (y, x) => {
+        this.view.options.patch = [y, x];
+        this.view.remember();
+        this.choosePatch(y, x);
+      },
+    });
+    this.kind = choose(
+      "positions",
+      KINDS,
+      "sinusoid",
+      (kind) => {
+        this.view.options.kind = kind;
+        this.sliders();
+        this.compute();
+      },
+      { id: "kind" },
+    );
     this.sizes = h("span", { class: "row" });
     this.what = h("p", { class: "what" });
-    this.drop = new ImageInput({ text: "An image behind the patches", found: ({ image }) => { this.patch.image = image; this.draw(); }, fail: (trouble) => this.view.activity.fail(trouble) });
+    this.drop = new ImageInput({
+      text: "An image behind the patches",
+      found: ({ image }) => {
+        this.patch.image = image;
+        this.draw();
+      },
+      fail: (trouble) => this.view.activity.fail(trouble),
+    });
     this.patch.root.append(this.drop.root);
     this.maps = h("div", { class: "two" }, this.vectors.root, this.alike.root, this.patch.root);
-    this.root = h("section", { class: "panel" }, h("div", { class: "row" }, this.kind, this.sizes), this.what, this.maps);
+    this.root = h(
+      "section",
+      { class: "panel" },
+      h("div", { class: "row" }, this.kind, this.sizes),
+      this.what,
+      this.maps,
+    );
   }
 
-  lead() { return ["Self-attention without positions treats its inputs as a set: permute the inputs, and the outputs are permuted in the same way. Position encodings give each input its place."]; }
+  lead() {
+    return [
+      "Self-attention without positions treats its inputs as a set: permute the inputs, and the outputs are permuted in the same way. Position encodings give each input its place.",
+    ];
+  }
 
   // The options that the chosen kind has.
   asked() {
-    const { kind, width, length, base, head } = this.view.options, flat = kind === "sincos2d";
-    return { kind, width: width - (width % 4), length: flat ? Math.min(length, SIDE) : length, base, head };
+    const { kind, width, length, base, head } = this.view.options;
+    const flat = kind === "sincos2d";
+    return {
+      kind,
+      width: width - (width % 4),
+      length: flat ? Math.min(length, SIDE) : length,
+      base,
+      head,
+    };
   }
 
   sliders() {
-    const again = later(() => this.compute(), 40), options = this.view.options, set = (key) => (value) => { options[key] = value; again(); }, { kind, width, length } = this.asked();
+    const again = later(() => this.compute(), 40);
+    const options = this.view.options;
+    const set = (key) => (value) => {
+      options[key] = value;
+      again();
+    };
+    const { kind, width, length } = this.asked();
     this.kind.querySelector("select").value = kind;
     this.sizes.replaceChildren(
-      kind === "alibi" ? slide("head", { min: 0, max: 7, step: 1, value: options.head, change: set("head") }) : slide("width", { min: 8, max: 256, step: 4, value: width, change: set("width") }),
-      kind === "sincos2d" ? slide("patches per side", { min: 4, max: SIDE, step: 1, value: length, change: set("length") }) : slide("positions", { min: 8, max: 256, step: 1, value: length, change: set("length") }),
-      ...(kind === "alibi" ? [] : [slide("base", { min: 1, max: 5, step: 0.1, value: Math.log10(options.base), show: (x) => Math.round(10 ** x).toLocaleString("en"), change: (x) => set("base")(Math.round(10 ** x)) })]));
+      kind === "alibi"
+        ? slide("head", { min: 0, max: 7, step: 1, value: options.head, change: set("head") })
+        : slide("width", { min: 8, max: 256, step: 4, value: width, change: set("width") }),
+      kind === "sincos2d"
+        ? slide("patches per side", {
+          min: 4,
+          max: SIDE,
+          step: 1,
+          value: length,
+          change: set("length"),
+        })
+        : slide("positions", { min: 8, max: 256, step: 1, value: length, change: set("length") }),
+      ...(kind === "alibi" ? [] : [
+        slide("base", {
+          min: 1,
+          max: 5,
+          step: 0.1,
+          value: Math.log10(options.base),
+          show: (x) => Math.round(10 ** x).toLocaleString("en"),
+          change: (x) => set("base")(Math.round(10 ** x)),
+        }),
+      ]),
+    );
   }
 
-  open() { this.sliders(); this.compute(false); }
+  open() {
+    this.sliders();
+    this.compute(false);
+  }
   close() {}
 
   // changed: by the user, and so to be written into the address
@@ -73,39 +160,106 @@ export class Positions {
   titles() {
     const { kind, head } = this.found.asked;
     return {
-      sinusoid: ["Position vectors: one row per position", ["position", "dimension"], "Similarity of two positions: dot product of their vectors / (width / 2)", ["position", "position"]],
-      rotary: ["A vector of ones, rotated to each position: one row per position", ["position", "dimension"], "Score of two rotated vectors of ones / width", ["query position", "key position"]],
-      alibi: ["Bias of the last query: one column per head", ["key position", "head"], `Bias of each query and key, head ${head}: −${2 ** -(head + 1)} · distance`, ["query position", "key position"]],
-      sincos2d: ["Position vectors: one row per patch (row, column)", ["patch", "dimension"], "", ["", ""]],
+      sinusoid: [
+        "Position vectors: one row per position",
+        ["position", "dimension"],
+        "Similarity of two positions: dot product of their vectors / (width / 2)",
+        ["position", "position"],
+      ],
+      rotary: [
+        "A vector of ones, rotated to each position: one row per position",
+        ["position", "dimension"],
+        "Score of two rotated vectors of ones / width",
+        ["query position", "key position"],
+      ],
+      alibi: [
+        "Bias of the last query: one column per head",
+        ["key position", "head"],
+        `Bias of each query and key, head ${head}: −${2 ** -(head + 1)} · distance`,
+        ["query position", "key position"],
+      ],
+      sincos2d: [
+        "Position vectors: one row per patch (row, column)",
+        ["patch", "dimension"],
+        "",
+        ["", ""],
+      ],
     }[kind];
   }
 
   draw() {
-    const { asked: { kind, length }, answer } = this.found, flat = kind === "sincos2d", [first, axes, second, pair] = this.titles();
-    const names = answer.vectors.map((_, i) => (flat ? `${Math.floor(i / length)}, ${i % length}` : String(i)));
+    const {
+      asked: { kind, length },
+      answer,
+    } = this.found;
+    const flat = kind === "sincos2d";
+    const [first, axes, second, pair] = this.titles();
+    const names = answer.vectors.map((_, i) =>
+      flat ? `${Math.floor(i / length)}, ${i % length}` : String(i)
+    );
     this.what.textContent = LEAD[kind];
     this.vectors.call(first, axes);
-    this.vectors.show(whole(names, answer.vectors[0].map((_, i) => String(i)), answer.vectors));
-    if (!flat) { this.alike.call(second, pair); this.alike.show(whole(names, names, answer.similarity)); }
+    this.vectors.show(
+      whole(
+        names,
+        answer.vectors[0].map((_, i) => String(i)),
+        answer.vectors,
+      ),
+    );
+    if (!flat) {
+      this.alike.call(second, pair);
+      this.alike.show(whole(names, names, answer.similarity));
+    }
     this.alike.root.hidden = flat;
     this.patch.root.hidden = !flat;
     const { patch } = this.view.options;
-    if (flat) this.choosePatch(...(patch && Math.max(...patch) < length ? patch : [Math.floor(length / 2), Math.floor(length / 3)]));
+    if (flat) {
+      this.choosePatch(
+        ...(patch && Math.max(...patch) < length
+          ? patch
+          : [Math.floor(length / 2), Math.floor(length / 3)]),
+      );
+    }
   }
 
   choosePatch(y, x) {
-    const side = Math.round(Math.sqrt(this.found.answer.similarity.length)), row = this.found.answer.similarity[y * side + x];
+    const side = Math.round(Math.sqrt(this.found.answer.similarity.length));
+    const row = this.found.answer.similarity[y * side + x];
     this.patch.call(`Similarity of each patch with the patch in row ${y}, column ${x}`);
-    this.patch.show({ overlay: Array.from({ length: side }, (_, i) => row.slice(i * side, (i + 1) * side)), at: [y, x] });
+    this.patch.show({
+      overlay: Array.from({ length: side }, (_, i) => row.slice(i * side, (i + 1) * side)),
+      at: [y, x],
+    });
   }
 
   caption() {
-    const { kind, width, length, base, head } = this.asked(), name = KINDS.find(([id]) => id === kind)[1];
-    const sizes = [kind === "alibi" ? `head ${head} of 8` : `width ${width}, base ${base.toLocaleString("en")}`, kind === "sincos2d" ? `${length} × ${length} patches` : `${length} positions`];
-    return { title: `Position encoding: ${name}`, source: `${sizes.join(", ")}. ${LEAD[kind]}`, file: `build-positions-${kind}` };
+    const { kind, width, length, base, head } = this.asked();
+    const name = KINDS.find(([id]) => id === kind)[1];
+    const sizes = [
+      kind === "alibi" ? `head ${head} of 8` : `width ${width}, base ${base.toLocaleString("en")}`,
+      kind === "sincos2d" ? `${length} × ${length} patches` : `${length} positions`,
+    ];
+    return {
+      title: `Position encoding: ${name}`,
+      source: `${sizes.join(", ")}. ${LEAD[kind]}`,
+      file: `build-positions-${kind}`,
+    };
   }
 
-  figures() { return this.found ? [this.vectors.svg(), this.found.asked.kind === "sincos2d" ? this.patch.svg() : this.alike.svg()] : []; }
+  figures() {
+    return this.found
+      ? [
+        this.vectors.svg(),
+        this.found.asked.kind === "sincos2d" ? this.patch.svg() : this.alike.svg(),
+      ]
+      : [];
+  }
 
-  data() { return { options: this.found?.asked, result: this.found?.answer, ...(this.found?.asked.kind === "sincos2d" ? { patch: this.patch.at } : {}) }; }
+  data() {
+    return {
+      options: this.found?.asked,
+      result: this.found?.answer,
+      ...(this.found?.asked.kind === "sincos2d" ? { patch: this.patch.at } : {}),
+    };
+  }
 }

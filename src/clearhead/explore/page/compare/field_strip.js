@@ -1,9 +1,13 @@
-// The receptive fields of a model: for each layer, the part of the image that its unit in the middle depends on.
+/**
+ * The receptive fields of a model: for each layer, the part of the image that its unit in the
+ * middle depends on.
+ */
 
 import { colour, tint } from "../colours.js";
 import { h, number, s, saver, themed } from "../dom.js";
 
-const CELL = 84, ACROSS = 12; // of the SVG: pixels of a picture, and pictures per row
+const CELL = 84;
+const ACROSS = 12; // of the SVG: pixels of a picture, and pictures per row
 
 const pixels = (x) => `${Math.round(x)} px`;
 
@@ -11,7 +15,17 @@ export class FieldStrip {
   constructor() {
     this.name = h("b", {});
     this.list = h("ul", { class: "fields" });
-    this.root = h("figure", { class: "mapbox fieldbox", hidden: true }, h("figcaption", {}, this.name, saver(() => this.svg())), this.list);
+    this.root = h(
+      "figure",
+      { class: "mapbox fieldbox", hidden: true },
+      h(
+        "figcaption",
+        {},
+        this.name,
+        saver(() => this.svg()),
+      ),
+      this.list,
+    );
     themed(this, "draw");
   }
 
@@ -22,31 +36,69 @@ export class FieldStrip {
     this.draw();
   }
 
-  clear() { this.study = null; this.root.hidden = true; this.list.replaceChildren(); }
+  clear() {
+    this.study = null;
+    this.root.hidden = true;
+    this.list.replaceChildren();
+  }
 
-  title() { return `${this.model}: an image of ${this.study.width} pixels per side`; }
+  title() {
+    return `${this.model}: an image of ${this.study.width} pixels per side`;
+  }
 
   // What a layer's field measures, in words.
   told(i) {
-    const { layers, sides, theoretical, width } = this.study, most = theoretical[i];
-    return `${layers[i]}: 90 % of the gradient is within ${Math.round(sides[i])} × ${Math.round(sides[i])} pixels; it can depend on ${most === null || most >= width ? "the whole image" : `${most} × ${most}`}`;
+    const { layers, sides, theoretical, width } = this.study;
+    const most = theoretical[i];
+    return `${layers[i]}: 90 % of the gradient is within ${Math.round(sides[i])} × ${
+      Math.round(sides[i])
+    } pixels; it can depend on ${
+      most === null || most >= width ? "the whole image" : `${most} × ${most}`
+    }`;
   }
 
   draw() {
     if (!this.study) return;
     this.name.textContent = this.title();
-    this.list.replaceChildren(...this.study.layers.map((layer, i) => h("li", { title: this.told(i) }, this.picture(i), h("span", { class: "layer" }, layer), h("small", {}, pixels(this.study.sides[i])))));
+    this.list.replaceChildren(
+      ...this.study.layers.map((layer, i) =>
+        h(
+          "li",
+          { title: this.told(i) },
+          this.picture(i),
+          h("span", { class: "layer" }, layer),
+          h("small", {}, pixels(this.study.sides[i])),
+        )
+      ),
+    );
   }
 
-  // The field as colours up to its own largest value (their square roots), and squares: 90 % of it, and all that it can depend on.
+  // The field as colours up to its own largest value (their square roots), and squares: 90 % of it,
+  // and all that it can depend on.
   picture(i) {
-    const { fields, sides, theoretical, width } = this.study, map = fields[i], ny = map.length, nx = map[0].length, most = map.flat().reduce((a, x) => Math.max(a, x), 0) || 1, scale = 2, size = CELL * scale;
-    const node = h("canvas", { width: size, height: Math.round((size * ny) / nx), role: "img", "aria-label": this.told(i) }), c = node.getContext("2d"), small = new OffscreenCanvas(nx, ny), o = small.getContext("2d"), data = o.createImageData(nx, ny);
+    const { fields, sides, theoretical, width } = this.study;
+    const map = fields[i];
+    const ny = map.length;
+    const nx = map[0].length;
+    const most = map.flat().reduce((a, x) => Math.max(a, x), 0) || 1;
+    const scale = 2;
+    const size = CELL * scale;
+    const node = h("canvas", {
+      width: size,
+      height: Math.round((size * ny) / nx),
+      role: "img",
+      "aria-label": this.told(i),
+    });
+    const c = node.getContext("2d");
+    const small = new OffscreenCanvas(nx, ny);
+    const o = small.getContext("2d");
+    const data = o.createImageData(nx, ny);
     map.flat().forEach((x, at) => data.data.set([...colour(Math.sqrt(x / most)), 255], 4 * at));
     o.putImageData(data, 0, 0);
     c.imageSmoothingEnabled = false;
     c.drawImage(small, 0, 0, node.width, node.height);
-    const [y, x] = centre(map), square = (side, stroke, dash) => {
+    const [y, x] = centre(map);
+    const square = (side, stroke, dash) => {
       const long = (side / width) * node.width;
       c.strokeStyle = stroke;
       c.lineWidth = 1.5 * scale;
@@ -54,16 +106,38 @@ export class FieldStrip {
       c.strokeRect(x * node.width - long / 2, y * node.height - long / 2, long, long);
     };
     square(sides[i], tint("mark"), []);
-    if (theoretical[i] !== null && theoretical[i] < width) square(theoretical[i], tint("soft"), [4 * scale, 3 * scale]);
+    if (theoretical[i] !== null && theoretical[i] < width) {
+      square(theoretical[i], tint("soft"), [4 * scale, 3 * scale]);
+    }
     return node;
   }
 
   svg() {
     if (!this.study) return null;
-    const { layers, sides } = this.study, step = CELL + 12, rows = Math.ceil(layers.length / ACROSS), root = s("svg", { width: step * Math.min(layers.length, ACROSS), height: 26 + rows * (CELL + 40), "font-size": 11 }, s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, this.title()));
+    const { layers, sides } = this.study;
+    const step = CELL + 12;
+    const rows = Math.ceil(layers.length / ACROSS);
+    const root = s(
+      "svg",
+      {
+        width: step * Math.min(layers.length, ACROSS),
+        height: 26 + rows * (CELL + 40),
+        "font-size": 11,
+      },
+      s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, this.title()),
+    );
     layers.forEach((layer, i) => {
-      const x = step * (i % ACROSS), y = 26 + Math.floor(i / ACROSS) * (CELL + 40);
-      root.append(s("image", { href: this.picture(i).toDataURL(), x, y, width: CELL, height: CELL }), s("text", { x, y: y + CELL + 13, fill: tint("ink") }, layer), s("text", { x, y: y + CELL + 27, fill: tint("soft") }, `${number(Math.round(sides[i]))} px`));
+      const x = step * (i % ACROSS);
+      const y = 26 + Math.floor(i / ACROSS) * (CELL + 40);
+      root.append(
+        s("image", { href: this.picture(i).toDataURL(), x, y, width: CELL, height: CELL }),
+        s("text", { x, y: y + CELL + 13, fill: tint("ink") }, layer),
+        s(
+          "text",
+          { x, y: y + CELL + 27, fill: tint("soft") },
+          `${number(Math.round(sides[i]))} px`,
+        ),
+      );
     });
     return root;
   }
@@ -71,7 +145,15 @@ export class FieldStrip {
 
 // The centre of gravity of a map, as shares of its height and width.
 function centre(map) {
-  let sum = 0, y = 0, x = 0;
-  map.forEach((row, i) => row.forEach((w, j) => { sum += w; y += w * (i + 0.5); x += w * (j + 0.5); }));
+  let sum = 0;
+  let y = 0;
+  let x = 0;
+  map.forEach((row, i) =>
+    row.forEach((w, j) => {
+      sum += w;
+      y += w * (i + 0.5);
+      x += w * (j + 0.5);
+    })
+  );
   return sum ? [y / sum / map.length, x / sum / map[0].length] : [0.5, 0.5];
 }

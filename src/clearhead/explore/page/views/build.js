@@ -1,8 +1,11 @@
-// Build: attention by hand with editable numbers, position encodings, and a recurrent memory beside attention.
+/**
+ * Build: attention by hand with editable numbers, position encodings, and a recurrent memory beside
+ * attention.
+ */
 
 import { Attention } from "../build/attention.js";
 import { Memory } from "../build/memory.js";
-import { DEFAULTS, PANELS, copy, differences, read } from "../build/options.js";
+import { copy, DEFAULTS, differences, PANELS, read } from "../build/options.js";
 import { Positions } from "../build/positions.js";
 import { h, segments } from "../dom.js";
 import { View } from "../view.js";
@@ -12,16 +15,35 @@ export class Build extends View {
     super(frame, "build", "Build", "");
     this.options = copy(DEFAULTS);
     this.panel = "attention";
-    this.panels = { attention: new Attention(this), positions: new Positions(this), memory: new Memory(this) };
+    this.panels = {
+      attention: new Attention(this),
+      positions: new Positions(this),
+      memory: new Memory(this),
+    };
     this.lead = this.heading.querySelector(".lead");
-    this.tabs = segments("panel", [["attention", "Attention by hand"], ["positions", "Positions"], ["memory", "Memory and attention"]], this.panel, (panel) => this.switch(panel));
+    this.tabs = segments(
+      "panel",
+      [
+        ["attention", "Attention by hand"],
+        ["positions", "Positions"],
+        ["memory", "Memory and attention"],
+      ],
+      this.panel,
+      (panel) => this.switch(panel),
+    );
     this.tabs.id = "panels";
-    this.root.append(h("div", { class: "top" }, this.tabs, this.activity.root), ...Object.values(this.panels).map((panel) => panel.root));
+    this.root.append(
+      h("div", { class: "top" }, this.tabs, this.activity.root),
+      ...Object.values(this.panels).map((panel) => panel.root),
+    );
   }
 
-  get current() { return this.panels[this.panel]; }
+  get current() {
+    return this.panels[this.panel];
+  }
 
-  // The address of the panel that is left names it, so that Back leads there and not to a plain link.
+  // The address of the panel that is left names it, so that Back leads there and not to a plain
+  // link.
   switch(panel) {
     if (this.plain) this.remember();
     this.plain = false;
@@ -36,15 +58,21 @@ export class Build extends View {
       const { found, whole } = read(state.m);
       Object.assign(this.options, found);
       this.panel = PANELS.includes(state.panel) ? state.panel : "attention";
-      this.activity.say(whole ? "" : "Some options of this address cannot be used: their defaults are shown.");
+      this.activity.say(
+        whole ? "" : "Some options of this address cannot be used: their defaults are shown.",
+      );
     }
     this.show(this.panel);
     this.current.open();
   }
 
-  leave() { this.current.close(); }
+  leave() {
+    this.current.close();
+  }
 
-  back() { this.current.open(); }
+  back() {
+    this.current.open();
+  }
 
   show(name) {
     if (name !== this.panel) this.current.close();
@@ -54,16 +82,26 @@ export class Build extends View {
     this.lead.replaceChildren(...this.current.lead());
   }
 
-  // A panel shows a result: problems are gone, and the sentence at the top has the formula in force.
+  // A panel shows a result: problems are gone, and the sentence at the top has the formula in
+  // force.
   settled() {
     this.activity.become("idle");
     this.lead.replaceChildren(...this.current.lead());
   }
 
-  // m is written even if nothing differs from the defaults: such an address is not that of a step of the guided path.
-  state() { return { panel: this.panel, m: differences(this.options) }; }
+  // m is written even if nothing differs from the defaults: such an address is not that of a step
+  // of the guided path.
+  state() {
+    return { panel: this.panel, m: differences(this.options) };
+  }
 
-  caption() { return this.current.caption(); }
-  figures() { return this.current.figures(); }
-  data() { return { panel: this.panel, ...this.current.data() }; }
+  caption() {
+    return this.current.caption();
+  }
+  figures() {
+    return this.current.figures();
+  }
+  data() {
+    return { panel: this.panel, ...this.current.data() };
+  }
 }

@@ -1,4 +1,7 @@
-// Compare: two models of images on the same photographs: similarity of their layers, attention distance, receptive fields.
+/**
+ * Compare: two models of images on the same photographs: similarity of their layers, attention
+ * distance, receptive fields.
+ */
 
 import { Activity } from "../activity.js";
 import { lines } from "../api.js";
@@ -12,34 +15,100 @@ import { View } from "../view.js";
 
 const USUAL = ["vit-cifar10", "resnet-cifar10"]; // the example, if both are here
 const KEPT = 8; // results that Back and Forward show without asking the server again
-const ALIKE = "CKA is 1 if two layers tell the same inputs apart in the same way, whatever their width, and 0 if they have nothing in common.";
-const FAR = "How far away the patches are that a head attends to, one dot per head: the mean distance in the grid, without the class token, as a share of the image's width. A head that attends to all patches alike has about 0.52.";
-const WIDE = "The pixels that the unit in the middle of each layer depends on: the mean size of the gradient (colours: square root, each picture from 0 to its own largest value). The solid square holds 90 % of it, around its centre of gravity; a dashed one is all that a convolution can see, where that is less than the image.";
-const NONE = "There is no vision model here: start the explorer with the folder of one, for instance DINOv2's: clearhead explore path/to/dinov2";
+const ALIKE =
+  "CKA is 1 if two layers tell the same inputs apart in the same way, whatever their width, and 0 if they have nothing in common.";
+const FAR =
+  "How far away the patches are that a head attends to, one dot per head: the mean distance in the grid, without the class token, as a share of the image's width. A head that attends to all patches alike has about 0.52.";
+const WIDE =
+  "The pixels that the unit in the middle of each layer depends on: the mean size of the gradient (colours: square root, each picture from 0 to its own largest value). The solid square holds 90 % of it, around its centre of gravity; a dashed one is all that a convolution can see, where that is less than the image.";
+const NONE =
+  "There is no vision model here: start the explorer with the folder of one, for instance DINOv2's: clearhead explore path/to/dinov2";
 
 export class Compare extends View {
   constructor(frame) {
-    super(frame, "compare", "Compare", "Two models of images on the same photographs: which of their layers are alike, how far their heads attend, and how much of the image each layer depends on.");
+    super(
+      frame,
+      "compare",
+      "Compare",
+      "Two models of images on the same photographs: which of their layers are alike, how far their heads attend, and how much of the image each layer depends on.",
+    );
     Object.assign(this, { chosen: { model: "", other: "" }, results: new Map(), shown: null });
     this.activity = new Activity({ again: () => this.again() });
     this.form = h("div", { class: "row" });
     this.grids = ["first", "between", "second"].map(() => new SimilarityGrid());
-    this.dots = [0, 1].map(() => new Curves({ dots: true, tall: 220, label: "layer", unit: "distance, as a share of the image's width" }));
+    this.dots = [0, 1].map(
+      () =>
+        new Curves({
+          dots: true,
+          tall: 220,
+          label: "layer",
+          unit: "distance, as a share of the image's width",
+        }),
+    );
     this.without = [0, 1].map(() => h("p", { class: "note" }));
-    this.sides = new Curves({ title: "Size of the field by depth", tall: 220, label: "depth (0: first layer, 1: last)", unit: "share of the image's width" });
+    this.sides = new Curves({
+      title: "Size of the field by depth",
+      tall: 220,
+      label: "depth (0: first layer, 1: last)",
+      unit: "share of the image's width",
+    });
     this.strips = [new FieldStrip(), new FieldStrip()];
     this.counted = h("p", { class: "remark" });
-    const section = (title, about, ...inner) => h("section", { class: "comparison", hidden: true }, h("h2", {}, title), h("p", { class: "about" }, about), ...inner);
-    this.alike = section("Similarity of layers (CKA)", `${ALIKE} The titles say whether layers are compared within one model or between two; first layers at the bottom left.`, this.counted, h("div", { class: "grids" }, this.grids.map(({ root }) => root)));
-    this.far = section("Attention distance", FAR, h("div", { class: "pairs" }, this.dots.map(({ root }, i) => h("div", {}, root, this.without[i]))));
-    this.wide = section("Receptive fields", WIDE, this.sides.root, this.strips.map(({ root }) => root));
-    this.root.append(h("div", { class: "ask" }, this.form), this.activity.root, this.alike, this.far, this.wide);
+    const section = (title, about, ...inner) =>
+      h(
+        "section",
+        { class: "comparison", hidden: true },
+        h("h2", {}, title),
+        h("p", { class: "about" }, about),
+        ...inner,
+      );
+    this.alike = section(
+      "Similarity of layers (CKA)",
+      `${ALIKE} The titles say whether layers are compared within one model or between two; first layers at the bottom left.`,
+      this.counted,
+      h(
+        "div",
+        { class: "grids" },
+        this.grids.map(({ root }) => root),
+      ),
+    );
+    this.far = section(
+      "Attention distance",
+      FAR,
+      h(
+        "div",
+        { class: "pairs" },
+        this.dots.map(({ root }, i) => h("div", {}, root, this.without[i])),
+      ),
+    );
+    this.wide = section(
+      "Receptive fields",
+      WIDE,
+      this.sides.root,
+      this.strips.map(({ root }) => root),
+    );
+    this.root.append(
+      h("div", { class: "ask" }, this.form),
+      this.activity.root,
+      this.alike,
+      this.far,
+      this.wide,
+    );
   }
 
   async enter(given) {
     if (!Object.keys(given).length && this.shown) return this.remember();
     const mine = (this.entering = {});
-    try { await this.offer(given); } catch (trouble) { if (this.entering === mine) { this.clear(); this.refused = given; /* its models could not be listed */ this.activity.fail(trouble); } return; }
+    try {
+      await this.offer(given);
+    } catch (trouble) {
+      if (this.entering === mine) {
+        this.clear();
+        this.refused = given;
+        /* its models could not be listed */ this.activity.fail(trouble);
+      }
+      return;
+    }
     if (this.entering !== mine) return;
     if (!this.known.length) return this.activity.say(NONE);
     await this.run(false);
@@ -50,19 +119,34 @@ export class Compare extends View {
     const all = new Map((await this.frame.known("classify", model)).map((one) => [one.id, one]));
     for (const one of await this.frame.known("classify", other)) all.set(one.id, one);
     this.known = [...all.values()];
-    const usual = USUAL.every((id) => all.has(id)) ? USUAL : [this.known[0]?.id ?? "", (this.known[1] ?? this.known[0])?.id ?? ""];
+    const usual = USUAL.every((id) => all.has(id))
+      ? USUAL
+      : [this.known[0]?.id ?? "", (this.known[1] ?? this.known[0])?.id ?? ""];
     this.chosen = { model: model || usual[0], other: other || usual[1] };
     this.controls();
   }
 
   controls() {
-    const list = grouped(this.known), pick = (key) => (id) => { this.chosen[key] = id; this.run(); };
-    this.form.replaceChildren(choose("first model", list, this.chosen.model, pick("model"), { name: "model" }), choose("second model", list, this.chosen.other, pick("other"), { name: "other" }));
+    const list = grouped(this.known);
+    const pick = (key) => (id) => {
+      this.chosen[key] = id;
+      this.run();
+    };
+    this.form.replaceChildren(
+      choose("first model", list, this.chosen.model, pick("model"), { name: "model" }),
+      choose("second model", list, this.chosen.other, pick("other"), { name: "other" }),
+    );
   }
 
-  again() { return this.refused ? this.enter(this.refused) : this.run(false); }
-  back() { if (this.activity.state === "failed") this.again(); }
-  state() { return this.chosen; }
+  again() {
+    return this.refused ? this.enter(this.refused) : this.run(false);
+  }
+  back() {
+    if (this.activity.state === "failed") this.again();
+  }
+  state() {
+    return this.chosen;
+  }
 
   clear() {
     this.shown = null;
@@ -73,20 +157,29 @@ export class Compare extends View {
   }
 
   async run(push = true) {
-    const { model, other } = this.chosen, key = JSON.stringify([model, other]);
+    const { model, other } = this.chosen;
+    const key = JSON.stringify([model, other]);
     this.refused = null;
     this.remember(push);
     if (this.shown?.key === key && this.shown.similarity) return this.activity.cancel();
     this.clear();
     const known = this.results.get(key);
-    if (known) { this.activity.cancel(); return this.show(known); }
+    if (known) {
+      this.activity.cancel();
+      return this.show(known);
+    }
     const found = { key, models: [model, other], studies: [], similarity: null };
     await this.activity.run("Measuring…", async (signal, say) => {
       const began = performance.now();
       for await (const event of lines("compare", { model, other }, signal)) {
         if (event.waiting) say(`${event.waiting} before you…`);
-        if (event.progress) say(`Measuring ${event.model}: ${event.progress[0]} of ${event.progress[1]}…`);
-        if (event.study) { found.studies.push(event.study); this.show(found); }
+        if (event.progress) {
+          say(`Measuring ${event.model}: ${event.progress[0]} of ${event.progress[1]}…`);
+        }
+        if (event.study) {
+          found.studies.push(event.study);
+          this.show(found);
+        }
         if (event.similarity) found.similarity = event.similarity;
       }
       this.results.set(key, found);
@@ -99,11 +192,27 @@ export class Compare extends View {
   // Show what has arrived so far.
   show(found) {
     this.shown = found;
-    const { models, studies, similarity } = found, both = studies.slice(0, new Set(models).size).map((study, i) => ({ model: models[i], ...study })); // a model beside itself is shown once
+    const { models, studies, similarity } = found;
+    const both = studies
+      .slice(0, new Set(models).size)
+      .map((study, i) => ({ model: models[i], ...study })); // a model beside itself is shown once
     this.far.hidden = this.wide.hidden = !both.length;
     this.alike.hidden = !similarity;
-    both.forEach((study, i) => { this.showDistances(study, i); this.strips[i].show(study.model, study); });
-    this.sides.show(both.map(({ model, sides, width }, i) => ({ name: model, colour: i, points: sides.map((side, at) => [sides.length > 1 ? at / (sides.length - 1) : 0, side / width]) })), { limits: [0, 1], named: true });
+    both.forEach((study, i) => {
+      this.showDistances(study, i);
+      this.strips[i].show(study.model, study);
+    });
+    this.sides.show(
+      both.map(({ model, sides, width }, i) => ({
+        name: model,
+        colour: i,
+        points: sides.map((side, at) => [
+          sides.length > 1 ? at / (sides.length - 1) : 0,
+          side / width,
+        ]),
+      })),
+      { limits: [0, 1], named: true },
+    );
     if (similarity) this.showSimilarity(models, similarity);
   }
 
@@ -113,29 +222,86 @@ export class Compare extends View {
     plot.root.querySelector(".title").textContent = plot.title;
     plot.svgNode.setAttribute("aria-label", plot.title);
     plot.root.hidden = !distances;
-    this.without[i].textContent = distances ? "" : `${model} has no attention between patches: a convolution combines neighbouring places only.`;
-    if (distances) plot.show(distances[0].map((_, head) => ({ name: `head ${head}`, colour: i, points: distances.map((heads, layer) => [layer, heads[head]]) })), { limits: [0, 0.6] });
+    this.without[i].textContent = distances
+      ? ""
+      : `${model} has no attention between patches: a convolution combines neighbouring places only.`;
+    if (distances) {
+      plot.show(
+        distances[0].map((_, head) => ({
+          name: `head ${head}`,
+          colour: i,
+          points: distances.map((heads, layer) => [layer, heads[head]]),
+        })),
+        { limits: [0, 0.6] },
+      );
+    }
   }
 
   showSimilarity([one, two], found) {
-    const rows = { model: one, layers: found.rows }, columns = { model: two, layers: found.columns }, [first, between, second] = this.grids;
-    const error = median([found.first, found.between, found.second].flatMap((block) => block.error.flat().filter((x) => x > 0)));
-    this.counted.textContent = `Measured on ${found.photographs} photographs, each whole and in quarters: ${found.views} images. These are few: the values are debiased, but noisy, with a median standard error of ${error.toFixed(2)} (leaving out one photograph at a time). Compare patterns, not second decimals.`;
+    const rows = { model: one, layers: found.rows };
+    const columns = { model: two, layers: found.columns };
+    const [first, between, second] = this.grids;
+    const error = median(
+      [found.first, found.between, found.second].flatMap((block) =>
+        block.error.flat().filter((x) => x > 0)
+      ),
+    );
+    this.counted.textContent =
+      `Measured on ${found.photographs} photographs, each whole and in quarters: ${found.views} images. These are few: the values are debiased, but noisy, with a median standard error of ${
+        error.toFixed(2)
+      } (leaving out one photograph at a time). Compare patterns, not second decimals.`;
     first.compare(rows, rows, found.first);
-    if (one !== two) { between.compare(rows, columns, found.between); second.compare(columns, columns, found.second); }
+    if (one !== two) {
+      between.compare(rows, columns, found.between);
+      second.compare(columns, columns, found.second);
+    }
   }
 
-  source() { return `${this.shown.models.join(" and ")}${this.shown.similarity ? ` · debiased CKA over ${this.shown.similarity.views} images (${this.shown.similarity.photographs} photographs, whole and in quarters)` : ""}`; }
-  caption() { return this.shown ? { title: `Compare: ${this.shown.models.join(" and ")}`, source: this.source(), file: `compare-${this.shown.models.join("-")}` } : super.caption(); }
+  source() {
+    return `${this.shown.models.join(" and ")}${
+      this.shown.similarity
+        ? ` · debiased CKA over ${this.shown.similarity.views} images (${this.shown.similarity.photographs} photographs, whole and in quarters)`
+        : ""
+    }`;
+  }
+  caption() {
+    return this.shown
+      ? {
+        title: `Compare: ${this.shown.models.join(" and ")}`,
+        source: this.source(),
+        file: `compare-${this.shown.models.join("-")}`,
+      }
+      : super.caption();
+  }
 
   figures() {
     if (!this.shown?.studies.length) return [];
     const dots = this.dots.filter(({ root }) => !root.hidden).map((one) => one.svg(420));
-    const grids = this.shown.similarity ? [part("Similarity of layers (CKA)"), notes(`${ALIKE} ${this.counted.textContent}`), ...this.grids.map((one) => one.svg())] : [];
-    return [...grids, ...(dots.length ? [part("Attention distance"), notes(FAR), ...dots] : []), part("Receptive fields"), notes(WIDE), this.sides.svg(420), ...this.strips.map((one) => one.svg())];
+    const grids = this.shown.similarity
+      ? [
+        part("Similarity of layers (CKA)"),
+        notes(`${ALIKE} ${this.counted.textContent}`),
+        ...this.grids.map((one) => one.svg()),
+      ]
+      : [];
+    return [
+      ...grids,
+      ...(dots.length ? [part("Attention distance"), notes(FAR), ...dots] : []),
+      part("Receptive fields"),
+      notes(WIDE),
+      this.sides.svg(420),
+      ...this.strips.map((one) => one.svg()),
+    ];
   }
 
-  data() { const { models, studies, similarity } = this.shown ?? {}; return { ...this.chosen, studies: studies?.map((study, i) => ({ model: models[i], ...study })) ?? [], similarity: similarity ?? null }; }
+  data() {
+    const { models, studies, similarity } = this.shown ?? {};
+    return {
+      ...this.chosen,
+      studies: studies?.map((study, i) => ({ model: models[i], ...study })) ?? [],
+      similarity: similarity ?? null,
+    };
+  }
 }
 
 function median(list) {
