@@ -1,15 +1,22 @@
 """Texts of the command line: as given, the lines of files, or stdin."""
 
+import bz2
+import codecs
+import gzip
 import io
+import lzma
 import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from clearhead.cli import text_input
 from clearhead.cli.text_input import Column, read_texts, text_or_stdin, total_size
+from clearhead.data import text_files
+from clearhead.data.text_files import read_text
 from clearhead.errors import UserError
+
+COMPRESSED = {"a.txt": bytes, "a.txt.gz": gzip.compress, "a.txt.bz2": bz2.compress, "a.txt.xz": lzma.compress}
 
 
 def lines_of(*inputs):
@@ -18,8 +25,9 @@ def lines_of(*inputs):
 
 @pytest.fixture
 def stdin(monkeypatch):
-    def put(text):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    def put(content):
+        content = content.encode() if isinstance(content, str) else content
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
 
     return put
 
@@ -58,35 +66,57 @@ def test_a_folder_is_an_error(tmp_path):
 
 
 def test_a_line_that_is_not_utf8_or_too_long_is_an_item_with_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_input, "BLOCK", 5)
-    monkeypatch.setattr(text_input, "LONGEST", 20)
+    monkeypatch.setattr(text_files, "CHUNK", 5)
+    monkeypatch.setattr(text_files, "LONGEST", 20)
     path = tmp_path / "texts.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\nb\xffd\n" + b"x" * 1000 + b"\n\nlast " + b"y" * 50)
+    path.write_bytes(b"\xef\xbb\xbfone\r\nb\xffd\nc\0d\n" + b"x" * 1000 + b"\n\nlast " + b"y" * 50)
     items = [item for block in read_texts([str(path)]) for item in block]
-    assert [(item.place.partition(":")[2], item.text, item.problem.partition(":")[0]) for item in items] == [
+    too_long = "this line has more than 20 characters"
+    assert [(item.place.partition(":")[2], item.text, item.problem.rpartition(": expected")[0]) for item in items] == [
         ("1", "one", ""),
-        ("2", "b\ufffdd", "byte 9 is not UTF-8 text (invalid start byte)"),
-        ("3", "", "a line of 1,000 bytes"),
-        ("4", "", ""),
-        ("5", "", "a line of 55 bytes"),
+        ("2", "b\ufffdd", "column 2: the byte 0xFF is not UTF-8 text"),
+        ("3", "c\0d", "column 2: a NUL character"),
+        ("4", "", too_long),
+        ("5", "", ""),
+        ("6", "", too_long),
     ]
-    assert sum(item.size for item in items) == total_size([str(path)]) + 1  # the last line has no line end
 
 
-def test_what_a_pipe_has_is_passed_on_before_the_rest_comes():
+def test_what_a_pipe_has_is_passed_on_before_the_rest_comes(monkeypatch):
     reader, writer = os.pipe()
     with open(reader, "rb") as file, open(writer, "wb", buffering=0) as sender:
-        blocks = text_input._split(file, "pipe")
-        sender.write(b"one\ntwo\nth")
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file))
+        blocks = read_texts(["-"])
+        sender.write(b"o")  # could not begin a byte order mark
+        sender.write(b"ne\ntwo\nth")
         assert [item.text for item in next(blocks)] == ["one", "two"]
         sender.write(b"ree\n")
         assert [item.text for item in next(blocks)] == ["three"]
 
 
-def test_the_size_of_stdin_and_of_compressed_files_is_unknown(tmp_path):
-    (tmp_path / "a.gz").write_bytes(b"")
-    assert total_size(["-"]) is total_size([str(tmp_path / "a.gz")]) is None
+def test_the_size_of_stdin_is_unknown_and_that_of_files_is_the_sum_of_their_lines(tmp_path):
+    assert total_size(["-"]) is None
     assert total_size(["a text", "another"]) == 2
+    for name, compress in COMPRESSED.items():
+        path = tmp_path / name
+        path.write_bytes(compress(b"one line\n" * 10_000 + b"end"))
+        items = [item for block in read_texts([str(path)]) for item in block]
+        assert len(items) == 10_001
+        assert sum(item.size for item in items) == pytest.approx(total_size([str(path)]))
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_every_file_that_can_be_trained_on_can_be_read_line_by_line(tmp_path, stdin, name, encoding):
+    content = "Hündin\r\n日本\n".encode(encoding)
+    if encoding == "utf-16-be":
+        content = codecs.BOM_UTF16_BE + content
+    path = tmp_path / name
+    path.write_bytes(COMPRESSED[name](content))
+    assert lines_of(str(path)) == ["Hündin", "日本"]
+    assert read_text(path) == "Hündin\r\n日本\n"
+    stdin(content)
+    assert lines_of("-") == ["Hündin", "日本"]
 
 
 TABLES = {

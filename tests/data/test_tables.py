@@ -13,11 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from clearhead.data import DataError
-from clearhead.data.tables import formats as delimited
-from clearhead.data.tables import formats as json_rows
-from clearhead.data.tables import streams
-from clearhead.data.tables.reading import is_table, open_bytes, open_table, read_lines
+from clearhead.data import DataError, text_files
+from clearhead.data.tables import formats
+from clearhead.data.tables.reading import is_table, open_table
+from clearhead.data.text_files import open_bytes, read_lines
 
 ROWS = [
     {"text": "A fine film, is it not?", "label": "1"},
@@ -91,7 +90,7 @@ def test_tsv_has_no_quotes(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl"])
 def test_a_byte_order_mark_gives_the_encoding(tmp_path, name, encoding):
     table = opened(tmp_path, name, FORMATS[name].encode(encoding))
@@ -154,7 +153,7 @@ BAD = {
     "ragged tsv": ("a.tsv", "a\tb\nc\n", r"a\.tsv:2: expected 2 columns, as in the first row, got 1 column: 'c'$"),
     "quoted tsv": ("a.tsv", 'a\tb\n"c\td"\te\n', r"a\.tsv:2: .*only a \.csv file has quoted fields"),
     "latin-1": ("a.csv", "text,label\nété,1\ncaf".encode() + b"\xe9,0\n",
-                r"a\.csv:3: column 4: the byte 0xE9 is not UTF-8 text .*as Windows-1252 it is 'é'; iconv -f WINDOWS"),
+                r"a\.csv:3: column 4: the byte 0xE9 is not UTF-8 text: .*as Windows-1252 it is 'é'; iconv -f WINDOWS"),
     "empty": ("a.csv", "", r"a\.csv is empty"),
     "blank": ("a.csv", "\n\n", r"a\.csv is empty: expected rows"),
     "only a header": ("a.csv", "text,label\n", r"a\.csv has only a header"),
@@ -205,8 +204,8 @@ def test_bad_files_are_told_by_place(tmp_path, case):
 
 
 def test_the_column_of_an_error_in_a_long_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "CHUNK", 64)
-    monkeypatch.setattr(json_rows, "CHUNK", 64)
+    monkeypatch.setattr(text_files, "CHUNK", 64)
+    monkeypatch.setattr(formats, "CHUNK", 64)
     for before in ("", "\n"):
         text = before + "[" + ",".join(json.dumps({"text": "word " * 5, "n": i}) for i in range(40))
         at = text.rfind('"n"') + 3
@@ -257,8 +256,8 @@ def test_fields_longer_than_the_limit_of_csv_are_read(tmp_path, monkeypatch):
     long = "word " * 100_000
     (row,) = opened(tmp_path, "a.csv", f"text,label\n{long},1\n").rows()
     assert row.values["text"] == long
-    monkeypatch.setattr(delimited, "FIELD", 1000)
-    monkeypatch.setattr(delimited.csv, "field_size_limit", lambda limit=None: 131_072)
+    monkeypatch.setattr(formats, "FIELD", 1000)
+    monkeypatch.setattr(formats.csv, "field_size_limit", lambda limit=None: 131_072)
     table = opened(tmp_path, "b.csv", "text,label\na,1\n")
     (tmp_path / "b.csv").write_text('text,label\na,1\n"b\n' + "c" * (1 << 25))
     with pytest.raises(DataError, match=r"b\.csv:3: a double quote .*not closed within 1,000 characters"):
@@ -273,7 +272,7 @@ def test_lines_are_streamed(tmp_path):
     expected = [line.removesuffix("\r") for line in text.split("\n")]
     with pytest.MonkeyPatch.context() as patch:
         for size in (1, 7, 4096, 1 << 20):
-            patch.setattr(streams, "CHUNK", size)
+            patch.setattr(text_files, "CHUNK", size)
             lines = list(read_lines(path))
             assert [line for _, line in lines] == expected
             assert lines[41][0] == f"{path}:42"
@@ -283,8 +282,8 @@ def test_lines_are_streamed(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 5, 64])
 def test_places_do_not_depend_on_the_size_of_a_chunk(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(streams, "CHUNK", size)
-    monkeypatch.setattr(json_rows, "CHUNK", size)
+    monkeypatch.setattr(text_files, "CHUNK", size)
+    monkeypatch.setattr(formats, "CHUNK", size)
     for case in ("latin-1", "NUL", "broken list", "unclosed quote"):
         test_bad_files_are_told_by_place(tmp_path, case)
     test_a_place_is_the_line_on_which_a_row_begins(tmp_path)
@@ -292,8 +291,8 @@ def test_places_do_not_depend_on_the_size_of_a_chunk(tmp_path, monkeypatch, size
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(streams, "CHUNK", 1 << 12)
-    monkeypatch.setattr(json_rows, "CHUNK", 1 << 12)
+    monkeypatch.setattr(text_files, "CHUNK", 1 << 12)
+    monkeypatch.setattr(formats, "CHUNK", 1 << 12)
     row = {"a.csv": '"a text",1\n', "a.jsonl": '{"text": "a"}\n', "a.json": ',\n{"text": "a"}'}[name]
     head, foot = {"a.csv": ('text,label\n"a",1\n', ""), "a.json": ('[{"text": "a"}', "]")}.get(name, (row, ""))
     peaks = []
@@ -307,7 +306,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, name):
 
 
 def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "LONGEST", 1 << 21)
+    monkeypatch.setattr(text_files, "LONGEST", 1 << 21)
     path = tmp_path / "a.txt"
     path.write_text("short\n" + "a" * (1 << 23))
     with pytest.raises(DataError, match=r"a\.txt:2: this line has more than 2,097,152 characters"):

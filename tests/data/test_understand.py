@@ -234,7 +234,7 @@ def test_a_large_file_is_sampled(tmp_path, monkeypatch, name):
     head = "text,label\n" if name == "a.csv" else ""
     (tmp_path / name).write_text(head + "the same text,1\n" * 200_000)
     monkeypatch.setattr(module, "ROWS", 1000)
-    monkeypatch.setattr(import_module("clearhead.data.tables.streams"), "CHUNK", 1 << 12)
+    monkeypatch.setattr(import_module("clearhead.data.text_files"), "CHUNK", 1 << 12)
     found = understand(tmp_path / name)
     assert found.sampled
     assert found.read == 1000
@@ -254,7 +254,7 @@ def test_a_number_of_rows_that_is_not_known_is_said_to_be_an_estimate(tmp_path, 
         assert found.to_dict()["sampled"]
         assert found.read == 3000
         assert found.rows == pytest.approx(4000, rel=0.01)
-    monkeypatch.setattr(import_module("clearhead.data.tables.streams"), "CHUNK", 1 << 10)
+    monkeypatch.setattr(import_module("clearhead.data.text_files"), "CHUNK", 1 << 10)
     assert understand(tmp_path / "a.csv.gz").rows > 3000
     monkeypatch.setattr(import_module("clearhead.data.tables.understand"), "ROWS", 4000)
     assert not understand(tmp_path / "a.csv").sampled

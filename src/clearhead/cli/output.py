@@ -46,7 +46,7 @@ def rows(*rows: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def progress(*, beside_results: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+def progress(*, beside_results: bool = False) -> Iterator[Callable[[float, int | None], None]]:
     """A progress bar on stderr, if that is a terminal; what it yields is called with (newly done, total if known).
 
     With `beside_results`, stdout shows the results as they come, and there is no bar if it is a terminal too.
@@ -62,7 +62,7 @@ def progress(*, beside_results: bool = False) -> Iterator[Callable[[int, int | N
     with Progress(console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task("", visible=False, total=None)
 
-        def done(n: int, total: int | None) -> None:
+        def done(n: float, total: int | None) -> None:
             bar.update(task, advance=n, total=total, visible=total is None or total > 1)
 
         yield done

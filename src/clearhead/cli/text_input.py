@@ -1,35 +1,21 @@
 """Texts from the command line: as given, the lines of files, a column of tables, or stdin, read bit by bit.
 
 Memory is bounded: a file of any size is read in blocks, and a line that is too long is not kept. Lines of stdin are
-passed on as soon as they have come.
+passed on as soon as they have come. A line that cannot be read becomes an Item with a problem, and the others go on.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
-import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-FILES = (
-    ".txt",
-    ".tsv",
-    ".csv",
-    ".jsonl",
-    ".json",
-    ".parquet",
-    ".md",
-    ".gz",
-)  # a single word with such an ending is taken for a file name
-BLOCK = 1 << 16  # bytes that are read at a time
+# a single word with such an ending is taken for a file name
+FILES = (".txt", ".tsv", ".csv", ".jsonl", ".json", ".parquet", ".md", ".gz", ".bz2", ".xz")
 ROWS = 64  # rows of a table that are read at a time
-LONGEST = 1 << 24  # bytes that a line may have
-MARK = b"\xef\xbb\xbf"  # byte order mark: some editors begin a file with it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +24,7 @@ class Item:
 
     text: str  # the text, or the path of the image
     place: str  # news.txt:3, stdin:3; text 2, for an argument
-    size: int = 1  # bytes of the file that it takes
+    size: float = 1  # bytes of the file that it takes
     problem: str = ""  # why it cannot be used, if so
     given: bool = False  # whether it is an argument, and not a line
     key: str = "input"  # its name in JSON
@@ -52,26 +38,27 @@ class Column:
     usual: tuple[str, ...] = ()  # usual names of such a column, in lower case
 
     def find(self, table: Any) -> str:
-        """The name of the column in a table; raises with the names of all."""
-        from ..data.files import DataError
+        """Return the name of the column in a table; raises with the names of all."""
+        from ..data import DataError
 
-        by_name = {name.lower(): name for name in reversed(table.columns)}
-        usual = next((by_name[name] for name in self.usual if name in by_name), None)
         if self.name is not None:
             return str(table.column(self.name))
-        if len(table.columns) == 1 or usual is not None:
-            return str(usual or table.columns[0])
+        usual = table.usual(*self.usual)
+        if usual is not None:
+            return str(usual)
+        if len(table.columns) == 1:
+            return str(table.columns[0])
         raise DataError(
             f"{table.path} has the columns {', '.join(table.columns)}: expected --column with the one of the texts"
         )
 
 
 def is_text(text: str) -> bool:
-    """True if an argument is a text itself; False if it is a file, or - for stdin.
+    """Return True if an argument is a text itself; False if it is a file, or - for stdin.
 
     A single word that names a folder, or has the ending of a text file that does not exist, raises.
     """
-    from ..data.files import DataError
+    from ..data import DataError
 
     if text == "-" or os.path.isfile(text):  # not Path.is_file, which raises for long texts
         return False
@@ -87,7 +74,7 @@ def is_text(text: str) -> bool:
 
 
 def read_texts(inputs: Sequence[str], column: Column | None = None) -> Iterator[list[Item]]:
-    """Yield texts as given, the lines of text files, and the lines of stdin for "-", as many at a time as are there.
+    """Yield texts as given, the lines of text files, and the lines of stdin for "-", as soon as they can be read.
 
     Args:
         inputs: Texts and names of files.
@@ -105,29 +92,31 @@ def read_texts(inputs: Sequence[str], column: Column | None = None) -> Iterator[
             number += len(texts)
             continue
         for name in group:
-            yield from (
-                _read_lines(name)
-                if column is None or not _has_columns(name)
-                else _read_rows(name, column)
-            )
+            if column is None or not _has_columns(name):
+                yield from _read_lines(name)
+            else:
+                yield from _read_rows(name, column)
 
 
 def total_size(inputs: Sequence[str], column: Column | None = None) -> int | None:
-    """The sum of the sizes of all items that `read_texts` yields; None if it is unknown before they are read."""
-    files = [name for name in inputs if not is_text(name)]
-    if any(name.endswith(".gz") or not Path(name).is_file() for name in files):
-        return None
-    if column is not None and any(map(_has_columns, files)):
-        return None
-    return sum(1 if is_text(name) else os.path.getsize(name) for name in inputs)
+    """Return the sum of the sizes of all items that `read_texts` yields; None if it is unknown before reading them."""
+    total = 0
+    for name in inputs:
+        if is_text(name):
+            total += 1
+        elif name == "-" or (column is not None and _has_columns(name)):
+            return None
+        else:
+            total += os.path.getsize(name)
+    return total
 
 
 def text_or_stdin(text: str) -> str:
-    """A text as given, or everything from stdin for "-"."""
-    from ..data.files import as_text
+    """Return a text as given, or everything from stdin for "-"."""
+    from ..data.text_files import stdin
 
     if text == "-":
-        return as_text(sys.stdin.buffer.read(), "stdin")
+        return "".join(stdin().text())
     return text
 
 
@@ -139,19 +128,18 @@ def _has_columns(name: str) -> bool:
 
 def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
     """Yield the texts of a column of a table; a row without one has a problem."""
-    from ..data.files import DataError
+    from ..data import DataError
     from ..data.tables.reading import Row, open_table
 
     def item(row: Row) -> Item:
+        value = row.values.get(chosen)
+        if value is None:
+            return Item(text="", place=row.where)
         try:
-            value = row.values.get(chosen)
-            return Item(text="" if value is None else row.text(chosen), place=row.where)
-        except DataError as problem:
-            return Item(
-                text=str(value),
-                place=row.where,
-                problem=str(problem).removeprefix(f"{row.where}: "),
-            )
+            return Item(text=row.text(chosen), place=row.where)
+        except DataError as error:
+            problem = str(error).removeprefix(f"{row.where}: ")
+            return Item(text=str(value), place=row.where, problem=problem)
 
     table = open_table(Path(name), named=(column.name,) if column.name else ())
     chosen = column.find(table)
@@ -161,57 +149,32 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
 
 
 def _read_lines(name: str) -> Iterator[list[Item]]:
-    """Yield the lines of a file, plain or .gz, or of stdin."""
-    from ..data.files import DataError
+    """Yield the lines of a text file, or of stdin for "-", as many at a time as are there."""
+    from ..data.text_files import TextFile, stdin, too_long_line, without_problems
 
     if name == "-":
-        yield from _split(sys.stdin.buffer, "stdin")
+        name, file = "stdin", stdin()
+    elif os.path.getsize(name):
+        file = TextFile(Path(name))
+    else:
         return
-    with gzip.open(name) if name.endswith(".gz") else open(name, "rb") as file:
-        try:
-            yield from _split(file, name)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{name} is not a complete gzip file: {error}") from error
-
-
-def _split(file: Any, name: str) -> Iterator[list[Item]]:
-    """Yield the lines of each block of a file; only a line feed, or a carriage return and a line feed, ends a line."""
-    # lines and bytes before the current line, and bytes of it that are not kept
-    number = offset = dropped = 0
-    rest = b""
-    while True:
-        block = file.read1(BLOCK)  # what is there: of a pipe or a terminal it may be less
-        *whole, rest = (rest + block).split(b"\n")
-        if not block and (dropped or (rest.removeprefix(MARK) if number == 0 else rest)):
-            whole = [rest]
-        lines = []
-        for line in whole:
+    number, position = 0, 0.0
+    for lines, is_next_too_long in file.blocks(strict=False):
+        # the bytes since the last block are divided among its lines, for the progress bar
+        size = (file.position - position) / (len(lines) + is_next_too_long)
+        position = file.position
+        items = []
+        for line in lines:
             number += 1
-            lines.append(_line(line, f"{name}:{number}", number == 1, offset, dropped))
-            offset, dropped = offset + lines[-1].size, 0
-        if len(rest) > LONGEST:
-            dropped, rest = dropped + len(rest), b""
-        if lines:
-            yield lines
-        if not block:
-            return
-
-
-def _line(line: bytes, place: str, first: bool, offset: int, dropped: int) -> Item:
-    """A line as an Item; `offset` is that of its first byte, for the message about a byte that is not UTF-8."""
-    size, problem = len(line) + dropped + 1, ""
-    start = len(MARK) if first and line.startswith(MARK) else 0
-    if dropped:
-        return Item(
-            text="",
-            place=place,
-            size=size,
-            problem=f"a line of {size - 1:,} bytes: expected {LONGEST:,} or less",
-        )
-    try:
-        text = line[start:].decode("utf-8")
-    except UnicodeDecodeError as error:
-        at = offset + start + error.start
-        problem = f"byte {at} is not UTF-8 text ({error.reason})"
-        text = line[start:].decode("utf-8", errors="replace")
-    return Item(text=text.removesuffix("\r"), place=place, size=size, problem=problem)
+            text, problem = line.removesuffix("\r"), ""
+            found = file.problem(text)
+            if found is not None:
+                column, sentence = found
+                text, problem = without_problems(text), f"column {column + 1}: {sentence}"
+            items.append(Item(text=text, place=f"{name}:{number}", size=size, problem=problem))
+        if is_next_too_long:
+            number += 1
+            items.append(
+                Item(text="", place=f"{name}:{number}", size=size, problem=too_long_line())
+            )
+        yield items

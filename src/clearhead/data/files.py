@@ -1,8 +1,7 @@
-"""Data files: locate them, and read the text in them."""
+"""Data files: find them where users have them, download named sets, and recognise them by their content."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
 import json
@@ -52,43 +51,6 @@ def given_files(*options: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the files and folders that options name, each once; None names none."""
     names = [[] if one is None else [one] if isinstance(one, str) else one for one in options]
     return tuple(dict.fromkeys(name for some in names for name in some))
-
-
-def read_text(path: Path, *, may_be_empty: bool = False) -> str:
-    """Return the text of a UTF-8 file, plain or .gz; all characters are kept, line ends too."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder: expected a text file")
-    try:
-        if path.suffix == ".gz":
-            data = gzip.decompress(path.read_bytes())
-        else:
-            data = path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a complete gzip file: {error}") from error
-    text = as_text(data, str(path))
-    if not text and not may_be_empty:
-        raise DataError(f"{path} is empty: expected text")
-    return text
-
-
-def as_text(data: bytes, name: str) -> str:
-    """Decode UTF-8 bytes; the error message for other bytes begins with `name` and the line."""
-    try:
-        # some editors begin a file with a byte order mark
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{name}:{line}: byte {error.start} is not UTF-8 text ({error.reason})"
-        ) from error
-
-
-def as_lines(text: str) -> list[str]:
-    """Split a text into lines; only a line feed, or a carriage return and a line feed, ends a line."""
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
 
 
 def as_line(text: str) -> str:

@@ -26,8 +26,9 @@ from ...errors import InputError, nearest
 from ...tokens import Tokenizer
 from ..batching import Ragged
 from ..data import IGNORE, Batch, Data, Rows
-from ..files import DataError, as_lines, data_folders, read_text
+from ..files import DataError, data_folders
 from ..text.tokenizers import TokenizerConfig
+from ..text_files import read_lines
 from . import files as image_files
 from .preprocessing import Channels, Preprocessing
 
@@ -279,15 +280,13 @@ def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
     images = next(folder / name for name in IMAGES if (folder / name).exists())
     captions: dict[str, list[str]] = {}
     where = next(folder / name for name in CAPTIONS if (folder / name).is_file())
-    for number, line in enumerate(as_lines(read_text(where)), 1):
+    for place, line in read_lines(where):
         name, tab, text = line.partition("\t")
         if not tab:
-            raise DataError(
-                f"{where}:{number}: expected image#number TAB caption, got {line[:60]!r}"
-            )
+            raise DataError(f"{place}: expected image#number TAB caption, got {line[:60]!r}")
         captions.setdefault(name.partition("#")[0], []).append(text)
     files = {Path(name).stem: name for name in _names(images)}
-    listed = [name for name in as_lines(read_text(folder / f"Flickr_8k.{LISTS[part]}.txt")) if name]
+    listed = [name for _, name in read_lines(folder / f"Flickr_8k.{LISTS[part]}.txt") if name]
     for name in listed:
         if name not in captions or Path(name).stem not in files:
             if name not in captions:

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from ...errors import InputError, MissingFileError, nearest
 from ...progress import progress_bar
-from ..files import DataError, cached, file_facts, read_text
+from ..files import DataError, cached, file_facts
+from ..text_files import read_text
 from .preprocessing import Preprocessing, check_depth, to_rgb, with_alpha
 
 if TYPE_CHECKING:

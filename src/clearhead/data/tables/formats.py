@@ -27,8 +27,8 @@ from typing import Any
 from ...errors import MissingPackageError
 from ..data import counted
 from ..files import DataError
+from ..text_files import CHUNK, DECOMPRESSORS, LONGEST, TextFile, open_bytes
 from .column_names import USUAL, is_language
-from .streams import CHUNK, DECOMPRESSORS, LONGEST, Source, open_bytes
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 REPEATED = 5  # times that each label of a column is there, on average, at least
@@ -39,7 +39,7 @@ STATED = re.compile(r"sep=(.)\s*")  # a first line that names the delimiter
 Fields = tuple[int, list[str]]  # the line on which a row begins, and its fields
 
 
-def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
+def read_quoted(source: TextFile, delimiter: str) -> Iterator[Fields]:
     """Yield the rows of a CSV file; empty lines are left out."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     reader = csv.reader(_table_lines(source), delimiter=delimiter, strict=True)
@@ -57,7 +57,7 @@ def read_quoted(source: Source, delimiter: str) -> Iterator[Fields]:
             yield begins, [field.replace("\r\n", "\n") for field in fields]
 
 
-def read_plain(source: Source, delimiter: str) -> Iterator[Fields]:
+def read_plain(source: TextFile, delimiter: str) -> Iterator[Fields]:
     """Yield the rows of a file without quotes, one per line; empty lines at the end are left out."""
     empty: list[int] = []  # lines that are left out if no other follows them
     for number, line in enumerate(source.lines(), 1):
@@ -70,14 +70,14 @@ def read_plain(source: Source, delimiter: str) -> Iterator[Fields]:
         yield number, text.split(delimiter)
 
 
-def _table_lines(source: Source) -> Iterator[str]:
+def _table_lines(source: TextFile) -> Iterator[str]:
     """Yield the lines of a CSV file; one that names the delimiter is empty instead."""
     lines = source.lines()
     first = next(lines, "")
     return chain(["\n" if STATED.fullmatch(first) else first], lines)
 
 
-def find_delimiter(source: Source) -> str:
+def find_delimiter(source: TextFile) -> str:
     """Return the delimiter of a CSV file, by its first rows, or as its first line says."""
     stated = STATED.fullmatch(next(source.lines(), ""))
     if stated and stated[1] in DELIMITERS:
@@ -138,7 +138,7 @@ def _shorter(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     )
 
 
-def named_columns(source: Source, line: int, header: Sequence[str]) -> tuple[str, ...]:
+def named_columns(source: TextFile, line: int, header: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the columns in a header; a column without a name is called by its number."""
     names = [name.strip() or str(i) for i, name in enumerate(header, 1)]
     for name in names:
@@ -152,8 +152,8 @@ def named_columns(source: Source, line: int, header: Sequence[str]) -> tuple[str
 
 
 def read_fields(
-    source: Source,
-    read: Callable[[Source, str], Iterator[Fields]],
+    source: TextFile,
+    read: Callable[[TextFile, str], Iterator[Fields]],
     delimiter: str,
     columns: tuple[str, ...],
     skip: int,
@@ -213,7 +213,7 @@ _AFTER = {
 }
 
 
-def read_json_lines(source: Source) -> Iterator[Object]:
+def read_json_lines(source: TextFile) -> Iterator[Object]:
     """Yield the object of each line of a file; empty lines are left out."""
     for number, line in enumerate(source.lines(), 1):
         if line.strip():
@@ -227,7 +227,7 @@ def read_json_lines(source: Source) -> Iterator[Object]:
             yield number, _object(value, where)
 
 
-def read_json_list(source: Source) -> Iterator[Object]:
+def read_json_list(source: TextFile) -> Iterator[Object]:
     """Yield the objects of a JSON list, or of a file of objects without one; only a part of it is in memory."""
     reading, last, listed = _Reading(source), "the beginning", False
     while True:
@@ -252,7 +252,7 @@ def read_json_list(source: Source) -> Iterator[Object]:
 class _Reading:
     """A stream of JSON, of which a part is in memory: `buffer` from the place `at` on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TextFile) -> None:
         self.source, self.parts, self.decoder = source, source.text(), json.JSONDecoder()
         self.buffer, self.at, self.ended = "", 0, False
         # the line of the place `counted`, and the characters of it before the buffer
@@ -304,7 +304,7 @@ class _Reading:
                 self.column = self.at - feed - 1
             else:
                 self.column = self.column + self.at
-            text, _ = next(self.parts, ("", 0))
+            text = next(self.parts, "")
             self.buffer, self.at, self.counted, self.ended = (
                 self.buffer[self.at :] + text,
                 0,

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...errors import nearest
 from ..files import DataError
+from ..text_files import TextFile, bare_suffix, read_text
 from .formats import (
     DELIMITERS,
     SAMPLE,
@@ -33,7 +34,6 @@ from .formats import (
     read_plain,
     read_quoted,
 )
-from .streams import Source, bare_suffix, open_bytes, read_lines
 
 # Texts in a folder per class: pos/1.txt, pos/2.txt, neg/1.txt ..., as a table of texts and labels.
 
@@ -65,10 +65,8 @@ def labelled_texts(path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
         )
     for label, files in found.items():
         for file in files:
-            yield file, {"text": "".join(text for text, _ in Source(file).text()), "label": label}
+            yield file, {"text": read_text(file), "label": label}
 
-
-__all__ = ["Row", "Table", "is_table", "open_bytes", "open_table", "read_lines"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -220,17 +218,17 @@ def is_table(path: Path) -> bool:
 
 
 def _csv(path: Path, header: bool | None, named: Collection[str]) -> Table:
-    source = Source(path)
+    source = TextFile(path)
     return _delimited("csv", source, read_quoted, find_delimiter(source), header, named)
 
 
 def _tsv(path: Path, header: bool | None, named: Collection[str]) -> Table:
-    return _delimited("tsv", Source(path), read_plain, "\t", header, named)
+    return _delimited("tsv", TextFile(path), read_plain, "\t", header, named)
 
 
 def _delimited(
     name: str,
-    source: Source,
+    source: TextFile,
     read: Callable[..., Any],
     delimiter: str,
     header: bool | None,
@@ -278,9 +276,9 @@ def _json_list(path: Path, header: bool | None, named: Collection[str]) -> Table
 
 
 def _json(
-    name: str, path: Path, read: Callable[[Source], Iterator[tuple[int, dict[str, Any]]]]
+    name: str, path: Path, read: Callable[[TextFile], Iterator[tuple[int, dict[str, Any]]]]
 ) -> Table:
-    source = Source(path)
+    source = TextFile(path)
     columns = dict.fromkeys(
         key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values)
     )

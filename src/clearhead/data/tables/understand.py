@@ -26,10 +26,10 @@ from ..text.documents import Documents
 from ..text.labelled import LabelledConfig
 from ..text.tokenizers import find_tokenizer, open_pair, open_tokenizer
 from ..text.translations import PairConfig
+from ..text_files import TextFile
 from .kinds import COLUMNS, Guess, Kind, candidates, guess, named_kind
 from .lengths import Cut, Lengths, Measured, what_is_cut
 from .reading import Row, Table, class_folders, is_table, open_table
-from .streams import Source
 
 ROWS = 200_000  # rows that are read
 CHARACTERS = 1 << 28  # characters that are read
@@ -217,7 +217,7 @@ def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
 def _text(path: Path) -> Found:
     """Open a text file, or a folder of text files, as lines."""
     files = Documents([path]).files
-    sources = [Source(file) for file in files]
+    sources = [TextFile(file) for file in files]
     size = sum(source.size for source in sources)
     why = "it is a text file without columns"
     if path.is_dir():
@@ -243,7 +243,7 @@ def _text(path: Path) -> Found:
 
 def _has_tabs(path: Path) -> bool:
     """Whether the first lines of a file have the same number of TABs, one or two each."""
-    numbers = {line.count("\t") for line in islice(Source(path).lines(), SAMPLE)}
+    numbers = {line.count("\t") for line in islice(TextFile(path).lines(), SAMPLE)}
     return numbers in ({1}, {2})
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..files import DataError, locate
 from ..tables.column_names import TEXTS
 from ..tables.reading import is_table, open_table
-from ..tables.streams import DECOMPRESSORS, Source, bare_suffix
+from ..text_files import DECOMPRESSORS, TextFile, bare_suffix
 
 PIECE = 1 << 16  # characters of a piece
 REACH = 1 << 12  # characters in which a place between two words is searched
@@ -82,10 +82,8 @@ class Documents:
             before += size
 
     def _text(self, file: Path) -> Iterator[tuple[Piece, float]]:
-        source = Source(file)
-        for piece in divided(
-            (text for text, _ in source.text()), self.separator, joined=self.joined
-        ):
+        source = TextFile(file)
+        for piece in divided(source.text(), self.separator, joined=self.joined):
             yield piece, source.position / (source.size or 1)
 
     def _rows(self, file: Path) -> Iterator[tuple[Piece, float]]:

@@ -22,7 +22,8 @@ from ..batching import Bucketed
 from ..data import IGNORE, Batch, Rows, cut_told, empty_told, told
 from ..files import DataError, given_files, locate
 from ..tables.column_names import TEXTS
-from ..tables.reading import is_table, open_table, read_lines
+from ..tables.reading import is_table, open_table
+from ..text_files import read_lines
 from .documents import Documents
 from .labelled import EncodedTexts, TextRowConfig, mask_of, read_sst2
 from .plain import read_everyday

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError, nearest
-from ..files import DataError, as_lines, find, read_text
+from ..files import DataError, find
 from ..tables.columns import PARALLEL, TwoColumns, open_columns
+from ..text_files import read_lines
 
 MULTI30K = {
     "train": "train",
@@ -130,19 +131,18 @@ def place(sentence: str) -> float:
 
 def read_two(first: Path, second: Path) -> list[Line]:
     """Return the pairs of two files with the same number of lines; an empty line is an error."""
-    texts = [as_lines(read_text(path)) for path in (first, second)]
-    if len(texts[0]) != len(texts[1]):
+    sources, targets = list(read_lines(first)), list(read_lines(second))
+    if len(sources) != len(targets):
         raise DataError(
-            f"{first} has {len(texts[0])} lines and {second} has {len(texts[1])}: expected the same number, "
+            f"{first} has {len(sources)} lines and {second} has {len(targets)}: expected the same number, "
             "each line the translation of the other"
         )
-    for path, lines in zip((first, second), texts, strict=True):
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                raise DataError(f"{path}:{number}: this line is empty: expected a sentence")
-    pairs = enumerate(zip(*texts, strict=True), start=1)
+    for where, line in sources + targets:
+        if not line.strip():
+            raise DataError(f"{where}: this line is empty: expected a sentence")
     return [
-        Line(source=one, target=other, where=f"{first}:{number}") for number, (one, other) in pairs
+        Line(source=source, target=target, where=where)
+        for (where, source), (_, target) in zip(sources, targets, strict=True)
     ]
 
 

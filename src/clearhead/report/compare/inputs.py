@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...data.files import as_lines, locate, read_text
+from ...data.files import locate
 from ...data.images.files import example_images, loose_images, read_image
+from ...data.text_files import read_lines
 from ...errors import InputError
 from ...tasks.evaluation.classes import IMAGE_SETS, ClassOptions, held_out_images
 from ...tasks.evaluation.columns import trained_languages
@@ -106,7 +107,7 @@ class _Lazy(Sequence[Any]):
 def _texts(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
     if data is None:
         return Inputs(name="English sentences that ship", items=list(TEXTS))
-    lines = [line for line in as_lines(read_text(locate(data, root))) if line.strip()]
+    lines = [line for _, line in read_lines(locate(data, root)) if line.strip()]
     return Inputs(name=str(data), items=[line.split("\t")[0] for line in lines])
 
 
@@ -118,9 +119,7 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
             "is an input of both; expected two translators between the same languages"
         )
     if data is not None:
-        lines = [
-            line.split("\t") for line in as_lines(read_text(locate(data, root))) if line.strip()
-        ]
+        lines = [line.split("\t") for _, line in read_lines(locate(data, root)) if line.strip()]
         items: list[Any] = [(line[0], line[1]) if len(line) > 1 else line[0] for line in lines]
         return Inputs(name=str(data), items=items)
     name, texts = _sources(bundle, first or second)

@@ -13,11 +13,12 @@ from typing import Any
 
 from rich.table import Table
 
-from ...data.files import HOMES, DataError, find, locate, read_text
+from ...data.files import HOMES, DataError, find, locate
 from ...data.tables.kinds import guess
 from ...data.tables.reading import is_table, open_table
 from ...data.text.chats import ChatsConfig
 from ...data.text.plain import TextConfig
+from ...data.text_files import read_text
 from ...errors import InputError, Notice
 from ...metrics import Score
 from ...weights import Bundle
