@@ -116,7 +116,7 @@ def test_a_loaded_folder_gives_their_outputs_and_gradients(kind, write, tmp_path
     (logits * probe).sum().backward()
     (their_logits * probe).sum().backward()
     mine, expected = dict(ours.named_parameters()), dict(theirs.named_parameters(remove_duplicate=False))
-    names = {row.ours[0]: row.theirs[0] for row in marian.rows(ours.config) if row.ours[0] != "head.bias"}
+    names = {row.ours[0]: row.theirs[0] for row in marian.marian_rows(ours.config) if row.ours[0] != "head.bias"}
     assert mine.keys() == {*names, "head.bias"}
     for name, their_name in names.items():
         close(mine[name].grad, expected[their_name].grad, f"gradient of {name}")

@@ -150,7 +150,7 @@ def registered():
     modules = {name: ModuleType(name) for name in (Pictured.__module__, Patched.__module__, layout)}
     vars(modules[Pictured.__module__]).update(Pictured=Pictured, Config=Config)
     vars(modules[Patched.__module__]).update(Patched=Patched, Config=PatchedConfig)
-    vars(modules[layout]).update(LAYOUT=LAYOUT)
+    vars(modules[layout]).update(LAYOUTS={"vit": LAYOUT})
     names = {"pictured": ("pictured", "Pictured", ""), "patched": ("patched", "Patched", "")}
     with ExitStack() as stack:
         sys.modules.update(modules)  # not patch.dict, which would also remove modules that are imported meanwhile

@@ -4,6 +4,10 @@
 
 A row may give several names of theirs: the first is the usual one, the others occur in some files. Where a file has
 more than one of them, they must be equal.
+
+Layers that only differ in name are written as a dictionary, one line per layer, which `pairs` turns into rows:
+
+    {"blocks.{}.attn.query+key+value": "transformer.h.{}.attn.c_attn"}    {}: number of the block; +: concatenated
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..layers.words import MLPKind
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special
 from .fill import Shapes, Slot, WeightsError, check_dtype, check_shapes, set_tensor, slots
@@ -68,6 +73,20 @@ class Row:
     conversion: Conversion = SAME
 
 
+# Hugging Face's words for the activation of an MLP without a gate: ours. Of several equal ones the first is written.
+Activation = Literal[
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish", "tanh"
+]
+ACTIVATIONS: dict[Activation, MLPKind] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
 # Patterns (with *) of tensors that our model does not need, each with a check of the values or None.
 Ignored = Mapping[str, Callable[[Tensor, Any], bool] | None]
 # (loads a class of transformers by name, inputs of our forward, our Config) -> the output of transformers.
@@ -123,6 +142,31 @@ def special_keys(special: Special) -> dict[str, Any]:
     return {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
 
 
+def class_keys(classes: int | None) -> dict[str, Any]:
+    """The keys of config.json for the number of classes; the labels of a bundle replace the names."""
+    if not classes:
+        return {}
+    names = {str(i): f"LABEL_{i}" for i in range(classes)}
+    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+
+
+def their_activation(mlp: str, owner: str) -> Activation:
+    """Their word for an activation of ours; raises if they have none; `owner` is who has it, for the message."""
+    for theirs, ours in ACTIVATIONS.items():
+        if ours == mlp:
+            return theirs
+    raise WeightsError(
+        f"mlp={mlp!r}: {owner} has one of {', '.join(dict.fromkeys(ACTIVATIONS.values()))}"
+    )
+
+
+def require(c: Any, owner: str, values: Mapping[str, Any]) -> None:
+    """Raise if an option of our Config has another value than the only one that `owner` can express."""
+    for name, value in values.items():
+        if getattr(c, name) != value:
+            raise WeightsError(f"{name}={getattr(c, name)!r}: {owner} has {name}={value!r}")
+
+
 def check_options(c: Any, name: str, free: Iterable[str], fixed: Mapping[str, Any]) -> None:
     """Raise unless a Config of ours has these fixed values and, where an option is not free either, its default.
 
@@ -142,14 +186,43 @@ def check_options(c: Any, name: str, free: Iterable[str], fixed: Mapping[str, An
 def pairs(
     names: Mapping[str, str],
     leaves: Sequence[str] = ("weight", "bias"),
-    conversion: Conversion = SAME,
+    conversion: Conversion | None = None,
 ) -> Iterator[Row]:
-    """Rows for layers that only differ in name: one for the weight and one for the bias of each."""
+    """Rows for layers that only differ in name: one for the weight and one for the bias of each.
+
+    Args:
+        names: Ours: theirs. "attn.query+key" are the layers attn.query and attn.key, concatenated in one of theirs.
+        leaves: The tensors of each layer.
+        conversion: How the weights are stored; None: as ours. Biases always are.
+    """
     for ours, theirs in names.items():
+        module, dot, last = ours.rpartition(".")
+        layers = [f"{module}{dot}{name}" for name in last.split("+")]
+        plain = SAME if len(layers) == 1 else JOINED
         for leaf in leaves:
-            yield Row(
-                (f"{ours}.{leaf}",), (f"{theirs}.{leaf}",), conversion if leaf == "weight" else SAME
-            )
+            how = conversion if leaf == "weight" and conversion is not None else plain
+            yield Row(tuple(f"{layer}.{leaf}" for layer in layers), (f"{theirs}.{leaf}",), how)
+
+
+def blocks(
+    names: Mapping[str, str],
+    depth: int,
+    leaves: Sequence[str] = ("weight", "bias"),
+    conversion: Conversion | None = None,
+) -> Iterator[Row]:
+    """Rows for the layers of all blocks: `pairs` with the number of the block in place of {}."""
+    for i in range(depth):
+        numbered = {ours.format(i): theirs.format(i) for ours, theirs in names.items()}
+        yield from pairs(numbered, leaves, conversion)
+
+
+def embeddings(c: Any, table: str, head: str = "lm_head.weight") -> Iterator[Row]:
+    """Rows for the embeddings of a language model and its output layer, which are one table if they are tied."""
+    if c.tied:
+        yield Row(("embed.table",), (table, head))
+    else:
+        yield Row(("embed.table",), (table,))
+        yield Row(("head.weight",), (head,))
 
 
 def conv_norms(names: Mapping[str, tuple[str, str]]) -> Iterator[Row]:

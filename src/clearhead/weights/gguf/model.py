@@ -22,7 +22,6 @@ from ..bundle import Bundle
 from ..fill import WeightsError
 from ..huggingface import folder as huggingface
 from ..huggingface import llama
-from ..huggingface.rope import BASE
 from ..table import Conversion, Row, Used
 from ..tensor_files import Tensors
 from .file import read_file
@@ -81,7 +80,7 @@ def read(path: Path) -> tuple[dict[str, Any], Tensors]:
     )
 
 
-def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama.Theirs:
+def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama.Llama:
     """The metadata of a file as the keys of a Llama's config.json."""
     get = _Metadata(metadata, path)
     heads, width = get.size("attention.head_count"), get.size("embedding_length")
@@ -92,7 +91,7 @@ def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama
             f"{path}: {rotated} of {head} columns of a head are rotated: expected all of them"
         )
     vocab = len(metadata.get("tokenizer.ggml.tokens") or ()) or get.size("vocab_size")
-    return llama.Theirs(
+    return llama.Llama(
         vocab_size=vocab,
         hidden_size=width,
         intermediate_size=get.size("feed_forward_length"),
@@ -140,7 +139,7 @@ class _Metadata:
 
 def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
     """As in llama.cpp: a factor without a type is one of linear scaling, and 0 is none."""
-    base = {"rope_theta": get.number("rope.freq_base", BASE)}
+    base = {"rope_theta": get.number("rope.freq_base", llama.BASE)}
     scaling = get.values.get("llama.rope.scaling.type", "linear")
     if scaling not in ("none", "linear"):
         raise WeightsError(
@@ -166,7 +165,7 @@ def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
 
 def rows(c: Config) -> Iterator[Row]:
     """Llama's table, with the rows of queries and keys in GGUF's order."""
-    for row in llama.rows(c):
+    for row in llama.llama_rows(c):
         heads = {"query": c.heads, "key": c.kv_heads or c.heads}.get(row.ours[0].split(".")[-2])
         yield row if heads is None else Row(row.ours, row.theirs, neighbours(heads))
 
@@ -203,5 +202,5 @@ def _are_llama3_factors(factors: Tensor, c: Config) -> bool:
 
 
 LAYOUT = replace(
-    llama.LAYOUT, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors}
+    llama.LLAMA, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors}
 )

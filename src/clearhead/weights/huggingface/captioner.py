@@ -25,17 +25,26 @@ from ...models import gpt
 from ...models.captioner import Config
 from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
-from ..table import JOINED, JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, pairs
+from ..table import JOINED_TRANSPOSED, TRANSPOSED, Layout, Row, blocks, pairs, require
 from . import gpt2, vit
 from .folder import read_theirs
 from .tokenizers import folder_tokens, write_subwords
 
+# The layers of cross-attention, one per line. Ours: theirs.
+CROSS_KEY_VALUE = {
+    "decoder.blocks.{}.cross.key+value": "decoder.transformer.h.{}.crossattention.c_attn"
+}
+CROSS_LINEAR = {
+    "decoder.blocks.{}.cross.query": "decoder.transformer.h.{}.crossattention.q_attn",
+    "decoder.blocks.{}.cross.out": "decoder.transformer.h.{}.crossattention.c_proj",
+}
+CROSS_NORM = {"decoder.blocks.{}.cross_norm": "decoder.transformer.h.{}.ln_cross_attn"}
 # fixed keys of the decoder
 CROSS = {"add_cross_attention": True, "cross_attention_hidden_size": None}
 # The sections of config.json: the only model type of each, and the layout that reads it.
 SECTIONS = {
     "encoder": ("vit", vit.LAYOUTS["vit"]),
-    "decoder": ("gpt2", replace(gpt2.LAYOUT, fixed=gpt2.FIXED | CROSS)),
+    "decoder": ("gpt2", replace(gpt2.GPT2, fixed=gpt2.FIXED | CROSS)),
 }
 # What all such captioners have. Ours: its only value.
 PLAIN: dict[str, Any] = {
@@ -86,11 +95,7 @@ def _section(name: str, values: Mapping[str, Any]) -> Any:
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that such a captioner does not have."""
-    for name, value in PLAIN.items():
-        if getattr(c, name) != value:
-            raise WeightsError(
-                f"{name}={getattr(c, name)!r}: a ViT and GPT-2 captioner has {name}={value!r}"
-            )
+    require(c, "a ViT and GPT-2 captioner", PLAIN)
     if c.encoder["name"] != "vit":
         raise WeightsError(
             f"encoder.name={c.encoder['name']!r}: a ViT and GPT-2 captioner has a 'vit'"
@@ -111,7 +116,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "model_type": "vision-encoder-decoder",
         "is_encoder_decoder": True,
         "tie_word_embeddings": False,
-        "encoder": vit.to_theirs("vit", encoder),
+        "encoder": vit.vit_keys(encoder),
         "decoder": decoder,
         **ids,
     }
@@ -129,23 +134,16 @@ def _gpt(c: Config) -> gpt.Config:
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    for row in vit.rows("encoder", c.encoder_config()):
+    for row in vit.vit_rows("encoder", c.encoder_config()):
         yield Row(tuple(f"encoder.{name}" for name in row.ours), row.theirs, row.conversion)
     if c.bridge == "linear":
         yield from pairs({"memory.project": "enc_to_dec_proj"})
     for row in gpt2.rows(_gpt(c)):
         names = tuple(name if name.startswith("head.") else f"decoder.{name}" for name in row.ours)
         yield Row(names, tuple(f"decoder.{name}" for name in row.theirs), row.conversion)
-    for i in range(c.depth):
-        ours, theirs = f"decoder.blocks.{i}", f"decoder.transformer.h.{i}"
-        for leaf, conversion in (("weight", JOINED_TRANSPOSED), ("bias", JOINED)):
-            both = (f"{ours}.cross.key.{leaf}", f"{ours}.cross.value.{leaf}")
-            yield Row(both, (f"{theirs}.crossattention.c_attn.{leaf}",), conversion)
-        linear = {"cross.query": "crossattention.q_attn", "cross.out": "crossattention.c_proj"}
-        yield from pairs(
-            {f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED
-        )
-        yield from pairs({f"{ours}.cross_norm": f"{theirs}.ln_cross_attn"})
+    yield from blocks(CROSS_KEY_VALUE, c.depth, conversion=JOINED_TRANSPOSED)
+    yield from blocks(CROSS_LINEAR, c.depth, conversion=TRANSPOSED)
+    yield from blocks(CROSS_NORM, c.depth)
 
 
 def ignored(c: Config) -> dict[str, None]:
@@ -155,7 +153,7 @@ def ignored(c: Config) -> dict[str, None]:
         for part in ("attn", "crossattention")
         for name in MASKS
     ]
-    return vit.ignored("encoder") | dict.fromkeys(masks)
+    return vit.vit_ignored("encoder") | dict.fromkeys(masks)
 
 
 def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
@@ -169,7 +167,7 @@ def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: C
     return cast(Tensor, out.logits)
 
 
-LAYOUT = Layout(
+CAPTIONER = Layout(
     model="captioner",
     theirs=Theirs,
     to_ours=Theirs.to_ours,
@@ -180,3 +178,4 @@ LAYOUT = Layout(
     write_tokens=write_subwords,
     ignored=ignored,
 )
+LAYOUTS = {"vision-encoder-decoder": CAPTIONER}

@@ -1,7 +1,7 @@
 """Model folders of Hugging Face's libraries, to and from our models.
 
-`model_type` in config.json names the layout; each layout has its own file with a two-way table (see gpt2.py), or
-shares it with a close relative. To add one, write such a file, and its line in LAYOUT_FILES and SAVED_AS.
+`model_type` in config.json names the layout, a two-way table of names and options (see gpt2.py); relatives share a
+file. To add one, write its Layout, and its name in LAYOUT_FILES and SAVED_AS.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from .preprocessor import read_preprocessing, write_preprocessing
 from .sentence_transformers import longest_text, sentence_tokens
 from .tokenizers import between, remove_tokens, with_mask, write_chat
 
-# model_type: the file of this folder with its Layout.
+# model_type: the file of this folder with its Layout, in LAYOUTS.
 LAYOUT_FILES = {
-    "marian": "marian", "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama",
-    "phi3": "phi3", "olmo2": "olmo2", "gemma2": "gemma", "gemma3_text": "gemma", "bert": "bert", "roberta": "roberta",
-    "xlm-roberta": "roberta", "distilbert": "distilbert", "bart": "bart", "mbart": "bart", "m2m_100": "bart",
-    "pegasus": "bart", "t5": "t5", "vit": "vit", "deit": "vit", "dinov2": "dinov2", "dinov2_with_registers": "dinov2",
-    "resnet": "resnet", "convnext": "convnext", "vision-encoder-decoder": "captioner",
+    "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "phi3": "llama", "olmo2": "llama",
+    "gemma2": "gemma", "gemma3_text": "gemma", "gpt2": "gpt2",
+    "bert": "bert", "roberta": "bert", "xlm-roberta": "bert", "distilbert": "bert",
+    "marian": "marian", "bart": "marian", "mbart": "marian", "m2m_100": "marian", "pegasus": "marian", "t5": "t5",
+    "vit": "vit", "deit": "vit", "dinov2": "vit", "dinov2_with_registers": "vit",
+    "resnet": "convnets", "convnext": "convnets", "vision-encoder-decoder": "captioner",
 }  # fmt: skip
 # Our family: the model types to save it as, in order of preference; one of those that share a table stands for all.
 SAVED_AS = {
@@ -66,9 +67,9 @@ INSTALL = "; with transformers (pip install clearhead[transformers]) other model
 
 
 def get_layout(model_type: str) -> Layout:
-    """The Layout of a model type; a file for several has them by model type."""
-    file = import_module(f".{LAYOUT_FILES[model_type]}", __package__)
-    layout: Layout = file.LAYOUTS[model_type] if hasattr(file, "LAYOUTS") else file.LAYOUT
+    """The Layout of a model type."""
+    family_file = import_module(f".{LAYOUT_FILES[model_type]}", __package__)
+    layout: Layout = family_file.LAYOUTS[model_type]
     return layout
 
 

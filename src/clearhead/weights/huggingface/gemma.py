@@ -24,16 +24,14 @@ from ...errors import InputError
 from ...models.gpt import Config
 from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
-from ..table import Layout, Row, causal_lm_logits, check_options, pairs, special_keys
-from .llama import FREE, LINEAR, QK_NORMS, QKV
-from .rope import chosen_rope, read_rope, write_rope
-from .tokenizers import folder_tokens, write_subwords
+from ..table import Row, blocks, check_options, embeddings, pairs
+from .llama import FREE, LINEAR, QK_NORMS, QKV, Decoder, decoder_keys, decoder_layout, read_rope
 
 NORMS = {
-    "attn_norm": "input_layernorm",
-    "attn_out_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm",
-    "mlp_out_norm": "post_feedforward_layernorm",
+    "blocks.{}.attn_norm": "model.layers.{}.input_layernorm",
+    "blocks.{}.attn_out_norm": "model.layers.{}.post_attention_layernorm",
+    "blocks.{}.mlp_norm": "model.layers.{}.pre_feedforward_layernorm",
+    "blocks.{}.mlp_out_norm": "model.layers.{}.post_feedforward_layernorm",
 }
 FIXED: dict[str, Any] = {
     "positions": "rotary", "order": "both", "norm": "rms_plus_one", "mlp": "geglu", "bias": False, "scaled": True,
@@ -50,7 +48,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
+class Gemma(Decoder):
     """The keys of their config.json that we read, with their defaults."""
 
     model_type: Literal["gemma2", "gemma3_text"] = "gemma2"
@@ -71,29 +69,13 @@ class Theirs:
     final_logit_softcapping: float | None = None
     attn_logit_softcapping: float | None = None
     use_bidirectional_attention: bool = False
-    rope_theta: float | None = None
     rope_local_base_freq: float | None = None
-    rope_scaling: dict[str, Any] | None = None
-    rope_parameters: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        at_least(
-            self,
-            1,
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
-            "sliding_window",
-            "sliding_window_pattern",
-        )
-        at_least(self, 0, "num_hidden_layers")
-        above_zero(
-            self, "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping"
-        )
+        Decoder.__post_init__(self)
+        at_least(self, 1, "sliding_window_pattern")
+        caps = ("final_logit_softcapping", "attn_logit_softcapping")
+        above_zero(self, "query_pre_attn_scalar", *caps)
         if self.use_bidirectional_attention:
             raise InputError(
                 "use_bidirectional_attention=True: expected a model that predicts the next token"
@@ -107,26 +89,15 @@ class Theirs:
         """Our Config."""
         windows = self._windows()
         if self.model_type == "gemma3_text":
-            rope = self._gemma3_rope("window" in windows)
+            rope = self._gemma3_rope(has_windows="window" in windows)
         else:
-            rope = self._rope()
+            rope = read_rope(self.rope(), self.max_position_embeddings)
         plain = self.query_pre_attn_scalar == self.head_dim
         return Config(
-            vocab=self.vocab_size,
-            context=self.max_position_embeddings,
-            width=self.hidden_size,
-            depth=self.num_hidden_layers,
-            heads=self.num_attention_heads,
-            kv_heads=self.num_key_value_heads,
-            head=None
-            if self.head_dim * self.num_attention_heads == self.hidden_size
-            else self.head_dim,
-            hidden=self.intermediate_size,
-            eps=self.rms_norm_eps,
-            tied=self.tie_word_embeddings,
             scale=None if plain else self.query_pre_attn_scalar**-0.5,
             score_cap=self.attn_logit_softcapping,
             logit_cap=self.final_logit_softcapping,
+            **self.sizes(),
             **FIXED,
             **windows,
             **rope,
@@ -137,10 +108,8 @@ class Theirs:
         every = self.sliding_window_pattern or EVERY[self.model_type]
         if self.layer_types:
             every = self._listed()
-        elif every <= self.num_hidden_layers:
-            every = every
-        else:
-            every = 0
+        elif every > self.num_hidden_layers:
+            every = 0  # no block is the n-th: all have a window
         if every == 1:
             return {}
         return {"window": self.sliding_window, "full_every": every or None}
@@ -153,54 +122,53 @@ class Theirs:
                 f"layer_types has {len(layers)} words: expected num_hidden_layers={depth}"
             )
         every = layers.index(FULL) + 1 if FULL in layers else 0
-        if layers != _layer_types(
-            depth, None if every == 1 else self.sliding_window, every or None
-        ):
+        window = None if every == 1 else self.sliding_window
+        if layers != _layer_types(depth, window, every or None):
             raise InputError(
                 f"layer_types={layers}: expected {depth} of {SLIDING!r} and {FULL!r}, the latter at every n-th place"
             )
         return every
 
-    def _rope(self) -> dict[str, Any]:
-        rope = {
-            "rope_theta": self.rope_theta,
-            **chosen_rope(self.rope_scaling, self.rope_parameters),
-        }
-        return read_rope(rope, self.max_position_embeddings)
-
-    def _gemma3_rope(self, windows: bool) -> dict[str, Any]:
-        """The options of both kinds of blocks; older files have a key for each base. rope_scaling is of full ones."""
-        kinds = self.rope_parameters or {}
-        given = {**(kinds.get(FULL) or {"rope_type": "default"}), **(self.rope_scaling or {})}
-        full = {"rope_theta": self.rope_theta or GLOBAL_BASE, **given}
-        local = {
-            "rope_theta": self.rope_local_base_freq or LOCAL_BASE,
-            **(kinds.get(SLIDING) or {}),
-        }
-        options = read_rope(full, self.max_position_embeddings) | {"qk_norm": "head"}
+    def _gemma3_rope(self, *, has_windows: bool) -> dict[str, Any]:
+        """The rotary positions of blocks with and without a window; older files have a key for the base of each."""
+        parameters = self.rope_parameters or {}
+        # rope_scaling is that of the blocks without a window
+        full = {"rope_theta": self.rope_theta or GLOBAL_BASE}
+        full |= parameters.get(FULL) or {"rope_type": "default"}
+        full |= self.rope_scaling or {}
+        local = {"rope_theta": self.rope_local_base_freq or LOCAL_BASE}
+        local |= parameters.get(SLIDING) or {}
+        options = read_rope(full, self.max_position_embeddings)
         sliding = read_rope(local, self.max_position_embeddings)
         if sliding.keys() != {"base"}:
             raise InputError(
                 f"rope_type={local.get('rope_type')!r} of layers with a window: expected 'default'"
             )
-        return options | ({"window_base": sliding["base"]} if windows else {})
+        if has_windows:
+            options["window_base"] = sliding["base"]
+        return {**options, "qk_norm": "head"}
 
 
 def _layer_types(depth: int, window: int | None, every: int | None) -> list[str]:
     """The kind of each layer."""
-    return [
-        FULL if window is None or (every and (i + 1) % every == 0) else SLIDING
-        for i in range(depth)
-    ]
+    types = []
+    for i in range(depth):
+        is_full = window is None or (every and (i + 1) % every == 0)
+        types.append(FULL if is_full else SLIDING)
+    return types
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that neither a Gemma 2 nor a Gemma 3 has."""
-    kind = "gemma3_text" if c.qk_norm else "gemma2"
-    name = "a Gemma 3" if c.qk_norm else "a Gemma 2"
-    own = {"window_base"} if c.qk_norm else {"score_cap"}
+    if c.qk_norm:
+        name, model_type, class_name = "a Gemma 3", "gemma3_text", "Gemma3ForCausalLM"
+        own, fixed = {"window_base"}, {**FIXED, "qk_norm": "head"}
+    else:
+        name, model_type, class_name = "a Gemma 2", "gemma2", "Gemma2ForCausalLM"
+        own, fixed = {"score_cap"}, {**FIXED, "qk_norm": None}
     free = (FREE - {"qk_norm", *FIXED}) | own | {"full_every", "scale", "logit_cap"}
-    check_options(c, name, free, FIXED | {"qk_norm": "head" if c.qk_norm else None})
+    check_options(c, name, free, fixed)
+    # query_pre_attn_scalar n: scores are divided by sqrt(n)
     scalar = c.head_width if c.scale is None else round(c.scale**-2)
     if c.scale is not None and abs(scalar * c.scale**2 - 1) > 1e-9:
         raise WeightsError(f"scale={c.scale}: {name} has 1 / sqrt(n) of a whole number n")
@@ -208,54 +176,41 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         raise WeightsError(
             f"window={c.window} without window_base: {name} has a rotary base for blocks with a window"
         )
-    theirs: dict[str, Any] = {
-        "architectures": [f"{kind.removesuffix('_text').capitalize()}ForCausalLM"], "model_type": kind,
-        "vocab_size": c.vocab, "hidden_size": c.width, "intermediate_size": c.hidden or 4 * c.width,
-        "num_hidden_layers": c.depth, "num_attention_heads": c.heads, "num_key_value_heads": c.kv_heads or c.heads,
-        "head_dim": c.head_width, "max_position_embeddings": c.context, "rms_norm_eps": c.eps,
-        "tie_word_embeddings": c.tied, "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False,
-        "query_pre_attn_scalar": scalar, "layer_types": _layer_types(c.depth, c.window, c.full_every),
-        "final_logit_softcapping": c.logit_cap, "attn_logit_softcapping": c.score_cap,
-    }  # fmt: skip
+    theirs = decoder_keys(c, model_type, class_name, special) | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "query_pre_attn_scalar": scalar,
+        "layer_types": _layer_types(c.depth, c.window, c.full_every),
+        "final_logit_softcapping": c.logit_cap,
+        "attn_logit_softcapping": c.score_cap,
+    }
     if c.window is not None:
         theirs["sliding_window"] = c.window
-    rope = write_rope(c)
     if c.qk_norm:
         local = LOCAL_BASE if c.window_base is None else c.window_base
-        rope["rope_parameters"] = {
-            FULL: rope["rope_parameters"],
+        theirs["rope_parameters"] = {
+            FULL: theirs["rope_parameters"],
             SLIDING: {"rope_theta": local, "rope_type": "default"},
         }
-        rope["rope_local_base_freq"] = local
-    return theirs | rope | special_keys(special)
+        theirs["rope_local_base_freq"] = local
+    return theirs
 
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    yield Row(
-        ("embed.table",), ("model.embed_tokens.weight", *(["lm_head.weight"] if c.tied else []))
-    )
-    if not c.tied:
-        yield Row(("head.weight",), ("lm_head.weight",))
+    yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, ("weight",))
-    names = QKV | LINEAR | NORMS | (QK_NORMS if c.qk_norm else {})
-    for i in range(c.depth):
-        yield from pairs(
-            {f"blocks.{i}.{a}": f"model.layers.{i}.{b}" for a, b in names.items()}, ("weight",)
-        )
+    yield from blocks(QKV | LINEAR | NORMS, c.depth, ("weight",))
+    if c.qk_norm:
+        yield from blocks(QK_NORMS, c.depth, ("weight",))
 
 
-LAYOUT = Layout(
-    untied={"tie_word_embeddings": False},
-    model="gpt",
-    theirs=Theirs,
-    to_ours=Theirs.to_ours,
+GEMMA = decoder_layout(
+    theirs=Gemma,
+    to_ours=Gemma.to_ours,
     to_theirs=to_theirs,
     rows=rows,
-    read_tokens=folder_tokens,
-    write_tokens=write_subwords,
-    prefix="model.",
-    reference=causal_lm_logits,
     defaults=DEFAULTS,
     fixed={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
 )
+LAYOUTS = {"gemma2": GEMMA, "gemma3_text": GEMMA}

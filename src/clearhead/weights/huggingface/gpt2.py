@@ -13,35 +13,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ...checks import at_least
 from ...models.gpt import Config
 from ...tokens.special import Special
-from ..fill import Shapes, WeightsError
+from ..fill import Shapes
 from ..table import (
-    JOINED,
+    ACTIVATIONS,
     JOINED_TRANSPOSED,
     TRANSPOSED,
-    Layout,
+    Activation,
     Row,
-    causal_lm_logits,
+    blocks,
+    check_options,
+    embeddings,
     pairs,
     special_keys,
+    their_activation,
 )
-from .tokenizers import folder_tokens, write_subwords
+from .llama import decoder_layout
 
-# Theirs: ours.
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu", "relu": "relu",
-    "silu": "silu", "swish": "silu", "tanh": "tanh",
-}  # fmt: skip
+# The layers of a block, one per line. Ours: theirs.
+QKV = {"blocks.{}.attn.query+key+value": "transformer.h.{}.attn.c_attn"}
+LINEAR = {
+    "blocks.{}.attn.out": "transformer.h.{}.attn.c_proj",
+    "blocks.{}.mlp.up": "transformer.h.{}.mlp.c_fc",
+    "blocks.{}.mlp.down": "transformer.h.{}.mlp.c_proj",
+}
+NORMS = {
+    "blocks.{}.attn_norm": "transformer.h.{}.ln_1",
+    "blocks.{}.mlp_norm": "transformer.h.{}.ln_2",
+}
 # Variants that our GPT does not have are refused.
 FIXED = {
     "scale_attn_by_inverse_layer_idx": False,
     "scale_attn_weights": True,
     "add_cross_attention": False,
 }
+FREE = {"vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +64,7 @@ class Theirs:
     n_layer: int = 12
     n_head: int = 12
     n_inner: int | None = None
-    activation_function: Literal[
-        "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "relu", "silu", "swish", "tanh"
-    ] = "gelu_new"
+    activation_function: Activation = "gelu_new"
     layer_norm_epsilon: float = 1e-5
     resid_pdrop: float = 0.1
     tie_word_embeddings: bool = True
@@ -74,7 +82,7 @@ class Theirs:
             depth=self.n_layer,
             heads=self.n_head,
             hidden=self.n_inner,
-            mlp=ACTIVATIONS[self.activation_function],  # type: ignore[arg-type]
+            mlp=ACTIVATIONS[self.activation_function],
             eps=self.layer_norm_epsilon,
             tied=self.tie_word_embeddings,
             dropout=self.resid_pdrop,
@@ -83,26 +91,8 @@ class Theirs:
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a GPT-2 does not have."""
-    plain = Config(vocab=1)  # whose defaults are GPT-2's
-    free = {
-        "vocab",
-        "context",
-        "width",
-        "depth",
-        "heads",
-        "hidden",
-        "mlp",
-        "eps",
-        "tied",
-        "dropout",
-    }
-    for name in sorted(set(c.__slots__) - free):
-        value, usual = getattr(c, name), getattr(plain, name)
-        if value != usual and not (name == "kv_heads" and value == c.heads):
-            raise WeightsError(f"{name}={value!r}: a GPT-2 has {name}={usual!r}")
-    words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
-    if c.mlp not in words:
-        raise WeightsError(f"mlp={c.mlp!r}: a GPT-2 has one of {', '.join(words)}")
+    kv_heads = c.heads if c.kv_heads == c.heads else None  # as many as heads is the same as none
+    check_options(c, "a GPT-2", FREE, {"kv_heads": kv_heads})
     theirs = Theirs(
         vocab_size=c.vocab,
         n_positions=c.context,
@@ -110,55 +100,41 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         n_layer=c.depth,
         n_head=c.heads,
         n_inner=c.hidden,
-        activation_function=words[c.mlp],  # type: ignore[arg-type]
+        activation_function=their_activation(c.mlp, "a GPT-2"),
         layer_norm_epsilon=c.eps,
         resid_pdrop=c.dropout,
         tie_word_embeddings=c.tied,
     )
-    dropout = {"embd_pdrop": c.dropout, "attn_pdrop": c.dropout}
-    kind = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
-    return {**kind, **asdict(theirs), **dropout, **FIXED, **special_keys(special)}
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        **asdict(theirs),
+        "embd_pdrop": c.dropout,
+        "attn_pdrop": c.dropout,
+        **FIXED,
+        **special_keys(special),
+    }
 
 
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    yield Row(("embed.table",), ("transformer.wte.weight", *(["lm_head.weight"] if c.tied else [])))
-    if not c.tied:
-        yield Row(("head.weight",), ("lm_head.weight",))
+    yield from embeddings(c, "transformer.wte.weight")
     yield Row(("positions.table",), ("transformer.wpe.weight",))
     yield from pairs({"norm": "transformer.ln_f"})
-    for i in range(c.depth):
-        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
-        qkv = [f"{ours}.attn.{name}" for name in ("query", "key", "value")]
-        for leaf, conversion in (("weight", JOINED_TRANSPOSED), ("bias", JOINED)):
-            yield Row(
-                tuple(f"{name}.{leaf}" for name in qkv),
-                (f"{theirs}.attn.c_attn.{leaf}",),
-                conversion,
-            )
-        yield from pairs(
-            {f"{ours}.attn_norm": f"{theirs}.ln_1", f"{ours}.mlp_norm": f"{theirs}.ln_2"}
-        )
-        linear = {"attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
-        yield from pairs(
-            {f"{ours}.{a}": f"{theirs}.{b}" for a, b in linear.items()}, conversion=TRANSPOSED
-        )
+    yield from blocks(QKV, c.depth, conversion=JOINED_TRANSPOSED)
+    yield from blocks(LINEAR, c.depth, conversion=TRANSPOSED)
+    yield from blocks(NORMS, c.depth)
 
 
-LAYOUT = Layout(
-    untied={"tie_word_embeddings": False},
-    model="gpt",
+# causal masks, which old files have
+MASKS = dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"])
+GPT2 = decoder_layout(
     theirs=Theirs,
     to_ours=Theirs.to_ours,
     to_theirs=to_theirs,
     rows=rows,
-    read_tokens=folder_tokens,
-    write_tokens=write_subwords,
     fixed=FIXED,
     prefix="transformer.",
-    reference=causal_lm_logits,
-    # causal masks
-    ignored=lambda c: dict.fromkeys(
-        ["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]
-    ),
+    ignored=lambda c: MASKS,
 )
+LAYOUTS = {"gpt2": GPT2}

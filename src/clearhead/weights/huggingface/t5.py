@@ -23,8 +23,8 @@ from ...layers.words import MLPKind
 from ...models.transformer import Config
 from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
-from ..table import Layout, Row, check_options
-from .bart import reference
+from ..table import Layout, Row, blocks, check_options
+from .marian import reference
 from .tokenizers import read_pair, write_pair
 
 # feed_forward_proj: their activation, and whether there is a gate.
@@ -37,7 +37,32 @@ MLPS: dict[tuple[str, bool], MLPKind] = {
     ("relu", False): "relu", ("gelu", False): "gelu", ("gelu_new", False): "gelu_tanh", ("silu", False): "silu",
     ("gelu_new", True): "geglu", ("silu", True): "swiglu",
 }  # fmt: skip
-MAPS = {"query": "q", "key": "k", "value": "v", "out": "o"}
+# The layers of each kind of sublayer, one per line. Ours: theirs.
+SELF_ATTENTION = {
+    "attn.query": "SelfAttention.q",
+    "attn.key": "SelfAttention.k",
+    "attn.value": "SelfAttention.v",
+    "attn.out": "SelfAttention.o",
+    "attn_norm": "layer_norm",
+}
+CROSS_ATTENTION = {
+    "cross.query": "EncDecAttention.q",
+    "cross.key": "EncDecAttention.k",
+    "cross.value": "EncDecAttention.v",
+    "cross.out": "EncDecAttention.o",
+    "cross_norm": "layer_norm",
+}
+MLP = {
+    "mlp.up": "DenseReluDense.wi",
+    "mlp.down": "DenseReluDense.wo",
+    "mlp_norm": "layer_norm",
+}
+GATED_MLP = {
+    "mlp.gate": "DenseReluDense.wi_0",
+    "mlp.up": "DenseReluDense.wi_1",
+    "mlp.down": "DenseReluDense.wo",
+    "mlp_norm": "layer_norm",
+}
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 READOUT = "lm_head.weight"
 FIXED: dict[str, Any] = {
@@ -70,32 +95,22 @@ class Theirs:
     dense_act_fn: str | None = None  # the activation of feed_forward_proj, if that is another
     is_gated_act: bool | None = None  # whether there is a gate, if feed_forward_proj says otherwise
     tie_word_embeddings: bool = True
-    # newer files; older ones mean it by tie_word_embeddings
+    # whether the input of the output layer is divided by sqrt(width)
     scale_decoder_outputs: bool | None = None
     n_positions: int = 512
 
     def __post_init__(self) -> None:
-        at_least(
-            self,
-            1,
-            "vocab_size",
-            "d_model",
-            "d_kv",
-            "d_ff",
-            "num_heads",
-            "num_decoder_layers",
-            "n_positions",
-            "relative_attention_num_buckets",
-            "relative_attention_max_distance",
-        )
+        sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_decoder_layers")
+        buckets = ("relative_attention_num_buckets", "relative_attention_max_distance")
+        at_least(self, 1, *sizes, *buckets, "n_positions")
         at_least(self, 0, "num_layers")
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
-        if self.scale_decoder_outputs is None:
+        # older files mean it by tie_word_embeddings
+        scaled = self.scale_decoder_outputs
+        if scaled is None:
             scaled = self.tie_word_embeddings
-        else:
-            scaled = self.scale_decoder_outputs
         return Config(
             vocab=self.vocab_size,
             context=self.n_positions,
@@ -118,10 +133,9 @@ class Theirs:
     def _mlp(self) -> MLPKind:
         """The kind of our MLP: the two newer keys win over the older one."""
         word, gated = WORDS[self.feed_forward_proj]
-        chosen = (
-            self.dense_act_fn or word,
-            gated if self.is_gated_act is None else self.is_gated_act,
-        )
+        if self.is_gated_act is not None:
+            gated = self.is_gated_act
+        chosen = (self.dense_act_fn or word, gated)
         if chosen not in MLPS:
             known = ", ".join(f"{act} with{'' if gate else 'out'} a gate" for act, gate in MLPS)
             raise InputError(
@@ -142,7 +156,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         )
     if not c.depth:
         raise WeightsError("depth=0: a T5 has its positions in the first block")
-    ends = special.ends[0] if special.ends else None
+    end = special.ends[0] if special.ends else 1
     pad = 0 if special.pad is None else special.pad
     return {
         "architectures": ["T5ForConditionalGeneration"],
@@ -165,7 +179,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "scale_decoder_outputs": c.readout_scaled,
         "pad_token_id": pad,
         "decoder_start_token_id": pad if special.start is None else special.start,
-        "eos_token_id": 1 if ends is None else ends,
+        "eos_token_id": end,
     }
 
 
@@ -174,39 +188,23 @@ def rows(c: Config) -> Iterator[Row]:
     yield Row(("encoder.embed.table",), (*TABLES, READOUT) if c.tied else TABLES)
     if not c.tied:
         yield Row(("head.weight",), (READOUT,))
+    gated = c.mlp in ("geglu", "swiglu")
     for side, depth in (("encoder", c.depth), ("decoder", c.decoder_depth or c.depth)):
         first = f"{side}.block.0.layer.0.SelfAttention"
         yield Row((f"{side}.positions.table",), (f"{first}.relative_attention_bias.weight",))
         yield Row((f"{side}.norm.weight",), (f"{side}.final_layer_norm.weight",))
-        for i in range(depth):
-            for ours, theirs in _block(c, side == "decoder").items():
-                yield Row(
-                    (f"{side}.blocks.{i}.{ours}.weight",),
-                    (f"{side}.block.{i}.layer.{theirs}.weight",),
-                )
+        # a block of the decoder has three sublayers, of which the MLP is the last
+        sublayers = [SELF_ATTENTION]
+        if side == "decoder":
+            sublayers.append(CROSS_ATTENTION)
+        sublayers.append(GATED_MLP if gated else MLP)
+        for number, layers in enumerate(sublayers):
+            at = f"{side}.block.{{}}.layer.{number}"
+            names = {f"{side}.blocks.{{}}.{a}": f"{at}.{b}" for a, b in layers.items()}
+            yield from blocks(names, depth, ("weight",))
 
 
-def _block(c: Config, cross: bool) -> dict[str, str]:
-    """The layers of a block. Ours: theirs."""
-    sublayers = {"attn": "SelfAttention", **({"cross": "EncDecAttention"} if cross else {})}
-    names: dict[str, str] = {}
-    for i, (ours, theirs) in enumerate(sublayers.items()):
-        names |= {f"{ours}.{a}": f"{i}.{theirs}.{b}" for a, b in MAPS.items()}
-        names[f"{ours}_norm"] = f"{i}.layer_norm"
-    last = len(sublayers)
-    gated = c.mlp in ("geglu", "swiglu")
-    if gated:
-        maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
-    else:
-        maps = {"up": "wi", "down": "wo"}
-    return (
-        names
-        | {f"mlp.{a}": f"{last}.DenseReluDense.{b}" for a, b in maps.items()}
-        | {"mlp_norm": f"{last}.layer_norm"}
-    )
-
-
-LAYOUT = Layout(
+T5 = Layout(
     model="transformer",
     theirs=Theirs,
     to_ours=Theirs.to_ours,
@@ -220,3 +218,4 @@ LAYOUT = Layout(
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None
     },
 )
+LAYOUTS = {"t5": T5}

@@ -35,7 +35,7 @@ from ..fill import WeightsError
 from ..table import Used
 from ..tensor_files import open_tensors
 from .folder import LAYOUT_FILES, class_names, read_scores
-from .rope import trained_length
+from .llama import trained_length
 from .sentence_transformers import longest_text, read_pooling, sentence_tokens
 from .tokenizers import read_subwords
 

@@ -1,21 +1,30 @@
-"""The vision transformer (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021) in Hugging Face's format.
+"""Vision transformers in Hugging Face's format: ViT, DeiT and DINOv2, to and from ours.
 
     ours (models/vit.py)                   theirs
     embed.cls                              vit.embeddings.cls_token
     embed.cls_place, embed.places          vit.embeddings.position_embeddings, the class token's first
+    embed.registers                        dinov2_with_registers.embeddings.register_tokens
     embed.project                          vit.embeddings.patch_embeddings.projection
     blocks.0.attn.query                    vit.encoder.layer.0.attention.attention.query
+    blocks.0.attn_scale                    dinov2.encoder.layer.0.layer_scale1.lambda1
     norm, head                             vit.layernorm, classifier
 
-DeiT's distillation token is a register of ours, to which its position is added when it is loaded. With two output
-layers, one for each token, their mean is one output layer of both tokens side by side: pool="distilled". A file without
-an output layer becomes a model that embeds an image as the vector of its class token.
+vit          (Dosovitskiy et al. 2021)
+deit         (Touvron et al. 2021) its distillation token is a register of ours, to which its position is added when it
+             is loaded; with two output layers, one for each token, their mean is one of both tokens side by side:
+             pool="distilled"
+dinov2       (Oquab et al. 2023) without registers, or with them (dinov2_with_registers, Darcet et al. 2024); positions
+             of a model with registers are smoothed where they are interpolated to a smaller grid; the output layer
+             reads the class token and the mean of the patches
+
+A file without an output layer becomes a model that embeds an image as the vector of its class token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -25,35 +34,53 @@ from ...checks import at_least
 from ...models.vit import Config
 from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
-from ..table import TABLE, Layout, Row, pairs
+from ..table import (
+    ACTIVATIONS,
+    TABLE,
+    Activation,
+    Layout,
+    Row,
+    blocks,
+    class_keys,
+    pairs,
+    require,
+    their_activation,
+)
 from ..tensor_files import Tensors
-from .bert import ACTIVATIONS
 
-# Layers of a block. Ours: theirs.
-PARTS = {
-    "attn.query": "attention.attention.query", "attn.key": "attention.attention.key",
-    "attn.value": "attention.attention.value", "attn.out": "attention.output.dense", "attn_norm": "layernorm_before",
-    "mlp.up": "intermediate.dense", "mlp.down": "output.dense", "mlp_norm": "layernorm_after",
-}  # fmt: skip
-# What all these layouts have. Ours: its only value.
+# The layers of a block, one per line. Ours: theirs.
+ATTENTION = {
+    "attn.query": "attention.attention.query",
+    "attn.key": "attention.attention.key",
+    "attn.value": "attention.attention.value",
+    "attn.out": "attention.output.dense",
+}
+VIT_LAYER = ATTENTION | {
+    "attn_norm": "layernorm_before",
+    "mlp_norm": "layernorm_after",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+}
+DINOV2_LAYER = ATTENTION | {"attn_norm": "norm1", "mlp_norm": "norm2"}
+DINOV2_MLP = {"mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
+DINOV2_GATED_MLP = {"mlp.gate+up": "mlp.weights_in", "mlp.down": "mlp.weights_out"}
+# What all these layouts have, and those of timm and torchvision. Ours: its only value.
 PLAIN: Mapping[str, Any] = {
     "stem": "patch", "positions": "learned", "join": "add", "order": "pre", "norm": "layer", "bias": True,
     "head": "linear",
 }  # fmt: skip
+HEAD = "classifier.weight"
 DISTILLED, TEACHER = "embeddings.distillation_token", "distillation_classifier"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
-    """The keys of their config.json that we read, with their defaults."""
+class ImageEncoder:
+    """The keys of config.json that all of them have, with their defaults."""
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: Literal[
-        "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"
-    ] = "gelu"
+    hidden_act: Activation = "gelu"
     hidden_dropout_prob: float = 0.0
     layer_norm_eps: float = 1e-12
     image_size: int | tuple[int, int] = 224
@@ -61,127 +88,119 @@ class Theirs:
     num_channels: int = 3
 
     def __post_init__(self) -> None:
-        at_least(
-            self,
-            1,
-            "hidden_size",
-            "num_attention_heads",
-            "intermediate_size",
-            "patch_size",
-            "num_channels",
-        )
+        at_least(self, 1, "hidden_size", "num_attention_heads", "patch_size", "num_channels")
         at_least(self, 0, "num_hidden_layers")
 
-    def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config, of a ViT."""
-        return self._config(shapes)
-
-    def to_ours_distilled(self, shapes: Shapes) -> Config:
-        """Our Config, of a DeiT, whose tensors are merged."""
-        wide = shapes.get("classifier.weight", (0, 0))[1] == 2 * self.hidden_size
-        return self._config(shapes, registers=1, pool="distilled" if wide else "cls")
-
-    def _config(self, shapes: Shapes, **more: Any) -> Config:
-        return Config(
-            classes=shapes.get("classifier.weight", (0,))[0],
-            channels=self.num_channels,
-            size=self.image_size,
-            patch=self.patch_size,
-            width=self.hidden_size,
-            depth=self.num_hidden_layers,
-            heads=self.num_attention_heads,
-            hidden=self.intermediate_size,
-            eps=self.layer_norm_eps,
-            mlp=ACTIVATIONS[self.hidden_act],  # type: ignore[arg-type]
-            dropout=self.hidden_dropout_prob,
-            **more,
-        )
+    def sizes(self, shapes: Shapes) -> dict[str, Any]:
+        """The options of our Config that all of them have."""
+        return {
+            "classes": shapes.get(HEAD, (0,))[0],
+            "channels": self.num_channels,
+            "size": self.image_size,
+            "patch": self.patch_size,
+            "width": self.hidden_size,
+            "depth": self.num_hidden_layers,
+            "heads": self.num_attention_heads,
+            "eps": self.layer_norm_eps,
+            "mlp": ACTIVATIONS[self.hidden_act],
+            "dropout": self.hidden_dropout_prob,
+        }
 
 
-def require(c: Config, kind: str, values: Mapping[str, Any]) -> None:
-    """Raise if an option has another value than the only one that a kind of folder can express."""
-    for name, value in values.items():
-        if getattr(c, name) != value:
-            raise WeightsError(f"{name}={getattr(c, name)!r}: a {kind} folder has {name}={value!r}")
-
-
-def to_theirs(kind: str, c: Config) -> dict[str, Any]:
-    """Their config.json of a "vit" or a "deit"; raises for options that it does not have."""
-    distilled = kind == "deit"
-    if distilled and c.pool == "distilled" and c.classes:
-        pool = "distilled"
-    else:
-        pool = "cls"
-    fixed = {"registers": int(distilled), "layer_scale": None, "antialias": False, "pool": pool}
-    require(c, {"vit": "ViT", "deit": "DeiT"}[kind], {**PLAIN, **fixed})
-    words = {mlp: word for word, mlp in reversed(ACTIVATIONS.items())}
-    if c.mlp not in words:
-        raise WeightsError(f"mlp={c.mlp!r}: a ViT folder has one of {', '.join(words)}")
-    name = {"vit": "ViT", "deit": "DeiT"}[kind]
-    task = "Model" if not c.classes else "ForImageClassification"
+def encoder_keys(c: Config, model_type: str, class_name: str, activation: str) -> dict[str, Any]:
+    """The keys of config.json that all of them have, for a Config of ours."""
+    height, width = c.shape
     return {
-        "architectures": [f"{name}{task}{'WithTeacher' if pool == 'distilled' else ''}"],
-        "model_type": kind,
+        "architectures": [class_name],
+        "model_type": model_type,
         "hidden_size": c.width,
         "num_hidden_layers": c.depth,
         "num_attention_heads": c.heads,
-        "intermediate_size": c.hidden or 4 * c.width,
-        "hidden_act": words[c.mlp],
+        "hidden_act": activation,
         "hidden_dropout_prob": c.dropout,
         "attention_probs_dropout_prob": c.dropout,
         "layer_norm_eps": c.eps,
         "qkv_bias": True,
-        "image_size": size_of(c),
+        "image_size": height if height == width else [height, width],
         "patch_size": c.patch,
         "num_channels": c.channels,
-        **label_keys(c.classes),
+        **class_keys(c.classes),
     }
 
 
-def size_of(c: Config) -> int | list[int]:
-    """Height and width of the images: one number if they are equal."""
-    if c.shape[0] == c.shape[1]:
-        return c.shape[0]
-    return list(c.shape)
+# ViT and DeiT
 
 
-def label_keys(classes: int) -> dict[str, Any]:
-    """The keys of config.json that tell the number of classes; a bundle's labels replace them."""
-    if not classes:
-        return {}
-    return {
-        "id2label": {str(i): f"LABEL_{i}" for i in range(classes)},
-        "label2id": {f"LABEL_{i}": i for i in range(classes)},
-    }
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViT(ImageEncoder):
+    """The keys of the config.json of a ViT or a DeiT that we read, with their defaults."""
 
+    intermediate_size: int = 3072
 
-def rows(kind: str, c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
-    special = ("embed.registers",) if c.registers else ()
-    yield Row(("embed.cls",), (f"{kind}.embeddings.cls_token",))
-    yield Row(
-        ("embed.cls_place", *special, "embed.places"),
-        (f"{kind}.embeddings.position_embeddings",),
-        TABLE,
-    )
-    yield from pairs(
-        {
-            "embed.project": f"{kind}.embeddings.patch_embeddings.projection",
-            "norm": f"{kind}.layernorm",
-        }
-    )
-    for i in range(c.depth):
-        yield from pairs(
-            {
-                f"blocks.{i}.{ours}": f"{kind}.encoder.layer.{i}.{theirs}"
-                for ours, theirs in PARTS.items()
-            }
+    def __post_init__(self) -> None:
+        ImageEncoder.__post_init__(self)
+        at_least(self, 1, "intermediate_size")
+
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config of a ViT."""
+        return Config(**self.sizes(shapes), hidden=self.intermediate_size)
+
+    def to_ours_distilled(self, shapes: Shapes) -> Config:
+        """Our Config of a DeiT, whose tensors are merged."""
+        # one output layer of both tokens side by side
+        has_both = shapes.get(HEAD, (0, 0))[1] == 2 * self.hidden_size
+        return Config(
+            **self.sizes(shapes),
+            hidden=self.intermediate_size,
+            registers=1,
+            pool="distilled" if has_both else "cls",
         )
+
+
+def vit_keys(c: Config, special: Special | None = None) -> dict[str, Any]:
+    """The config.json of a ViT; raises for options that it does not have."""
+    fixed = {"registers": 0, "layer_scale": None, "antialias": False, "pool": "cls"}
+    require(c, "a ViT folder", {**PLAIN, **fixed})
+    activation = their_activation(c.mlp, "a ViT folder")
+    class_name = "ViTForImageClassification" if c.classes else "ViTModel"
+    keys = encoder_keys(c, "vit", class_name, activation)
+    return keys | {"intermediate_size": c.hidden or 4 * c.width}
+
+
+def deit_keys(c: Config, special: Special) -> dict[str, Any]:
+    """The config.json of a DeiT; raises for options that it does not have."""
+    has_teacher = c.pool == "distilled" and bool(c.classes)
+    pool = "distilled" if has_teacher else "cls"
+    fixed = {"registers": 1, "layer_scale": None, "antialias": False, "pool": pool}
+    require(c, "a DeiT folder", {**PLAIN, **fixed})
+    activation = their_activation(c.mlp, "a DeiT folder")
+    keys = encoder_keys(c, "deit", deit_class(c), activation)
+    return keys | {"intermediate_size": c.hidden or 4 * c.width}
+
+
+def deit_class(c: Config) -> str:
+    """The class of transformers for a DeiT of ours."""
+    if not c.classes:
+        return "DeiTModel"
+    teacher = "WithTeacher" if c.pool == "distilled" else ""
+    return f"DeiTForImageClassification{teacher}"
+
+
+def vit_rows(prefix: str, c: Config) -> Iterator[Row]:
+    """Our parameters and their names."""
+    registers = ("embed.registers",) if c.registers else ()
+    places = ("embed.cls_place", *registers, "embed.places")
+    yield Row(("embed.cls",), (f"{prefix}.embeddings.cls_token",))
+    yield Row(places, (f"{prefix}.embeddings.position_embeddings",), TABLE)
+    yield from pairs({"embed.project": f"{prefix}.embeddings.patch_embeddings.projection"})
+    yield from pairs({"norm": f"{prefix}.layernorm"})
+    layers = {f"blocks.{{}}.{a}": f"{prefix}.encoder.layer.{{}}.{b}" for a, b in VIT_LAYER.items()}
+    yield from blocks(layers, c.depth)
     if c.classes:
         yield from pairs({"head": "classifier"})
 
 
-def merge(tensors: Tensors) -> Tensors:
+def merge_deit(tensors: Tensors) -> Tensors:
     """Add the distillation token to its position, and join two output layers to one."""
     name, table = f"deit.{DISTILLED}", "deit.embeddings.position_embeddings"
     if name not in tensors.shapes or table not in tensors.shapes:
@@ -194,82 +213,213 @@ def merge(tensors: Tensors) -> Tensors:
     places[:, 1:2] += tensors[name]
     removed, added = {name, table}, {table: places}
     if f"{TEACHER}.weight" in tensors.shapes:
-        both = ("cls_classifier", TEACHER)
-        removed |= {f"{head}.{leaf}" for head in both for leaf in ("weight", "bias")}
-        added["classifier.weight"] = (
-            torch.cat([tensors[f"{head}.weight"] for head in both], dim=1) / 2
+        heads = ("cls_classifier", TEACHER)
+        # (W x + b + W' x' + b') / 2 is one map of x and x' side by side
+        weights, biases = (
+            [tensors[f"{head}.{leaf}"] for head in heads] for leaf in ("weight", "bias")
         )
-        added["classifier.bias"] = (tensors["cls_classifier.bias"] + tensors[f"{TEACHER}.bias"]) / 2
+        removed |= {f"{head}.{leaf}" for head in heads for leaf in ("weight", "bias")}
+        added["classifier.weight"] = torch.cat(weights, dim=1) / 2
+        added["classifier.bias"] = (biases[0] + biases[1]) / 2
     return tensors.replaced(removed, added)
 
 
-def split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def split_deit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The inverse: a distillation token of zeros, and an output layer for each of two tokens."""
-    tensors = {
-        **tensors,
-        f"deit.{DISTILLED}": torch.zeros_like(tensors["deit.embeddings.cls_token"]),
-    }
-    head = tensors.get("classifier.weight")
+    token = torch.zeros_like(tensors["deit.embeddings.cls_token"])
+    tensors = {**tensors, f"deit.{DISTILLED}": token}
+    head = tensors.get(HEAD)
     if head is not None and head.shape[1] == 2 * tensors["deit.layernorm.weight"].shape[0]:
-        del tensors["classifier.weight"]
+        del tensors[HEAD]
         bias = tensors.pop("classifier.bias")
         for name, part in zip(("cls_classifier", TEACHER), (2 * head).chunk(2, dim=1), strict=True):
             tensors |= {f"{name}.weight": part.contiguous(), f"{name}.bias": bias.clone()}
     return tensors
 
 
-def reference(
-    name: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config
+def class_token(
+    pretrained: Callable[[str], Any], class_name: str, images: Tensor, **options: Any
 ) -> Tensor:
-    """The output of transformers: the logits of classes, or the vector of the class token."""
-    # theirs cannot interpolate other grids
-    options = {"interpolate_pos_encoding": c.shape[0] == c.shape[1]}
-    if not c.classes:
-        states: Tensor = pretrained(f"{name}Model")(inputs["images"], **options).last_hidden_state
-        return states[:, 0]
-    teacher = "WithTeacher" if c.pool == "distilled" else ""
-    return cast(
-        Tensor,
-        pretrained(f"{name}ForImageClassification{teacher}")(inputs["images"], **options).logits,
-    )
+    """The output of transformers: the logits of a class with a head, or else the vector of the class token."""
+    out = pretrained(class_name)(images, **options)
+    if class_name.endswith("Model"):
+        return cast(Tensor, out.last_hidden_state[:, 0])
+    return cast(Tensor, out.logits)
 
 
-def ignored(kind: str) -> dict[str, None]:
+def vit_reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
+    """The output of transformers for a ViT or a DeiT."""
+    if c.registers:
+        class_name = deit_class(c)
+    else:
+        class_name = "ViTForImageClassification" if c.classes else "ViTModel"
+    is_square = c.shape[0] == c.shape[1]  # theirs cannot interpolate other grids
+    return class_token(pretrained, class_name, inputs["images"], interpolate_pos_encoding=is_square)
+
+
+def vit_ignored(prefix: str) -> dict[str, None]:
     """The pooler and the mask token, for other tasks."""
-    return dict.fromkeys([f"{kind}.pooler.dense.*", f"{kind}.embeddings.mask_token"])
+    return dict.fromkeys([f"{prefix}.pooler.dense.*", f"{prefix}.embeddings.mask_token"])
 
 
-def _vit_theirs(c: Config, special: Special) -> dict[str, Any]:
-    return to_theirs("vit", c)
+# DINOv2
+
+CLASS_NAMES = {"dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}
+OWNERS = {
+    "dinov2": "a DINOv2 folder",
+    "dinov2_with_registers": "a DINOv2 with registers folder",
+}
+RATIOS = 64  # largest mlp_ratio to look for
 
 
-def _deit_theirs(c: Config, special: Special) -> dict[str, Any]:
-    return to_theirs("deit", c)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dinov2(ImageEncoder):
+    """The keys of their config.json that we read, with their defaults."""
+
+    model_type: Literal["dinov2", "dinov2_with_registers"] = "dinov2"
+    mlp_ratio: int = 4
+    drop_path_rate: float = 0.0
+    layer_norm_eps: float = 1e-6
+    layerscale_value: float = 1.0
+    use_swiglu_ffn: bool = False
+    num_register_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        ImageEncoder.__post_init__(self)
+        at_least(self, 1, "mlp_ratio")
+        at_least(self, 0, "num_register_tokens")
+
+    def to_ours(self, shapes: Shapes) -> Config:
+        """Our Config."""
+        has_registers = self.model_type == "dinov2_with_registers"
+        options = self.sizes(shapes) | {
+            "hidden": hidden_width(self.hidden_size, self.mlp_ratio, swiglu=self.use_swiglu_ffn),
+            "registers": self.num_register_tokens if has_registers else 0,
+            "antialias": has_registers,
+            "layer_scale": self.layerscale_value,
+            "skip": self.drop_path_rate,
+        }
+        options["pool"] = "both" if options["classes"] else "cls"
+        if self.use_swiglu_ffn:
+            options["mlp"] = "swiglu"
+        return Config(**options)
+
+
+def hidden_width(width: int, ratio: int, *, swiglu: bool) -> int:
+    """The width inside the MLP; with a gate two thirds of it, rounded up to a multiple of 8."""
+    if swiglu:
+        return (int(width * ratio * 2 / 3) + 7) // 8 * 8
+    return width * ratio
+
+
+def dinov2_keys(model_type: str, c: Config, special: Special) -> dict[str, Any]:
+    """Their config.json; raises for options that a folder of this kind does not have."""
+    owner = OWNERS[model_type]
+    if model_type == "dinov2":
+        require(c, owner, {"registers": 0})
+    elif not c.registers:
+        raise WeightsError(f"registers=0: {owner} has 1 register or more")
+    pool = "both" if c.classes else "cls"
+    require(c, owner, {**PLAIN, "antialias": bool(c.registers), "pool": pool})
+    if c.layer_scale is None:
+        raise WeightsError(f"layer_scale=None: {owner} has a layer scale")
+    is_gated, hidden = c.mlp == "swiglu", c.hidden or 4 * c.width
+    activation = "gelu" if is_gated else their_activation(c.mlp, f"{owner} has swiglu, or")
+    for ratio in range(1, RATIOS):
+        if hidden_width(c.width, ratio, swiglu=is_gated) == hidden:
+            break
+    else:
+        raise WeightsError(f"hidden={hidden}: {owner} has a whole multiple of the width {c.width}")
+    keys = encoder_keys(c, model_type, dinov2_class(model_type, c), activation)
+    keys |= {
+        "mlp_ratio": ratio,
+        "use_swiglu_ffn": is_gated,
+        "drop_path_rate": c.skip,
+        "layerscale_value": c.layer_scale,
+    }
+    if c.registers:
+        keys["num_register_tokens"] = c.registers
+    return keys
+
+
+def dinov2_class(model_type: str, c: Config) -> str:
+    """The class of transformers."""
+    return CLASS_NAMES[model_type] + ("ForImageClassification" if c.classes else "Model")
+
+
+def dinov2_rows(prefix: str, c: Config) -> Iterator[Row]:
+    """Our parameters and their names."""
+    yield Row(("embed.cls",), (f"{prefix}.embeddings.cls_token",))
+    places = ("embed.cls_place", "embed.places")
+    yield Row(places, (f"{prefix}.embeddings.position_embeddings",), TABLE)
+    if c.registers:
+        yield Row(("embed.registers",), (f"{prefix}.embeddings.register_tokens",))
+    yield from pairs({"embed.project": f"{prefix}.embeddings.patch_embeddings.projection"})
+    yield from pairs({"norm": f"{prefix}.layernorm"})
+    layers = DINOV2_LAYER | (DINOV2_GATED_MLP if c.mlp == "swiglu" else DINOV2_MLP)
+    names = {f"blocks.{{}}.{a}": f"{prefix}.encoder.layer.{{}}.{b}" for a, b in layers.items()}
+    yield from blocks(names, c.depth)
+    for i in range(c.depth):
+        block = f"{prefix}.encoder.layer.{i}"
+        yield Row((f"blocks.{i}.attn_scale",), (f"{block}.layer_scale1.lambda1",))
+        yield Row((f"blocks.{i}.mlp_scale",), (f"{block}.layer_scale2.lambda1",))
+    if c.classes:
+        yield from pairs({"head": "classifier"})
+
+
+def mask_token(prefix: str, model: Any) -> dict[str, Tensor]:
+    """The mask token of pretraining, which our model does not have."""
+    return {f"{prefix}.embeddings.mask_token": torch.zeros(1, model.config.width)}
+
+
+def dinov2_reference(
+    model_type: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config
+) -> Tensor:
+    """The output of transformers."""
+    return class_token(pretrained, dinov2_class(model_type, c), inputs["images"])
+
+
+def _dinov2(model_type: str) -> Layout:
+    return Layout(
+        model="vit",
+        theirs=Dinov2,
+        to_ours=Dinov2.to_ours,
+        to_theirs=partial(dinov2_keys, model_type),
+        rows=partial(dinov2_rows, model_type),
+        prefix=f"{model_type}.",
+        fixed={"qkv_bias": True},
+        defaults={"dinov2": {"patch_size": 14}},
+        ignored=lambda c: {f"{model_type}.embeddings.mask_token": None},
+        extra_tensors=partial(mask_token, model_type),
+        reference=partial(dinov2_reference, model_type),
+    )
 
 
 LAYOUTS = {
     "vit": Layout(
         model="vit",
-        theirs=Theirs,
-        to_ours=Theirs.to_ours,
-        to_theirs=_vit_theirs,
-        rows=lambda c: rows("vit", c),
+        theirs=ViT,
+        to_ours=ViT.to_ours,
+        to_theirs=vit_keys,
+        rows=partial(vit_rows, "vit"),
         prefix="vit.",
         fixed={"qkv_bias": True},
-        ignored=lambda c: ignored("vit"),
-        reference=lambda pretrained, inputs, c: reference("ViT", pretrained, inputs, c),
+        ignored=lambda c: vit_ignored("vit"),
+        reference=vit_reference,
     ),
     "deit": Layout(
         model="vit",
-        theirs=Theirs,
-        to_ours=Theirs.to_ours_distilled,
-        to_theirs=_deit_theirs,
-        rows=lambda c: rows("deit", c),
+        theirs=ViT,
+        to_ours=ViT.to_ours_distilled,
+        to_theirs=deit_keys,
+        rows=partial(vit_rows, "deit"),
         prefix="deit.",
         fixed={"qkv_bias": True},
-        ignored=lambda c: ignored("deit"),
-        merge=merge,
-        split=split,
-        reference=lambda pretrained, inputs, c: reference("DeiT", pretrained, inputs, c),
+        ignored=lambda c: vit_ignored("deit"),
+        merge=merge_deit,
+        split=split_deit,
+        reference=vit_reference,
     ),
+    "dinov2": _dinov2("dinov2"),
+    "dinov2_with_registers": _dinov2("dinov2_with_registers"),
 }

@@ -27,7 +27,7 @@ from ...data.images.preprocessing import Preprocessing
 from ...models.resnet import Config, ResNet
 from ..bundle import Bundle
 from ..fill import WeightsError, build_empty
-from ..huggingface.resnet import conv_names
+from ..huggingface.convnets import conv_names
 from ..table import BATCH_NORM, Row, Used, fill
 from ..tensor_files import Tensors
 

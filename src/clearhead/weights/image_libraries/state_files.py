@@ -158,12 +158,3 @@ def grid_of(places: int) -> int:
     if side * side != places:
         raise InputError(f"{places} positions of patches are not a square grid")
     return side
-
-
-def require(c: Any, library: str, values: Mapping[str, Any]) -> None:
-    """Raise if an option has another value than the only one that a library can express."""
-    for name, value in values.items():
-        if getattr(c, name) != value:
-            raise WeightsError(
-                f"{name}={getattr(c, name)!r}: {library}'s model has {name}={value!r}"
-            )

@@ -26,9 +26,9 @@ from ...errors import InputError
 from ...models import convnext, mobilenet, resnet, vit
 from ..bundle import Bundle
 from ..fill import Shapes, WeightsError
-from ..huggingface.convnext import block_rows
+from ..huggingface.convnets import stage_rows
 from ..huggingface.vit import PLAIN
-from ..table import JOINED, TABLE, Row, Used, conv_norms, pairs, with_counters
+from ..table import TABLE, Row, Used, blocks, conv_norms, pairs, require, with_counters
 from ..tensor_files import Tensors, open_tensors, replace_tensors
 from .state_files import (
     DEVIATION,
@@ -39,11 +39,25 @@ from .state_files import (
     grid_of,
     heads_of,
     numbered,
-    require,
 )
 from .state_files import their_tensors as export
 from .torchvision import check_resnet, resnet_config, resnet_rows
 
+# The layers of a block, one per line. Ours: theirs.
+VIT_LAYER = {
+    "blocks.{}.attn_norm": "blocks.{}.norm1",
+    "blocks.{}.attn.query+key+value": "blocks.{}.attn.qkv",
+    "blocks.{}.attn.out": "blocks.{}.attn.proj",
+    "blocks.{}.mlp_norm": "blocks.{}.norm2",
+    "blocks.{}.mlp.up": "blocks.{}.mlp.fc1",
+    "blocks.{}.mlp.down": "blocks.{}.mlp.fc2",
+}
+CONVNEXT_LAYER = {
+    "conv": "conv_dw",
+    "norm": "norm",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
 # Architectures of each family whose computation is that of ours. All others have other stems, activations or norms.
 ARCHITECTURES = {
     "vit": r"(vit|deit3?)_(tiny|small|medium|base|large|huge|giant)_patch\d+(_reg\d+)?_\w+",
@@ -116,22 +130,11 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
     if c.registers:
         yield Row(("embed.registers",), ("reg_token",))
     yield from pairs({"embed.project": "patch_embed.proj", "norm": "norm"})
-    parts = {
-        "attn_norm": "norm1",
-        "attn.out": "attn.proj",
-        "mlp_norm": "norm2",
-        "mlp.up": "mlp.fc1",
-    }
-    for i in range(c.depth):
-        block = f"blocks.{i}"
-        names = parts | {"mlp.down": "mlp.fc2"}
-        yield from pairs({f"{block}.{ours}": f"{block}.{theirs}" for ours, theirs in names.items()})
-        for leaf in ("weight", "bias"):
-            ours = tuple(f"{block}.attn.{part}.{leaf}" for part in ("query", "key", "value"))
-            yield Row(ours, (f"{block}.attn.qkv.{leaf}",), JOINED)
-        if c.layer_scale is not None:
-            yield Row((f"{block}.attn_scale",), (f"{block}.ls1.gamma",))
-            yield Row((f"{block}.mlp_scale",), (f"{block}.ls2.gamma",))
+    yield from blocks(VIT_LAYER, c.depth)
+    if c.layer_scale is not None:
+        for i in range(c.depth):
+            yield Row((f"blocks.{i}.attn_scale",), (f"blocks.{i}.ls1.gamma",))
+            yield Row((f"blocks.{i}.mlp_scale",), (f"blocks.{i}.ls2.gamma",))
     if c.classes:
         yield from pairs({"head": "head"})
 
@@ -174,7 +177,7 @@ def split_vit(tensors: dict[str, Tensor], c: vit.Config) -> dict[str, Tensor]:
 
 def check_vit(c: vit.Config) -> None:
     """Raise unless timm has such a vision transformer."""
-    require(c, "timm", {**PLAIN, "pool": "cls", "eps": 1e-6, "mlp": "gelu"})
+    require(c, "timm's model", {**PLAIN, "pool": "cls", "eps": 1e-6, "mlp": "gelu"})
     if c.shape[0] != c.shape[1]:
         raise WeightsError(f"size={c.size}: expected a square, whose grid can be read back")
 
@@ -201,21 +204,15 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
     """Our parameters and their names."""
     yield from pairs({"stem.0": "stem.0", "stem.1": "stem.1", "norm": "head.norm"})
-    parts = {"conv": "conv_dw", "norm": "norm", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
-    yield from block_rows(
-        c,
-        parts,
-        lambda i, j: f"stages.{i}.blocks.{j}",
-        lambda i: (f"stages.{i}.downsample.0", f"stages.{i}.downsample.1"),
-        "gamma",
-    )
+    block, halving = "stages.{i}.blocks.{j}", "stages.{i}.downsample"
+    yield from stage_rows(c, CONVNEXT_LAYER, block, halving, "gamma")
     if c.classes:
         yield from pairs({"head": "head.fc"})
 
 
 def check_convnext(c: convnext.Config) -> None:
     """Raise unless timm has such a ConvNeXt."""
-    require(c, "timm", {"eps": 1e-6, "last_eps": 1e-6})
+    require(c, "timm's model", {"eps": 1e-6, "last_eps": 1e-6})
 
 
 def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.Config:
@@ -264,7 +261,8 @@ def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
 
 def check_mobilenet(c: mobilenet.Config) -> None:
     """Raise unless timm has such a MobileNetV2."""
-    require(c, "timm", {"eps": 1e-5, "strides": mobilenet.Config().strides, "expansion": 6})
+    fixed = {"eps": 1e-5, "strides": mobilenet.Config().strides, "expansion": 6}
+    require(c, "timm's model", fixed)
 
 
 LAYOUTS = {

@@ -9,12 +9,33 @@ from typing import Any
 from ...errors import InputError
 from ...models import convnext, mobilenet, resnet, vit
 from ..fill import Shapes, WeightsError
-from ..huggingface.convnext import block_rows
-from ..huggingface.resnet import conv_names
+from ..huggingface.convnets import conv_names, stage_rows
 from ..huggingface.vit import PLAIN
-from ..table import JOINED, TABLE, Conversion, Row, conv_norms, pairs, with_counters
-from .state_files import HEADS, StateLayout, grid_of, heads_of, numbered, require
+from ..table import (
+    JOINED,
+    TABLE,
+    Conversion,
+    Row,
+    blocks,
+    conv_norms,
+    pairs,
+    require,
+    with_counters,
+)
+from .state_files import HEADS, StateLayout, grid_of, heads_of, numbered
 
+# The layers of a block, one per line, without those whose names depend on the file. Ours: theirs.
+VIT_LAYER = {
+    "blocks.{}.attn_norm": "encoder.layers.encoder_layer_{}.ln_1",
+    "blocks.{}.attn.out": "encoder.layers.encoder_layer_{}.self_attention.out_proj",
+    "blocks.{}.mlp_norm": "encoder.layers.encoder_layer_{}.ln_2",
+}
+CONVNEXT_LAYER = {
+    "conv": "block.0",
+    "norm": "block.2",
+    "mlp.up": "block.3",
+    "mlp.down": "block.5",
+}
 # A factor per channel, stored as (c, 1, 1).
 PER_CHANNEL = Conversion(lambda x: x[:, None, None], lambda x, _: [x[:, 0, 0]])
 
@@ -46,29 +67,26 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
     yield Row(("embed.cls_place", "embed.places"), ("encoder.pos_embedding",), TABLE)
     yield from pairs({"embed.project": "conv_proj", "norm": "encoder.ln"})
     for i in range(c.depth):
-        ours, at = f"blocks.{i}", f"encoder.layers.encoder_layer_{i}"
-        yield from pairs({f"{ours}.attn_norm": f"{at}.ln_1", f"{ours}.mlp_norm": f"{at}.ln_2"})
+        block = f"encoder.layers.encoder_layer_{i}"
         for leaf in ("weight", "bias"):
-            parts = tuple(f"{ours}.attn.{part}.{leaf}" for part in ("query", "key", "value"))
-            yield Row(parts, (f"{at}.self_attention.in_proj_{leaf}",), JOINED)
-            for mine, new, old in (("up", "0", "linear_1"), ("down", "3", "linear_2")):
-                yield Row(
-                    (f"{ours}.mlp.{mine}.{leaf}",),
-                    (f"{at}.mlp.{new}.{leaf}", f"{at}.mlp.{old}.{leaf}"),
-                )
-        yield from pairs({f"{ours}.attn.out": f"{at}.self_attention.out_proj"})
+            qkv = tuple(f"blocks.{i}.attn.{name}.{leaf}" for name in ("query", "key", "value"))
+            yield Row(qkv, (f"{block}.self_attention.in_proj_{leaf}",), JOINED)
+            up = (f"{block}.mlp.0.{leaf}", f"{block}.mlp.linear_1.{leaf}")
+            down = (f"{block}.mlp.3.{leaf}", f"{block}.mlp.linear_2.{leaf}")
+            yield Row((f"blocks.{i}.mlp.up.{leaf}",), up)
+            yield Row((f"blocks.{i}.mlp.down.{leaf}",), down)
+    yield from blocks(VIT_LAYER, c.depth)
     if c.classes:
-        yield from pairs(
-            {"head": "heads.head"}
-            | ({"head_hidden": "heads.pre_logits"} if c.head == "mlp" else {})
-        )
+        yield from pairs({"head": "heads.head"})
+        if c.head == "mlp":
+            yield from pairs({"head_hidden": "heads.pre_logits"})
 
 
 def check_vit(c: vit.Config) -> None:
     """Raise unless torchvision has such a vision transformer."""
     fixed = {name: value for name, value in PLAIN.items() if name != "head"}
     more = {"registers": 0, "layer_scale": None, "pool": "cls", "eps": 1e-6, "mlp": "gelu"}
-    require(c, "torchvision", {**fixed, **more})
+    require(c, "torchvision's model", {**fixed, **more})
     if c.heads != HEADS.get(c.width):
         if c.width in HEADS:
             known = f"has {HEADS[c.width]}"
@@ -112,7 +130,11 @@ def resnet_rows(c: resnet.Config) -> Iterator[Row]:
 
 def check_resnet(c: resnet.Config) -> None:
     """Raise unless torchvision has such a ResNet."""
-    require(c, "torchvision", {"stem": "large", "attention": (), "shrink": "middle", "eps": 1e-5})
+    require(
+        c,
+        "torchvision's model",
+        {"stem": "large", "attention": (), "shrink": "middle", "eps": 1e-5},
+    )
 
 
 def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Config:
@@ -134,24 +156,17 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
     """Our parameters and their names."""
     yield from pairs({"stem.0": "features.0.0", "stem.1": "features.0.1", "norm": "classifier.0"})
-    parts = {"conv": "block.0", "norm": "block.2", "mlp.up": "block.3", "mlp.down": "block.5"}
-    for row in block_rows(
-        c,
-        parts,
-        lambda i, j: f"features.{2 * i + 1}.{j}",
-        lambda i: (f"features.{2 * i}.0", f"features.{2 * i}.1"),
-        "layer_scale",
-    ):
-        yield (
-            Row(row.ours, row.theirs, PER_CHANNEL) if row.theirs[0].endswith("layer_scale") else row
-        )
+    rows = stage_rows(c, CONVNEXT_LAYER, "features.{odd}.{j}", "features.{even}", "layer_scale")
+    for row in rows:
+        is_scale = row.theirs[0].endswith("layer_scale")
+        yield Row(row.ours, row.theirs, PER_CHANNEL) if is_scale else row
     if c.classes:
         yield from pairs({"head": "classifier.2"})
 
 
 def check_convnext(c: convnext.Config) -> None:
     """Raise unless torchvision has such a ConvNeXt."""
-    require(c, "torchvision", {"eps": 1e-6, "last_eps": 1e-6, "kernel": 7, "patch": 4})
+    require(c, "torchvision's model", {"eps": 1e-6, "last_eps": 1e-6, "kernel": 7, "patch": 4})
     if c.layer_scale is None:
         raise WeightsError("layer_scale=None: torchvision's model has a layer scale")
 
@@ -208,7 +223,7 @@ def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
 
 def check_mobilenet(c: mobilenet.Config) -> None:
     """Raise unless torchvision has such a MobileNetV2."""
-    require(c, "torchvision", {"eps": 1e-5, "strides": mobilenet.Config().strides})
+    require(c, "torchvision's model", {"eps": 1e-5, "strides": mobilenet.Config().strides})
     if c.expansion < 2:
         raise WeightsError(
             f"expansion={c.expansion}: torchvision's model widens each block but the first"
