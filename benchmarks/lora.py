@@ -38,7 +38,7 @@ import torch
 from clearhead.data import make_data
 from clearhead.training import read_recipe
 from clearhead.training.distributed import World
-from clearhead.training.prefetch import Part
+from clearhead.training.prefetch import MicroBatch
 from clearhead.training.setup import resolve
 from clearhead.training.trainer import Trainer
 
@@ -128,7 +128,7 @@ def ours(args: argparse.Namespace, base: Path) -> tuple[Step, Trainer]:
     trainer, numbers = trainer_of(args, base), itertools.count()
     rows, tokens = torch.arange(args.rows, device=args.device), args.rows * args.tokens
     parts = [
-        Part(
+        MicroBatch(
             {"ids": x[:, :-1].contiguous(), "targets": x[:, 1:].contiguous()},
             rows,
             0,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clearhead.data import make_data
 from clearhead.training import read_recipe, train
-from clearhead.training.checkpoints.checkpoint import Checkpoint
+from clearhead.training.checkpoints import Checkpoint
 from clearhead.training.distributed import World
 from clearhead.training.setup import resolve
 from clearhead.training.trainer import Trainer

@@ -27,7 +27,7 @@ from clearhead.data import make_data
 from clearhead.training import read_recipe
 from clearhead.training.distributed import World
 from clearhead.training.logs import training_flops
-from clearhead.training.prefetch import Part
+from clearhead.training.prefetch import MicroBatch
 from clearhead.training.setup import resolve
 from clearhead.training.trainer import Trainer
 
@@ -56,7 +56,7 @@ def ours(rows: int, bias: bool) -> tuple[Step, float]:
     ids = torch.randint(0, VOCAB, (rows, CONTEXT + 1), device=world.device)
     batch = {"ids": ids[:, :-1].contiguous(), "targets": ids[:, 1:].contiguous()}
     tokens, numbers = rows * CONTEXT, itertools.count()
-    part = Part(batch, torch.arange(rows, device=world.device), 0, tokens, tokens)
+    part = MicroBatch(batch, torch.arange(rows, device=world.device), 0, tokens, tokens)
 
     def step() -> torch.Tensor:
         updates, _ = trainer.step([part], next(numbers), tokens)

@@ -41,12 +41,11 @@ from clearhead.data.images.in_memory import (
 from clearhead.draw.style import HAIR, PALETTE, SMALL, dress, letters, save, sheet
 from clearhead.training import read_recipe
 from clearhead.training.logs import training_flops
-from clearhead.training.loop import exit_on_sigterm
 from clearhead.training.objectives import objective_class
+from clearhead.training.processes import PATIENCE, Child, command, exit_on_sigterm
 from clearhead.training.recipe import Recipe
 from clearhead.training.setup import resolve
 from clearhead.training.sweep import is_finished
-from clearhead.training.verify import PATIENCE, Child, command
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -46,9 +46,9 @@ from clearhead.layers import (
     grid,
     make_norm,
 )
-from clearhead.training.augment.augmentation import AUGMENTATIONS
-from clearhead.training.augment.mixing import mix
-from clearhead.training.device_rng import DeviceRng
+from clearhead.training.augmentation import AUGMENTATIONS
+from clearhead.training.objectives.classification import mix
+from clearhead.training.objectives.objective import DeviceRng
 
 HERE = Path(__file__).parent / "pictures"
 PICTURES: dict[str, Callable[[], Figure | Image | None]] = {}

@@ -138,8 +138,7 @@ class Options:
 def recipe_options() -> list[Options]:
     """All sections of a recipe, in the order of a file, each with the dataclass of its options."""
     from clearhead import data, models
-    from clearhead.training import objectives, recipe
-    from clearhead.training.augment import augmentation
+    from clearhead.training import augmentation, objectives, recipe
     from clearhead.training.optim import optimisers as optim
     from clearhead.training.optim import schedule
 

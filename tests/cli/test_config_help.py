@@ -12,7 +12,7 @@ from clearhead.cli import app
 from clearhead.cli.config_help import ConfigField, config_fields
 from clearhead.data import data_config, names
 from clearhead.models import families, family
-from clearhead.training.augment.augmentation import AUGMENTATIONS
+from clearhead.training.augmentation import AUGMENTATIONS
 from clearhead.training.objectives import objective_class, objectives
 from clearhead.training.optim.optimisers import OptimConfig
 from clearhead.training.optim.schedule import ScheduleConfig

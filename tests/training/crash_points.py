@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from clearhead.training.checkpoints.checkpoint import Writer, latest
+from clearhead.training.checkpoints import Writer, latest
 
 torch.set_num_threads(1)  # a fork has no thread pool, and would wait for it
 TOUCHES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}

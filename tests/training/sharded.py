@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from clearhead.training.average import Average
+from clearhead.training.ema import EMA
 from clearhead.training.optim.optimisers import OptimConfig, Optimiser
 
 # Rows that do not divide by two, and a vector of one number, whose shard on the second process is empty.
@@ -22,7 +22,7 @@ def train(shard, name, masters):
     place = (lambda x: distribute_tensor(x, mesh, [Shard(0)])) if shard else (lambda x: x)
     params = {n: nn.Parameter(place(torch.randn(s, generator=generator).to(dtype))) for n, s in SIZES.items()}
     optimiser = Optimiser(params, OptimConfig(name=name, lr=0.1), masters=masters)
-    average = Average(optimiser.weights(), params)
+    average = EMA(optimiser.weights(), params)
     norms = []
     for _ in range(3):
         for _ in range(2):

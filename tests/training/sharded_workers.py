@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from clearhead.training.checkpoints.checkpoint import Checkpoint, Writer, step_name
+from clearhead.training.checkpoints import Checkpoint, Writer, step_name
 from clearhead.weights.checkpoints.checkpoint import place
 
 WHOLE = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.training.average import Average, AverageNetwork
+from clearhead.training.ema import EMA, EMANetwork
 from clearhead.training.optim.optimisers import OptimConfig, Optimiser
 
 
@@ -27,7 +27,7 @@ def copies(tensors):
 @pytest.mark.parametrize("masters", [False, True])
 def test_averages_equal_the_formula(masters):
     optimiser = Optimiser(model(torch.bfloat16 if masters else torch.float32), OptimConfig(lr=0.05), masters=masters)
-    average = Average(optimiser.weights(), optimiser.parameters)
+    average = EMA(optimiser.weights(), optimiser.parameters)
     hand = {n: w.detach().double() for n, w in optimiser.weights().items()}
     for i in range(5):
         step(optimiser, i)
@@ -41,7 +41,7 @@ def test_averages_equal_the_formula(masters):
 @pytest.mark.parametrize("masters", [False, True])
 def test_a_network_runs_with_its_averages_and_its_own_weights_are_restored(masters):
     optimiser = Optimiser(model(torch.bfloat16 if masters else torch.float32), OptimConfig(lr=0.05), masters=masters)
-    average = Average(optimiser.weights(), optimiser.parameters)
+    average = EMA(optimiser.weights(), optimiser.parameters)
     step(optimiser, 0)
     average.update(0.7)
     before, values = copies(optimiser.parameters), copies(average.values)
@@ -58,7 +58,7 @@ def test_a_network_runs_with_its_averages_and_its_own_weights_are_restored(maste
 def test_an_average_network_receives_averages_and_buffers():
     source, teacher = model(), model()
     optimiser = Optimiser(source, OptimConfig(lr=0.05), masters=False)
-    average = AverageNetwork(optimiser.weights(), source, teacher)
+    average = EMANetwork(optimiser.weights(), source, teacher)
     x = torch.randn(4, 3)
     for i in range(3):
         source.train()(x)  # moves the running means

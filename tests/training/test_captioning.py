@@ -12,7 +12,7 @@ from clearhead.models.captioner import Trace
 from clearhead.training import read_recipe, train
 from clearhead.training.objectives import Moment, objective_class
 from clearhead.training.objectives.captions import Captions, CaptionsConfig
-from clearhead.training.optim.layer_decay import part_scales
+from clearhead.training.optim.optimisers import part_scales
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ENCODER = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}

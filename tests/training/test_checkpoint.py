@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from clearhead.training.checkpoints import checkpoint as checkpoint_module
-from clearhead.training.checkpoints.checkpoint import Checkpoint, CheckpointError, Writer, latest
+from clearhead.training import checkpoints as checkpoint_module
+from clearhead.training.checkpoints import Checkpoint, CheckpointError, Writer, latest
 from clearhead.weights.checkpoints import checkpoint as reading_module
 from clearhead.weights.checkpoints.checkpoint import place as plain_place
 from clearhead.weights.checkpoints.checkpoint import share
@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(tmp_path, monkeypatch, wh
 
 LIMITED = """
 import resource, sys, torch
-from clearhead.training.checkpoints.checkpoint import CheckpointError, Writer, latest
+from clearhead.training.checkpoints import CheckpointError, Writer, latest
 writer = Writer(sys.argv[1], attempt="a")
 writer.save(1, {"w": torch.ones(1000)}, {})
 writer.wait()

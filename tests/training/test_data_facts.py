@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.data import files as fingerprints
 from clearhead.data.files import fingerprint
 from clearhead.training import train
-from clearhead.training.checkpoints.checkpoint import Checkpoint
+from clearhead.training.checkpoints import Checkpoint
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.run_folder import FolderError
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from clearhead.training.augment import operations as ops
-from clearhead.training.augment.augmentation import rectangle
+from clearhead.training import augmentation as ops
+from clearhead.training.augmentation import rectangle
 
 B, H, W = 4, 14, 22
 

@@ -7,8 +7,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.training.optim.lamb import Lamb
-from clearhead.training.optim.layer_decay import layer_scales
-from clearhead.training.optim.optimisers import OptimConfig, Optimiser
+from clearhead.training.optim.optimisers import OptimConfig, Optimiser, layer_scales
 
 LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.95), 1e-6, 0.1
 

@@ -6,7 +6,7 @@ from test_loop import go, go_broken
 from trainings import STUDENT, VECTORS, metrics, recipe, same_bits, weights
 
 from clearhead.errors import InputError
-from clearhead.training.checkpoints.checkpoint import Checkpoint, step_name
+from clearhead.training.checkpoints import Checkpoint, step_name
 from clearhead.training.loop import TrainingError
 from clearhead.training.recipe import read_recipe
 from clearhead.training.run import train

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clearhead.layers import Block, Learned, Patches, Stack, Tokens
-from clearhead.training.average import Average
+from clearhead.training.ema import EMA
 from clearhead.training.optim import schedule
 from clearhead.training.optim.muon import Muon
 from clearhead.training.optim.optimisers import NAMES, OptimConfig, Optimiser, is_inside, is_matrix
@@ -355,7 +355,7 @@ def test_invalid_options_are_refused(fields, message):
 def test_a_scheduled_average_may_end_at_one_where_it_stops_moving():
     ema = OptimConfig(ema=Scheduled(start=0.97, final=1.0)).ema
     weights = {"x": torch.ones(3)}
-    average = Average(weights, {"x": torch.ones(3)})
+    average = EMA(weights, {"x": torch.ones(3)})
     weights["x"].zero_()
     average.update(schedule.value(ema, step=0, steps=5))
     torch.testing.assert_close(average.values["x"], torch.full((3,), 0.97))

@@ -7,9 +7,9 @@ from trainings import metrics, recipe, same_bits, state, weights
 
 from clearhead.errors import Notice
 from clearhead.training import loop
+from clearhead.training.logs import Pace
 from clearhead.training.own_data import new_recipe as data_recipe
 from clearhead.training.own_data.new_recipe import CPU_STEPS, new_recipe, propose_shorter
-from clearhead.training.pace import Pace
 from clearhead.training.recipe import RunConfig, read_recipe
 from clearhead.training.run import train
 

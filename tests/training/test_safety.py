@@ -15,7 +15,7 @@ from trainings import VECTORS, metrics, recipe, same_bits, state, weights
 from clearhead import config
 from clearhead.data import DataError
 from clearhead.training import TrainingError, loop, train
-from clearhead.training.checkpoints.checkpoint import Checkpoint, CheckpointError
+from clearhead.training.checkpoints import Checkpoint, CheckpointError
 from clearhead.training.objectives.tokens import NextToken
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.run_folder import Folder, FolderError

@@ -12,7 +12,7 @@ import clearhead as ch
 from clearhead.config import ConfigError
 from clearhead.layers.lora import adapters
 from clearhead.training import read_recipe, train, verify_resume
-from clearhead.training.checkpoints.checkpoint import CheckpointError
+from clearhead.training.checkpoints import CheckpointError
 from clearhead.weights import WeightsError, load, save
 
 TEXTS = [f"the {a} was {b}" for a in ("film", "play", "song") for b in ("fine", "grand", "dull", "flat")]

@@ -11,7 +11,7 @@ from clearhead.errors import Notice
 from clearhead.tasks.evaluation.columns import trained_columns
 from clearhead.tokens import Subwords
 from clearhead.training import finetune_recipe, loop
-from clearhead.training.checkpoints.checkpoint import CheckpointError
+from clearhead.training.checkpoints import CheckpointError
 from clearhead.training.run import train
 from clearhead.weights import WeightsError, read_config
 from clearhead.weights.checkpoints import unfinished

@@ -15,7 +15,7 @@ from clearhead.cli import app
 from clearhead.config import write
 from clearhead.training import Verdict, read_recipe, train, verify_resume
 from clearhead.training import logs as progress
-from clearhead.training.checkpoints.checkpoint import Writer, latest, step_name
+from clearhead.training.checkpoints import Writer, latest, step_name
 from clearhead.training.run_folder import FolderError
 from clearhead.training.verify import Kill, Part, _Runs, compare, compare_to_rounding, draw_kills
 

@@ -15,7 +15,7 @@ from torch import nn
 from clearhead.layers import Block, Patches
 from clearhead.models import FAMILIES, Model
 from clearhead.training import logs as progress
-from clearhead.training.checkpoints.checkpoint import latest
+from clearhead.training.checkpoints import latest
 from clearhead.training.loop import TIMES
 from clearhead.training.run_folder import Folder
 

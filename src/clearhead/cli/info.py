@@ -200,7 +200,7 @@ def recipe(
 ) -> None:
     """List the keys of a recipe, or of one of its sections, with their defaults and meanings."""
     from ..errors import InputError
-    from ..training.augment.augmentation import AUGMENTATIONS
+    from ..training.augmentation import AUGMENTATIONS
     from ..training.objectives import objective_class, objectives
     from ..training.optim.optimisers import OptimConfig
     from ..training.optim.schedule import ScheduleConfig

@@ -11,10 +11,10 @@ from .. import lazy
 
 if TYPE_CHECKING:
     from .loop import TIMES as TIMES
-    from .loop import TrainingError as TrainingError
     from .objectives import Objective as Objective
     from .own_data.finetune import finetune as finetune
     from .own_data.finetune import finetune_recipe as finetune_recipe
+    from .processes import TrainingError as TrainingError
     from .recipe import Recipe as Recipe
     from .recipe import read_recipe as read_recipe
     from .run import Run as Run

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +23,11 @@ from torch import Tensor
 from .. import config
 from ..data import Data, make_data
 from ..data.data import columns_told
-from ..errors import UserError
 from ..weights import Bundle, load, save
 from ..weights.checkpoints.pretrained import describe
 from . import logs as progress
 from .best import Best
-from .checkpoints.checkpoint import (
+from .checkpoints import (
     Checkpoint,
     CheckpointError,
     DamagedError,
@@ -38,10 +36,10 @@ from .checkpoints.checkpoint import (
     step_name,
 )
 from .distributed import World
-from .logs import Events
+from .logs import HOUR, Events, Pace
 from .own_data.memory import is_exhausted
-from .pace import HOUR, Pace
-from .prefetch import Feed, Part
+from .prefetch import Feed, MicroBatch
+from .processes import TrainingError, on_stop
 from .recipe import MAY_CHANGE, Recipe, named_options
 from .run_folder import Folder, FolderError, changes, check_same_meaning, data_facts
 from .setup import resolve
@@ -104,46 +102,6 @@ class Pending:
         return last, None
 
 
-# Signals that end a training.
-
-
-@contextmanager
-def on_stop(ask: Callable[[], bool]) -> Iterator[None]:
-    """Context in which SIGTERM and Ctrl-C call `ask`; if `ask` returns True, Ctrl-C raises KeyboardInterrupt."""
-
-    def handle(number: int, _: object) -> None:
-        if ask() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-
-    with _handlers({signal.SIGTERM: handle, signal.SIGINT: handle}):
-        yield
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Context in which SIGTERM raises SystemExit, so that child processes are ended before their parent."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    with _handlers({signal.SIGTERM: leave}):
-        yield
-
-
-@contextmanager
-def _handlers(wanted: dict[int, Callable[[int, object], None]]) -> Iterator[None]:
-    try:
-        old = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    except ValueError:  # only the main thread may set signal handlers
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 # the timing metrics, which differ between two runs of the same recipe
 TIMES = ("seconds", "rate", "share")
 
@@ -152,10 +110,6 @@ CHANGED = {  # consequences of a change in the recipe of a resumed run
     "run.best": ": only validations from here on count",
     "data": ": the files have changed, and this run differs from an uninterrupted one",
 }
-
-
-class TrainingError(UserError, RuntimeError):
-    """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
 @runtime_checkable
@@ -416,7 +370,7 @@ class Loop:
     def _restart_clock(self) -> None:
         self._clock, self._units = time.perf_counter(), 0
 
-    def _update(self, parts: list[Part]) -> None:
+    def _update(self, parts: list[MicroBatch]) -> None:
         """Perform one step, the updates of all players, and log it if a log is due."""
         recipe, world, index = self.recipe, self.world, self.step
         # clocks differ: that of worker 0 counts

@@ -13,13 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..weights.checkpoints.checkpoint import Checkpoint
 from ..weights.checkpoints.unfinished import Fingerprint
-from .average import Average, AverageNetwork
-from .distributed import SyncedBatchNorm, World, narrow, recompute, shard
+from .distributed import SyncedBatchNorm, World, local, narrow, recompute, shard, whole
+from .ema import EMA, EMANetwork
 from .optim.optimisers import OptimConfig, Optimiser
 from .optim.schedule import ScheduleConfig, ends, value
 from .recipe import Recipe
 from .setup import PlayerSetup
-from .tensors import local, whole
 
 
 class Player:
@@ -63,7 +62,7 @@ class Player:
         if self.sharded:
             shard(model, world, recipe.precision)
             self.frozen = dict(self._untrained())
-        self.average: Average | None = None
+        self.average: EMA | None = None
 
     def _untrained(self) -> list[tuple[str, nn.Parameter]]:
         """The weights that are not trained and that checkpoints hold, by name."""
@@ -107,7 +106,7 @@ class Player:
         """Context in which the network computes with its averages, if it has any."""
         with (
             nullcontext()
-            if self.average is None or isinstance(self.average, AverageNetwork)
+            if self.average is None or isinstance(self.average, EMANetwork)
             else (self.average.running())
         ):
             yield
@@ -157,7 +156,7 @@ class TrainedPlayer(Player):
         if any(ends(optim.ema)):
             # of batch norms
             running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}
-            self.average = Average(
+            self.average = EMA(
                 {**self.optimiser.weights(), **running}, {**self.optimiser.parameters, **running}
             )
         self.forward: Any = None  # computes the losses of this player; set by `wrap`
@@ -228,10 +227,10 @@ class TrainedPlayer(Player):
             yield
 
 
-class AveragePlayer(Player):
+class EMAPlayer(Player):
     """A player whose weights are an exponential moving average of another's; `average.update` updates them."""
 
-    average: AverageNetwork
+    average: EMANetwork
 
     def __init__(self, name: str, source: TrainedPlayer, recipe: Recipe, world: World) -> None:
         model = source.setup.build().requires_grad_(False)
@@ -242,7 +241,7 @@ class AveragePlayer(Player):
                 model.get_buffer(n).copy_(buffer)
         super().__init__(name, source.setup, model, recipe, world)
         self.source, self._exact = source, {}
-        self.average = AverageNetwork(source.optimiser.weights(), source.model, self.model)
+        self.average = EMANetwork(source.optimiser.weights(), source.model, self.model)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that are not averaged, because the source does not train them."""

@@ -19,7 +19,7 @@ AHEAD = 3  # number of batches to prefetch
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MicroBatch:
     """A micro-batch of a worker."""
 
     batch: dict[str, Tensor]  # its tensors by name
@@ -66,16 +66,16 @@ class Feed:
         """Stop prefetching."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def steps(self, start: int, stop: int) -> Iterator[list[Part]]:
+    def steps(self, start: int, stop: int) -> Iterator[list[MicroBatch]]:
         """The micro-batches of the steps from `start` to `stop` - 1."""
-        pending: list[Future[list[Part]]] = []
+        pending: list[Future[list[MicroBatch]]] = []
         for step in range(start, stop + AHEAD):
             if step < stop:
                 pending.append(self._thread.submit(self._make, step))
             if step >= start + AHEAD - 1 and pending:
                 yield pending.pop(0).result()
 
-    def valid(self) -> Iterator[Part]:
+    def valid(self) -> Iterator[MicroBatch]:
         """This worker's share of the validation batches."""
         for i in range(self.data.valid_batches):
             part, parts = self.world.rank, self.world.size
@@ -89,7 +89,7 @@ class Feed:
                     )
             yield self._part(batch, i, part, parts)
 
-    def _make(self, step: int) -> list[Part]:
+    def _make(self, step: int) -> list[MicroBatch]:
         parts = self.world.size * self.accumulate
         numbers = [i * self.world.size + self.world.rank for i in range(self.accumulate)]
         return [self._part(self._batch(step, n, parts), n, n, parts) for n in numbers]
@@ -101,7 +101,7 @@ class Feed:
             batch |= _named(name, _real(extra.batch(step, part=part, parts=parts, lookup=lookup)))
         return batch
 
-    def _part(self, batch: dict[str, Any], number: int, part: int, parts: int) -> Part:
+    def _part(self, batch: dict[str, Any], number: int, part: int, parts: int) -> MicroBatch:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in batch.items()}
         sizes: dict[str, int] = {}
         for name, x in batch.items():
@@ -115,7 +115,9 @@ class Feed:
                 {name: x.pin_memory() for name, x in some.items()} for some in (tensors, rows)
             )
         own = rows.pop("")
-        return Part(tensors, own, number, self.objective.count(batch), self.data.units(batch), rows)
+        return MicroBatch(
+            tensors, own, number, self.objective.count(batch), self.data.units(batch), rows
+        )
 
 
 def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,3 +130,45 @@ def _real(batch: dict[str, Any]) -> dict[str, Any]:
     if rows:
         return {name: x[:rows] for name, x in batch.items() if name != "weight"}
     return batch
+
+
+# Tables of data that stay on the device, so that a step only sends row numbers.
+
+
+SHARE = 0.25  # largest share of the free memory of a device that the tables of a dataset may take
+
+
+class ResidentTables:
+    """The tables of datasets on the device of the model, for the datasets whose tables fit there.
+
+    Args:
+        datasets: The datasets by name; "" is the main one.
+        device: The device of the model.
+
+    Examples:
+        >>> data = clearhead.data.make_data("identity", {"width": 3}, seed=0)
+        >>> ResidentTables({"": data}, torch.device("cpu")).names  # it has no tables
+        frozenset()
+    """
+
+    def __init__(self, datasets: Mapping[str, Data], device: torch.device) -> None:
+        fitting = {
+            name: data for name, data in datasets.items() if data.tables and _fits(data, device)
+        }
+        self.names = frozenset(fitting)
+        self.tables = {
+            f"{name}.{key}" if name else key: torch.from_numpy(np.ascontiguousarray(table)).to(
+                device
+            )
+            for name, data in fitting.items()
+            for key, table in data.tables.items()
+        }
+
+    def looked_up(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with the rows of the tables in place of their numbers."""
+        return {key: self.tables[key][x] if key in self.tables else x for key, x in batch.items()}
+
+
+def _fits(data: Data, device: torch.device) -> bool:
+    size = sum(table.nbytes for table in data.tables.values())
+    return device.type != "cuda" or size <= SHARE * torch.cuda.mem_get_info(device)[0]

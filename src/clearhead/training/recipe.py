@@ -15,7 +15,7 @@ from ..errors import InputError, nearest
 from ..layers.lora import as_words
 from ..models import FAMILIES, family
 from ..weights.checkpoints.pretrained import Pretrained
-from .augment.augmentation import AUGMENTATIONS
+from .augmentation import AUGMENTATIONS
 from .objectives import OBJECTIVES, Role, objective_class
 from .optim.optimisers import OptimConfig
 from .optim.schedule import ScheduleConfig

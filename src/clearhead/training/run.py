@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..weights import Bundle, load
-from .checkpoints.checkpoint import latest
+from .checkpoints import latest
 from .distributed import World
 from .logs import Talk
 from .loop import Loop, Propose

@@ -21,13 +21,12 @@ from rich.table import Table
 from .. import config
 from ..atomic_files import atomic_write
 from ..errors import InputError
-from .checkpoints.checkpoint import latest
-from .loop import exit_on_sigterm
+from .checkpoints import latest
 from .own_data.new_recipe import is_data, new_recipe
+from .processes import Child, command, exit_on_sigterm
 from .recipe import Recipe, read_recipe
 from .run import train
 from .run_folder import Folder, FolderError, to_json
-from .verify import Child, command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,9 +23,8 @@ from ..weights.checkpoints import unfinished
 from ..weights.checkpoints.pretrained import fill_pretrained, in_head, submodule
 from ..weights.exported import check_exportable
 from . import probes
-from .augment.augmentation import augment, make_augmentations, normalise
-from .checkpoints.checkpoint import Checkpoint, CheckpointError
-from .checkpoints.mean import MeanCheckpoint
+from .augmentation import augment, make_augmentations, normalise
+from .checkpoints import Checkpoint, CheckpointError, MeanCheckpoint
 from .distributed import World, reshard
 from .objectives import Moment, Objective, Update
 from .objectives.check import (
@@ -39,54 +37,12 @@ from .objectives.check import (
 )
 from .objectives.objective import compute_dtype
 from .optim.schedule import scale
-from .player import AveragePlayer, Player, TrainedPlayer, all_finite, buffers
-from .prefetch import Part
+from .player import EMAPlayer, Player, TrainedPlayer, all_finite, buffers
+from .prefetch import MicroBatch, ResidentTables
 from .recipe import Recipe, RunConfig, named_options, player_optim, pretrained_of
 from .setup import Setup
 from .start.adapters import adapt, base_folder
 from .start.initialisation import initialise
-
-# Tables of data that stay on the device, so that a step only sends row numbers.
-
-
-SHARE = 0.25  # largest share of the free memory of a device that the tables of a dataset may take
-
-
-class Resident:
-    """The tables of datasets on the device of the model, for the datasets whose tables fit there.
-
-    Args:
-        datasets: The datasets by name; "" is the main one.
-        device: The device of the model.
-
-    Examples:
-        >>> data = clearhead.data.make_data("identity", {"width": 3}, seed=0)
-        >>> Resident({"": data}, torch.device("cpu")).names  # it has no tables
-        frozenset()
-    """
-
-    def __init__(self, datasets: Mapping[str, Data], device: torch.device) -> None:
-        fitting = {
-            name: data for name, data in datasets.items() if data.tables and _fits(data, device)
-        }
-        self.names = frozenset(fitting)
-        self.tables = {
-            f"{name}.{key}" if name else key: torch.from_numpy(np.ascontiguousarray(table)).to(
-                device
-            )
-            for name, data in fitting.items()
-            for key, table in data.tables.items()
-        }
-
-    def looked_up(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with the rows of the tables in place of their numbers."""
-        return {key: self.tables[key][x] if key in self.tables else x for key, x in batch.items()}
-
-
-def _fits(data: Data, device: torch.device) -> bool:
-    size = sum(table.nbytes for table in data.tables.values())
-    return device.type != "cuda" or size <= SHARE * torch.cuda.mem_get_info(device)[0]
-
 
 # Which validation rows are decoded for measurements of text, such as BLEU.
 
@@ -198,7 +154,7 @@ class Trainer:
                 self.players[name] = self._build_trained(name, index, fresh)
         for name, role in roles.items():
             if role.average_of is not None:
-                self.players[name] = AveragePlayer(
+                self.players[name] = EMAPlayer(
                     name, self._trained_player(role.average_of), recipe, world
                 )
         self.objective = kind(options, {name: self.players[name].model for name in roles}, data)
@@ -208,13 +164,13 @@ class Trainer:
             texts, decoded_rows(recipe.run, kind.text_measurements, len(texts))
         )
         self.objective.averages = {
-            n: p.average for n, p in self.players.items() if isinstance(p, AveragePlayer)
+            n: p.average for n, p in self.players.items() if isinstance(p, EMAPlayer)
         }
         self.trained = {n: p for n, p in self.players.items() if isinstance(p, TrainedPlayer)}
         for player in self.trained.values():
             player.wrap(PlayerLosses(self.objective, player.model), compiled=recipe.compile)
         self.notes += [note] if (note := self._export_note()) else []
-        self.resident = Resident(self.datasets, world.device)
+        self.resident = ResidentTables(self.datasets, world.device)
         self.augmentations = make_augmentations(
             [named_options(one, "augment") for one in recipe.augment]
         )
@@ -287,7 +243,7 @@ class Trainer:
     # A step
 
     def step(
-        self, parts: list[Part], step: int, counted: float
+        self, parts: list[MicroBatch], step: int, counted: float
     ) -> tuple[list[Updated], dict[str, Tensor]]:
         """Perform the updates of a step; returns their reports and the last micro-batch.
 
@@ -398,7 +354,7 @@ class Trainer:
 
     @torch.no_grad()
     def _prepared(
-        self, part: Part, step: int, *, training: bool = True
+        self, part: MicroBatch, step: int, *, training: bool = True
     ) -> tuple[dict[str, Tensor], Moment]:
         """A part on the device, with images augmented (in training) and normalised, as the objective prepares it."""
         batch, rows = part.to(self.world.device)
@@ -440,7 +396,7 @@ class Trainer:
         return {"gradient": gradients} | probes.activations(self.objective, player.model, batch)
 
     @torch.no_grad()
-    def measure(self, parts: Iterable[Part]) -> dict[str, float]:
+    def measure(self, parts: Iterable[MicroBatch]) -> dict[str, float]:
         """The objective's measurements on validation data, with averaged weights if the recipe has an EMA."""
         sums: dict[str, list[Tensor]] = {}
         counted = 0

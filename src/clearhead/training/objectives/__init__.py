@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, nearest
-from ..average import Average
-from ..device_rng import DeviceRng
+from ..ema import EMA
+from ..objectives.objective import DeviceRng
 from ..optim.optimisers import Optimiser
 from ..optim.schedule import Scalar, Scheduled
 from .check import check_objective, checked_sizes
@@ -18,9 +18,27 @@ if TYPE_CHECKING:
     from ...data import Data
 
 __all__ = [
-    "OBJECTIVES", "Average", "DeviceRng", "Measurement", "Moment", "Objective", "Optimiser", "Role", "Sample", "Scalar",
-    "Scheduled", "Update", "check_data", "check_objective", "check_players", "checked_sizes", "choose",
-    "objective_class", "objectives", "register", "weighted_sum",
+    "EMA",
+    "OBJECTIVES",
+    "DeviceRng",
+    "Measurement",
+    "Moment",
+    "Objective",
+    "Optimiser",
+    "Role",
+    "Sample",
+    "Scalar",
+    "Scheduled",
+    "Update",
+    "check_data",
+    "check_objective",
+    "check_players",
+    "checked_sizes",
+    "choose",
+    "objective_class",
+    "objectives",
+    "register",
+    "weighted_sum",
 ]  # fmt: skip
 
 # The objectives by name: (module, class, summary). `choose` takes the first that fits a model and its data.

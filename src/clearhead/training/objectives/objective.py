@@ -5,23 +5,25 @@ A new objective is one file in this folder, with a subclass of Objective, and a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ... import counter_rng
 from ...checks import one_of
 from ...errors import InputError, nearest
-from ..device_rng import DeviceRng
 from ..optim.schedule import Scalar, value
 
 if TYPE_CHECKING:
     from ...data import Data
     from ...weights import Bundle
-    from ..average import Average
+    from ..ema import EMA
     from ..optim.optimisers import Optimiser
 
 Tensors = dict[str, Tensor]
@@ -78,6 +80,68 @@ class Measurement:
 
     def __post_init__(self) -> None:
         one_of("better", self.better, ("lower", "higher"))
+
+
+class DeviceRng:
+    """Random numbers for some rows of the batch of a step; `Moment.rng` returns one.
+
+    Args:
+        seed: The seed of the training.
+        step: The step, from 0.
+        rows: The index of each row in the batch of all workers, (b,).
+        stream: Each use of random numbers in a step has its own stream.
+
+    Examples:
+        >>> rng = DeviceRng(seed=1, step=10, rows=torch.arange(4), stream=7)
+        >>> rng.normal(2, 3).shape
+        torch.Size([4, 2, 3])
+        >>> half = DeviceRng(seed=1, step=10, rows=torch.tensor([1, 3]), stream=7)  # one of two workers
+        >>> torch.equal(rng.uniform(5)[[1, 3]], half.uniform(5))
+        True
+    """
+
+    def __init__(self, seed: int, step: int, rows: Int[Tensor, "b"], stream: int = 0) -> None:
+        self.seed, self.step, self.rows, self.stream = seed, step, rows, stream
+
+    def bits(self, columns: int) -> Int[Tensor, "b c"]:
+        """64 random bits per row and column, as int64."""
+        row = _absorb(_signed(counter_rng.key(self.seed, self.step, self.stream)), self.rows)
+        return _absorb(row[:, None], torch.arange(columns, device=self.rows.device))
+
+    def uniform(self, *shape: int) -> Float[Tensor, "b *n"]:
+        """Uniform numbers 0 <= u < 1 with 24 random bits, float32, of shape (rows, *shape)."""
+        columns = math.prod(shape)
+        return (_shift(self.bits(columns), 40).to(torch.float32) * 2.0**-24).view(-1, *shape)
+
+    def normal(self, *shape: int) -> Float[Tensor, "b *n"]:
+        """Standard normal numbers, float32, of shape (rows, *shape) (Box and Muller 1958)."""
+        columns = math.prod(shape)
+        u = self.uniform(2 * columns)
+        radius = (-2 * torch.log1p(-u[:, :columns])).sqrt()
+        return (radius * torch.cos(2 * math.pi * u[:, columns:])).view(-1, *shape)
+
+
+def _signed(x: int) -> int:
+    """The signed 64-bit integer with the same bits as an unsigned one."""
+    return x - (1 << 64) if x >= 1 << 63 else x
+
+
+_GOLDEN, _FIRST, _SECOND = (_signed(c) for c in counter_rng.CONSTANTS)
+
+
+def _absorb(key: Tensor | int, word: Tensor) -> Tensor:
+    return _mix(_mix(word + _GOLDEN) ^ key)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _FIRST
+    x = (x ^ _shift(x, 27)) * _SECOND
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, n: int) -> Tensor:
+    """A logical right shift; >> on int64 would be arithmetic."""
+    return (x >> n) & ((1 << (64 - n)) - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +211,7 @@ class Objective(nn.Module):
         self.config, self.data = config, data
         self.players = nn.ModuleDict(players)
         # of the players with `average_of`; set by the Trainer
-        self.averages: dict[str, Average] = {}
+        self.averages: dict[str, EMA] = {}
         # validation rows to decode, as text: input and reference; as above
         self.decoded: list[tuple[str, str]] = []
         self._scalars = scalar_options(type(config))

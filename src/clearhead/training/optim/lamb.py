@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensors import local
+from ..distributed import local
 
 
 class Lamb(torch.optim.Optimizer):

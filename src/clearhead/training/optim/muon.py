@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import InputError
-from ..tensors import local
+from ..distributed import local
 
 # x -> a x + b x^3 + c x^5, steep at 0: five rounds map singular values of 0.01 to 1 into about 0.7 to 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)

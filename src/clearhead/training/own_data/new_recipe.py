@@ -20,7 +20,7 @@ from ...data.files import locate
 from ...data.tables.understand import is_images
 from ...devices import find_device
 from ...errors import InputError, InputTypeError, MissingFileError, Notice, nearest
-from ..pace import HOUR
+from ..logs import HOUR
 from ..recipe import Recipe
 
 VALIDATIONS = 10  # at most this many in a training of up to 10,000 steps

@@ -18,7 +18,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...atomic_files import atomic_write, sync_folder
-from ...errors import InputError
-from ...weights.checkpoints.checkpoint import (
+from ..atomic_files import atomic_write, sync_folder
+from ..errors import InputError
+from ..weights.checkpoints.checkpoint import (
     ASIDE,
     FINAL,
     FORMAT,
@@ -45,8 +45,9 @@ from ...weights.checkpoints.checkpoint import (
     step_name,
     type_name,
 )
-from ...weights.tensor_files import TYPES, write_tensors
-from ..run_folder import to_json
+from ..weights.tensor_files import TYPES, write_tensors
+from .distributed import local
+from .run_folder import to_json
 
 __all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Writer", "latest", "step_name"]
 
@@ -294,3 +295,28 @@ class Writer:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     os.rename(path, self.folder / aside[1])
+
+
+class MeanCheckpoint:
+    """Several checkpoints of one run, read as one whose tensors are the means of theirs.
+
+    Means are computed in float64 and rounded once. A tensor of whole numbers, such as a batch norm's count of batches,
+    is that of the last checkpoint.
+    """
+
+    def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """`checkpoints`: oldest first."""
+        self.checkpoints = checkpoints
+
+    @torch.no_grad()
+    def fill(self, name: str, tensor: Tensor) -> None:
+        """Copy the mean of a tensor into an existing one, as `Checkpoint.fill` does."""
+        if not tensor.is_floating_point():
+            self.checkpoints[-1].fill(name, tensor)
+            return
+        # on the CPU: not every device has float64
+        total = torch.zeros(local(tensor).shape, dtype=torch.float64)
+        for checkpoint in self.checkpoints:
+            checkpoint.fill(name, tensor)
+            total += local(tensor).cpu()
+        local(tensor).copy_(total / len(self.checkpoints))

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .tensors import copy_all, local, wide
+from .distributed import copy_all, local, wide
 
 
-class Average:
+class EMA:
     """An exponential moving average of weights, in float32 or better; sharded weights have sharded averages.
 
     `Objective.averages` has one for each player with `average_of`, whose network computes with the averages.
@@ -22,7 +22,7 @@ class Average:
 
     Examples:
         >>> weights = {"w": torch.zeros(2)}
-        >>> average = Average(weights, {"w": torch.zeros(2)})
+        >>> average = EMA(weights, {"w": torch.zeros(2)})
         >>> weights["w"].fill_(1.0)
         tensor([1., 1.])
         >>> average.update(0.75)
@@ -62,7 +62,7 @@ class Average:
                 copy_all([(self.network[name], old) for name, old in saved.items()])
 
 
-class AverageNetwork(Average):
+class EMANetwork(EMA):
     """An average with its own network, such as a teacher, which receives the averages after every update."""
 
     def __init__(

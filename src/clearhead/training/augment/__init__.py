@@ -1,1 +1,0 @@
-"""Augmentation of images on the device, keyed by (seed, step, row)."""

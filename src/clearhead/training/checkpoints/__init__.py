@@ -1,1 +1,0 @@
-"""Checkpoints: written in the background, sharded, hashed; and the mean of several."""
