@@ -20,7 +20,6 @@ import clearhead as ch
 from clearhead.errors import InputError, Notice
 from clearhead.look import SALIENCY_METHODS, saliency
 from clearhead.look.saliency_methods.embedded import subject
-from clearhead.report.views.tables import table as table_of
 from clearhead.tokens import Characters, Pair, Words
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # all in float64
@@ -424,7 +423,7 @@ def test_integrated_gradients_of_a_shipped_language_model_are_complete_by_defaul
     assert abs(found.completeness) < 0.01
     with pytest.warns(Notice, match="expected more steps, or another baseline"):
         found = saliency(bundle, "A man is", baseline="zero", steps=64)
-    for show in (found.figure, lambda: table_of(found)):
+    for show in (found.figure, found.table):
         with pytest.raises(InputError, match=r"the values add up to .*: expected more steps, another baseline"):
             show()
 

@@ -13,8 +13,8 @@ from clearhead import Bundle, build, compare, load, save
 from clearhead.errors import InputError, InputKeyError
 from clearhead.report.compare.inputs import title_of
 from clearhead.report.compare.questions import ONE_WORD, questions
-from clearhead.report.compare.scores import speed_words
-from clearhead.report.compare.sections import SECTIONS, Measure
+from clearhead.report.compare.sections import SECTIONS, speed_words
+from clearhead.report.registry import Measure
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_section_that_fails_is_left_out_and_the_others_stay(images, monkeypatc
     def broken(pair):
         raise InputKeyError("no address 'blocks.*'")
 
-    monkeypatch.setitem(SECTIONS, "speed", Measure("Speed", broken))
+    monkeypatch.setitem(SECTIONS, "speed", Measure(name="speed", title="Speed", run=broken))
     result = compare(*images.values(), inputs=4, sections=["speed", "sizes"])
     assert list(result.sections) == ["sizes"]
     assert result.left_out == {"speed": "no address 'blocks.*'"}

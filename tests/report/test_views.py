@@ -21,9 +21,9 @@ from clearhead.look.saliency_methods import gradients as gradient_methods
 from clearhead.look.saliency_methods.embedded import Subject
 from clearhead.report import view
 from clearhead.report.example_inputs import example_crops, example_input
+from clearhead.report.registry import VIEWS
 from clearhead.report.result_files import WRITERS, write_result
-from clearhead.report.views import VIEWS, fitting, time_limit
-from clearhead.report.views.tables import table
+from clearhead.report.views import fitting, time_limit
 from clearhead.report.views.time_limit import TimeLimit
 
 TEXT = "A man is standing in the"
@@ -58,7 +58,7 @@ def check(result):
     assert picture[1:4] == b"PNG"
     json.dumps(result.to_dict(), allow_nan=False)
     console = Console(width=200, file=io.StringIO())
-    console.print(table(result))
+    console.print(result)
     assert console.file.getvalue().count("\n") > 3
 
 
@@ -96,7 +96,7 @@ def test_a_view_that_does_not_fit_says_why_and_which_do(shipped):
         InputError, match=r"cls does not fit this ViT: it has no class token.*views that fit: .*rollout"
     ):
         view(vit(pool="mean"), "cls", "cat")
-    with pytest.raises(InputError, match="positions does not fit this GPT: its positions are no vectors"):
+    with pytest.raises(InputError, match="positions does not fit this GPT: its positions are not vectors"):
         view(shipped["everyday"], "positions")
     with pytest.raises(InputError, match=r"no view 'lense'.*fits this ResNet: .*the nearest is lens"):
         view(shipped["resnet-cifar10"], "lense", "cat")

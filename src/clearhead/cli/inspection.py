@@ -11,13 +11,9 @@ import typer
 from . import completion
 from .arguments import Device, Json, Model, Type, keyword_options
 from .output import progress, rows, show
-from .registered import FIGURES, VIEWS, names, summaries, views_help
+from .registered import FIGURES, SECTIONS, VIEWS, names, summaries, views_help
 from .text_input import text_or_stdin
 from .verb import verb
-
-SECTIONS = (  # of compare; named here because its module imports torch
-    "sizes", "accuracy", "speed", "cka", "distance", "fields", "colours", "saliency", "lens",
-)  # fmt: skip
 
 
 @verb(
@@ -76,10 +72,9 @@ def look(
     as_json: Json = False,
 ) -> None:
     """Look into a model by one view of one input: draw it into a file, or print a table."""
+    from ..report.registry import find_view, fitting
     from ..report.result_files import check_file, write_result
-    from ..report.views import find_view, fitting
     from ..report.views import view as look_at
-    from ..report.views.tables import table
     from ..weights import load
 
     given, view, words = _arranged(given, view, options or [])
@@ -102,7 +97,7 @@ def look(
     elif as_json:
         show(result, True)
     else:
-        show(table(result), False)
+        show(result, False)
         print("-o FILE draws it: .png, .svg, .pdf or .html; .json has all numbers", file=sys.stderr)
 
 
@@ -153,8 +148,8 @@ def compare(
         str | None,
         typer.Option(
             "--sections",
-            help=f"Sections of the report, separated by commas: {', '.join(SECTIONS)}. All that fit the models if not "
-            "given.",
+            help=f"Sections of the report, separated by commas: {', '.join(names(SECTIONS))}. All that fit the "
+            "models if not given.",
         ),
     ] = None,
     inputs: Annotated[

@@ -11,15 +11,17 @@ from functools import cache
 
 from .option_help import SOURCE, WIDTH, options_of
 
-VIEWS = ("report/views", "view_of")  # a folder of the package, and the decorator
-FIGURES = ("report/figures", "figure_of")
+# files of the package, and the decorator
+VIEWS = ("report/views/*.py", "view_of")
+SECTIONS = ("report/compare/*.py", "section_of")
+FIGURES = ("report/figures.py", "figure_of")
 
 
 @cache
-def registered(folder: str, decorator: str) -> dict[str, tuple[str, ast.FunctionDef]]:
+def registered(files: str, decorator: str) -> dict[str, tuple[str, ast.FunctionDef]]:
     """The registered functions by name: the file of each, relative to the package, and its syntax tree."""
     found = {}
-    for path in sorted((SOURCE / folder).glob("*.py")):
+    for path in sorted(SOURCE.glob(files)):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == decorator:

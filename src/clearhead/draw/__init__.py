@@ -17,7 +17,8 @@
     head_colours     maps of several heads over a dimmed image, one colour per head
     coloured_tokens  a text whose tokens are coloured by their values
     save, encode     write a figure to a file, or return its bytes
-    Drawn            the base class of results that notebooks show as their figures
+    Result           the base class of results: figure(), table(), to_dict(); notebooks show the figure
+    Table            columns and rows, for a terminal or a page
 
 Every function but overlay and smooth_map, which return arrays, returns a new matplotlib Figure. There is no pyplot and
 no global state, so drawing works without a screen and from many threads. Matplotlib itself is imported when the first
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from .cells import heatmap as heatmap
     from .cells import matrix as matrix
     from .coloured_text import coloured_tokens as coloured_tokens
-    from .display import Drawn as Drawn
     from .image_maps import overlay as overlay
     from .image_maps import smooth_map as smooth_map
     from .image_maps import strip as strip
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from .lines import panels as panels
     from .overlays import head_colours as head_colours
     from .overlays import signed_overlay as signed_overlay
+    from .result import MOST_ROWS as MOST_ROWS
+    from .result import Result as Result
+    from .result import Table as Table
+    from .result import largest_cell as largest_cell
     from .scatter import scatter as scatter
     from .similarity import similarity as similarity
     from .style import FILE_DPI as FILE_DPI

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import draw
 from ..atomic_files import atomic_write
+from ..draw import Result, Table
 from ..errors import InputError
 
 STYLE = """
@@ -55,16 +56,29 @@ def picture(figure: Any, caption: str = "") -> str:
     return f'<figure><img alt="{words or "figure"}" src="data:image/png;base64,{data}">{below}</figure>'
 
 
-def _json(result: Any, _: str) -> bytes:
+def table_html(table: Table) -> str:
+    """A table as an HTML element.
+
+    Args:
+        table: The columns and rows.
+    """
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
+    lines = [head]
+    for row in table.cells():
+        lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in row))
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _json(result: Result, _: str) -> bytes:
     return json.dumps(result.to_dict(), allow_nan=False).encode()
 
 
-def _html(result: Any, title: str) -> bytes:
+def _html(result: Result, title: str) -> bytes:
     return page(title, picture(result.figure(), title)).encode()
 
 
 # what a file contains, by the ending of its name
-WRITERS: dict[str, Callable[[Any, str], bytes]] = {
+WRITERS: dict[str, Callable[[Result, str], bytes]] = {
     ".png": lambda result, _: draw.encode(result.figure(), dpi=draw.FILE_DPI),
     ".svg": lambda result, _: draw.encode(result.figure(), "svg"),
     ".pdf": lambda result, _: draw.encode(result.figure(), "pdf"),
@@ -81,11 +95,11 @@ def check_file(path: Path) -> None:
         raise InputError(f"{path}: this is a folder, expected the name of a file")
 
 
-def write_result(result: Any, path: Path, title: str = "") -> Path:
+def write_result(result: Result, path: Path, title: str = "") -> Path:
     """Write a result to a file, whose ending is the format; a missing folder is created.
 
     Args:
-        result: What has `figure()` and `to_dict()`.
+        result: What a function of `look` or a view returns.
         path: The file.
         title: The title of a page of HTML.
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
-from rich.table import Table
 from torch import Tensor, nn
 
 from ... import draw
@@ -31,7 +30,7 @@ NONE_LEFT = 1e-12  # weight of all other keys below which a head without its key
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionEffects(draw.Drawn):
+class AttentionEffects(draw.Result):
     """The weight of each key in every head, and the change of the answer when the head may not attend to that key.
 
     Examples:
@@ -39,6 +38,8 @@ class AttentionEffects(draw.Drawn):
         >>> result.pearson.shape, result.change.shape
         (torch.Size([5, 5]), torch.Size([5, 5, 6]))
     """
+
+    in_json = "answer query tokens weights change pearson spearman"
 
     tokens: list[str]  # the name of each key
     weights: Float[Tensor, "l h k"]  # weight of the query; of several queries the mean
@@ -64,27 +65,6 @@ class AttentionEffects(draw.Drawn):
         weights, change = self.weights[..., self.allowed], self.change[..., self.allowed].abs()
         return correlation(ranks(weights), ranks(change))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "answer": self.answer,
-            "query": self.query,
-            "tokens": self.tokens,
-            "weights": self.weights.tolist(),
-            "change": self.change.tolist(),
-            "pearson": self.pearson.tolist(),
-            "spearman": self.spearman.tolist(),
-        }
-
-    def __rich__(self) -> Table:
-        layers, heads = self.pearson.shape
-        table = Table(
-            "layer", *(f"head {i}" for i in range(heads)), title="correlation of weight and effect"
-        )
-        for i in range(layers):
-            table.add_row(str(i), *(f"{x:+.2f}" for x in self.pearson[i].tolist()))
-        return table
-
     def figure(self) -> Figure:
         """Draw both correlations of each head side by side."""
         layers, heads = self.pearson.shape
@@ -98,6 +78,10 @@ class AttentionEffects(draw.Drawn):
             ylabel="layer",
             title=f"weight of a key and effect of its removal on {self.answer.strip()}",
         )
+
+    def table(self) -> draw.Table:
+        """Pearson's correlation of each head: a row per layer."""
+        return draw.Table.of_heads(self.pearson, "+.2f", title="correlation of weight and effect")
 
 
 @torch.no_grad()

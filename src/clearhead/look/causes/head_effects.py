@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
-from rich.table import Table
 from torch import Tensor, nn
 
 from ... import draw
@@ -42,7 +41,7 @@ ONE_TOKEN = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HeadEffects(draw.Drawn):
+class HeadEffects(draw.Result):
     """The effect of every head of a model on each token of a text, or on the class of an input.
 
     Examples:
@@ -51,6 +50,8 @@ class HeadEffects(draw.Drawn):
         ([' man', ' is', ' standing'], torch.Size([5, 5, 7]))
         >>> layer, head = divmod(int(effects.mean.argmin()), 5)  # the head that the text needs most
     """
+
+    in_json = "kind tokens logprobs mean"
 
     # the text of each token that is measured: of a language model all but the first; or the class
     tokens: list[str]
@@ -74,25 +75,6 @@ class HeadEffects(draw.Drawn):
         """The mean change per token, for each head."""
         return self.change.mean(-1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        logprobs = None if self.logprobs is None else self.logprobs.tolist()
-        return {
-            "kind": self.kind,
-            "tokens": self.tokens,
-            "logprobs": logprobs,
-            "mean": self.mean.tolist(),
-        }
-
-    def __rich__(self) -> Table:
-        layers, heads, _ = self.change.shape
-        table = Table(
-            "layer", *(f"head {i}" for i in range(heads)), title="mean change without the head"
-        )
-        for i in range(layers):
-            table.add_row(str(i), *(f"{x:+.3f}" for x in self.mean[i].tolist()))
-        return table
-
     def figure(self) -> Figure:
         """Draw the mean change of each head as one heat map."""
         layers, heads, _ = self.change.shape
@@ -106,6 +88,10 @@ class HeadEffects(draw.Drawn):
             if self.logprobs is None
             else "change of log p without the head, in nats",
         )
+
+    def table(self) -> draw.Table:
+        """The mean change without each head: a row per layer."""
+        return draw.Table.of_heads(self.mean, "+.3f", title="mean change without the head")
 
 
 def head_effects(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from rich.table import Table
 from torch import Tensor, nn
 
 from ... import draw
@@ -310,7 +309,7 @@ class LogitPart:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LogitAttribution(draw.Drawn):
+class LogitAttribution(draw.Result):
     """What every part of a model adds to one logit, or to the difference of two.
 
     Examples:
@@ -320,6 +319,8 @@ class LogitAttribution(draw.Drawn):
         >>> abs(result.total - result.logit) < 1e-4
         True
     """
+
+    in_json = "answer logit total parts"
 
     parts: list[LogitPart]  # the last is the bias of the final norm and of the output layer
     answer: str  # the answer, or both
@@ -348,19 +349,6 @@ class LogitAttribution(draw.Drawn):
         """The n parts that add or take away most."""
         return sorted(self.parts, key=lambda part: -abs(part.value))[:n]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        parts = [
-            {"kind": p.kind, "layer": p.layer, "head": p.head, "value": p.value} for p in self.parts
-        ]
-        return {"answer": self.answer, "logit": self.logit, "total": self.total, "parts": parts}
-
-    def __rich__(self) -> Table:
-        table = Table("part", "adds", title=f"{self.answer}: {self.logit:.3f}")
-        for part in self.top():
-            table.add_row(part.name, f"{part.value:+.3f}")
-        return table
-
     def figure(self) -> Figure:
         """Draw what the heads and the MLP of each layer add as one heat map."""
         heads = self.heads
@@ -375,6 +363,14 @@ class LogitAttribution(draw.Drawn):
             xlabel="head",
             ylabel="layer",
             title=f"logit of {self.answer.strip()}",
+        )
+
+    def table(self) -> draw.Table:
+        """The ten parts that add or take away most."""
+        return draw.Table(
+            columns=("part", "adds"),
+            rows=[(part.name, f"{part.value:+.3f}") for part in self.top()],
+            title=f"{self.answer}: {self.logit:.3f}",
         )
 
 

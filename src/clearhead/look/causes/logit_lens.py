@@ -30,7 +30,7 @@ MOST_WORDS, LONGEST = 16, 12
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LogitLens(draw.Drawn):
+class LogitLens(draw.Result):
     """The likeliest answers after each layer, and how far they are from the model's own.
 
     Examples:
@@ -54,17 +54,6 @@ class LogitLens(draw.Drawn):
     def __repr__(self) -> str:
         return f"LogitLens(layers={len(self.layers)}, columns={len(self.tokens)})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "tokens": self.tokens,
-            "layers": self.layers,
-            "top": [[[list(a) for a in x] for x in y] for y in self.top],
-            "rank": self.rank.tolist(),
-            "divergence": self.divergence.tolist(),
-            "entropy": self.entropy.tolist(),
-        }
-
     def figure(self) -> Figure:
         """Draw the likeliest answer in a cell per layer and column, coloured by its divergence from the model's answer.
 
@@ -83,6 +72,18 @@ class LogitLens(draw.Drawn):
             xlabel="after the token" if self.tokens != [ONE] else "",
             title="Logit lens: the likeliest answer after each layer",
             scale="KL to the model's own answer, in nats",
+        )
+
+    def table(self) -> draw.Table:
+        """The likeliest answer with its probability, for each layer and for the last columns."""
+        rows = []
+        for layer, cells in enumerate(self.top):
+            best = [cell[0] for cell in cells[-draw.MOST_ROWS :]]
+            rows.append([layer, *(f"{answer!r} {share:.2f}" for answer, share in best)])
+        return draw.Table(
+            columns=["layer", *map(repr, self.tokens[-draw.MOST_ROWS :])],
+            rows=rows,
+            title="the likeliest answer after each layer",
         )
 
 

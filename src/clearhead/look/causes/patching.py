@@ -38,7 +38,7 @@ Done = Callable[[int, int], None]  # called with the number of cells just finish
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Patching(draw.Drawn):
+class Patching(draw.Result):
     """The share of the clean answer that comes back when one activation of the clean input is put into the other run.
 
     Examples:
@@ -49,6 +49,8 @@ class Patching(draw.Drawn):
         >>> bool((result.matrix[:, 0].abs() < 1e-4).all())  # the first token is the same in both
         True
     """
+
+    in_json = "what answer clean corrupted layers columns others grid matrix"
 
     # 0: as the corrupted input, 1: as the clean one; layers x tokens or x heads
     matrix: Float[Tensor, "l n"]
@@ -75,20 +77,6 @@ class Patching(draw.Drawn):
         """The answer, or both, in words."""
         return " against ".join(name.strip() or name for name in self.answers)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "what": self.what,
-            "answer": self.answer,
-            "clean": self.clean,
-            "corrupted": self.corrupted,
-            "layers": self.layers,
-            "columns": self.columns,
-            "others": self.others,
-            "grid": self.grid,
-            "matrix": self.matrix.tolist(),
-        }
-
     def figure(self, *, most: float | None = 1.0) -> Figure:
         """Draw the matrix as one heat map, layers from top to bottom; a token that was exchanged has both names.
 
@@ -110,6 +98,19 @@ class Patching(draw.Drawn):
             xlabel="head"
             if self.what == "heads"
             else f"token{' (first / second input)' * (names != self.columns)}",
+        )
+
+    def table(self) -> draw.Table:
+        """The three largest effects of each layer."""
+        rows = []
+        for layer, effects in enumerate(self.matrix):
+            best = effects.abs().argsort(descending=True, stable=True)[:3].tolist()
+            named = [f"{self.columns[j]!r} {float(effects[j]):+.2f}" for j in best]
+            rows.append((layer, ", ".join(named)))
+        return draw.Table(
+            columns=("layer", "largest effects"),
+            rows=rows,
+            title=f"{self.answer.strip()}: {self.what} of the first input",
         )
 
 

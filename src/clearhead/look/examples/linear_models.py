@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from rich.table import Table
 from torch import Tensor
 
 from ... import draw
@@ -35,7 +34,7 @@ IMAGES = ("cifar10", "mnist", "fashion-mnist", "imagenette")  # named sets of im
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LinearModel(draw.Drawn):
+class LinearModel(draw.Result):
     """A linear classifier of texts or images with a readable weight for each class and feature.
 
     Examples:
@@ -102,15 +101,6 @@ class LinearModel(draw.Drawn):
             "top": top,
         }
 
-    def __rich__(self) -> Table:
-        found = self.top()
-        table = Table(
-            *found, title=", ".join(f"{part} {x:.2%}" for part, x in self.scores.items()) or None
-        )
-        for row in zip(*found.values(), strict=True):
-            table.add_row(*(f"{name} {x:+.2f}" for name, x in row))
-        return table
-
     def figure(self, n: int = 10) -> Figure:
         """Draw the weights of the top words of all classes, or a picture of weights per class.
 
@@ -138,6 +128,15 @@ class LinearModel(draw.Drawn):
             title="weights of words",
             digits=1,
         )
+
+    def table(self) -> draw.Table:
+        """The features that speak most for each class."""
+        top = self.top()
+        rows = []
+        for place in zip(*top.values(), strict=True):
+            rows.append([f"{name} {weight:+.2f}" for name, weight in place])
+        scores = [f"{part} {share:.2%}" for part, share in self.scores.items()]
+        return draw.Table(columns=list(top), rows=rows, title=", ".join(scores))
 
 
 def fit_words(

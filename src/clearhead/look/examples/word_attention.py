@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
-from rich.table import Table
 from torch import Tensor
 
 from ... import draw
@@ -107,7 +106,7 @@ def read_sentences(name: str | Path) -> list[Sentence]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WordAttention(draw.Drawn):
+class WordAttention(draw.Result):
     """How often each head attends most to the answer word, and with which weight, over a set of sentences.
 
     Examples:
@@ -172,17 +171,6 @@ class WordAttention(draw.Drawn):
             "weight": self.weight.tolist(),
         }
 
-    def __rich__(self) -> Table:
-        layers, heads = self.share.shape
-        table = Table(
-            "layer",
-            *(f"head {i}" for i in range(heads)),
-            title=f"share of sentences; chance {self.chance:.0%}",
-        )
-        for i in range(layers):
-            table.add_row(str(i), *(f"{x:.0%}" for x in self.share[i].tolist()))
-        return table
-
     def figure(self) -> Figure:
         """Draw the share of each head as one heat map."""
         layers, heads = self.share.shape
@@ -194,6 +182,12 @@ class WordAttention(draw.Drawn):
             ylabel="layer",
             most=1.0,
             title=f"share of {len(self.hits)} sentences; chance {self.chance:.2f}",
+        )
+
+    def table(self) -> draw.Table:
+        """The share of sentences of each head: a row per layer."""
+        return draw.Table.of_heads(
+            self.share, ".0%", title=f"share of sentences; chance {self.chance:.0%}"
         )
 
 

@@ -7,7 +7,7 @@ the size of the whole map exists, so that large images cost little more than the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ FITTING = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClsMaps(draw.Drawn):
+class ClsMaps(draw.Result):
     """The attention of the class token in one layer, per head, over the grid of patches.
 
     Examples:
@@ -42,6 +42,8 @@ class ClsMaps(draw.Drawn):
         >>> torch.allclose(found.maps.sum((1, 2)) + found.removed, torch.ones(6))
         True
     """
+
+    in_json = "layer special removed maps"
 
     maps: Float[Tensor, "h y x"]  # the weights on the patches
     layer: str  # the address of the attention
@@ -70,21 +72,24 @@ class ClsMaps(draw.Drawn):
             f"dark: outside of the largest {keep:.0%} of every head's weight",
         )
 
+    def table(self) -> draw.Table:
+        """The patch with the largest weight, for each head."""
+        rows = []
+        for head, (weights, removed) in enumerate(zip(self.maps, self.removed, strict=True)):
+            patch = draw.largest_cell(weights)
+            rows.append((head, f"{float(weights.max()):.3f}", patch, f"{float(removed):.3f}"))
+        return draw.Table(
+            columns=("head", "largest weight", "patch", "on itself and registers"),
+            rows=rows,
+            title=f"attention of the class token, {self.place}",
+        )
+
     @property
     def place(self) -> str:
         """The layer in words."""
         if self.number is None or self.layers is None:
             return self.layer
         return f"layer {self.number} of 0 to {self.layers - 1}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "layer": self.layer,
-            "special": self.special,
-            "removed": self.removed.tolist(),
-            "maps": self.maps.tolist(),
-        }
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,7 +28,7 @@ SINK = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionView(draw.Drawn):
+class AttentionView(draw.Result):
     """An attention map under one view, with its sinks and the weight that is on them.
 
     Examples:
@@ -70,14 +70,20 @@ class AttentionView(draw.Drawn):
             title=f"{self.view}, {'mean over heads' if head is None else f'head {head}'}, {share:.0%} on sinks",
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "view": self.view,
-            "weights": self.weights.tolist(),
-            "sinks": self.sinks.tolist(),
-            "removed": self.removed.tolist(),
-        }
+    def table(self, tokens: Sequence[str] | None = None) -> draw.Table:
+        """The keys that are sinks in each head of the first row, and the mean weight on them.
+
+        Args:
+            tokens: The name of each key; None: its number.
+        """
+        rows = []
+        for head, (is_sink, removed) in enumerate(zip(self.sinks[0], self.removed[0], strict=True)):
+            keys = is_sink.nonzero().flatten().tolist()
+            names = [str(key) if tokens is None else repr(tokens[key]) for key in keys]
+            rows.append((f"head {head}", ", ".join(names[:8]) or "none", float(removed.mean())))
+        return draw.Table(
+            columns=("head", "sinks", "weight on them"), rows=rows, title="tokens that are sinks"
+        )
 
 
 def attention_view(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextAttention(draw.Drawn):
+class TextAttention(draw.Result):
     """The attention maps of one text, layer by layer, and the pieces that name their queries and keys.
 
     Examples:
@@ -118,6 +118,36 @@ class TextAttention(draw.Drawn):
             title=f"{_title(kind)}, {self.layer_name(kind, layer)}, "
             + ("mean over heads" if head is None else f"head {head}"),
             most=most,
+        )
+
+    def table(
+        self, layer: int = -1, head: int | None = None, *, kind: str | None = None
+    ) -> draw.Table:
+        """The key with the largest weight of each query, for one head or all heads of a layer.
+
+        Args:
+            layer: The number of the map in `maps`, as for `figure`.
+            head: The head, counted from 0; None: all heads.
+            kind: A key of `maps`, as for `figure`.
+        """
+        if kind is None:
+            kind = self.main
+        queries, keys = self.labels(kind, layer)
+        attention_map = self.maps[kind][self.layer_number(kind, layer)]
+        if head is None:
+            heads = list(range(attention_map.shape[1]))
+        else:
+            heads, attention_map = [head], attention_map.only(head)
+        weights = attention_map.dense()[0].float().cpu()  # (heads, queries, keys)
+        largest, which = weights.max(-1)
+        rows = []
+        for i, query in enumerate(queries[: draw.MOST_ROWS]):
+            best = zip(which[:, i].tolist(), largest[:, i].tolist(), strict=True)
+            rows.append([repr(query), *(f"{keys[key]!r} {weight:.2f}" for key, weight in best)])
+        return draw.Table(
+            columns=["query", *(f"head {number}" for number in heads)],
+            rows=rows,
+            title=f"{self.layer_name(kind, layer)}, {kind}: the key with the largest weight of each query",
         )
 
     def heads_figure(self, layer: int = -1, *, kind: str | None = None) -> Figure:

@@ -259,7 +259,7 @@ Models = Bundle | nn.Module | str | Path | Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Similarity(draw.Drawn):
+class Similarity(draw.Result):
     """The similarity of each pair of layers.
 
     Examples:
@@ -302,19 +302,21 @@ class Similarity(draw.Drawn):
             title=f"CKA of {names}" if title is None and names else title or "CKA",
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "matrix": self.matrix.tolist(),
-            "rows": self.rows,
-            "columns": self.columns,
-            "within": [part.tolist() for part in self.within],
-            "titles": list(self.titles),
-            "inputs": self.inputs,
-            "estimator": self.estimator,
-            "kernel": self.kernel,
-            "degenerate": self.degenerate,
-        }
+    def table(self) -> draw.Table:
+        """The most similar layer of `columns` for each layer of `rows`; of one model, the most similar other layer."""
+        rows = []
+        for i, name in enumerate(self.rows):
+            values = self.matrix[i].copy()
+            # a layer is most similar to itself
+            if self.rows == self.columns and len(values) > 1:
+                values[i] = -np.inf
+            best = int(values.argmax())
+            rows.append((name, self.columns[best], float(values[best])))
+        return draw.Table(
+            columns=("layer", "most similar layer", "CKA"),
+            rows=rows,
+            title="similarity of layers",
+        )
 
 
 def cka(

@@ -300,7 +300,7 @@ MASS = 0.9  # share of the gradient that the side of a field refers to
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fields(draw.Drawn):
+class Fields(draw.Result):
     """The receptive field of one unit of each layer.
 
     Examples:
@@ -369,6 +369,19 @@ class Fields(draw.Drawn):
             dashed=["image"],
             zero=True,
             names=self.names,
+        )
+
+    def table(self) -> draw.Table:
+        """The size of each layer's field in pixels."""
+        sides, radii = self.sides().tolist(), self.radii().tolist()
+        rows = []
+        for i, size in enumerate(self.theoretical):
+            theoretical = "whole image" if size is None else f"{size[0]} x {size[1]}"
+            rows.append((self.names[i], sides[i], radii[i], theoretical))
+        return draw.Table(
+            columns=("layer", "side of 90 % of the gradient", "radius", "theoretical"),
+            rows=rows,
+            title="receptive field in pixels",
         )
 
     def pictures(

@@ -30,7 +30,7 @@ MOST = 64  # pictures that are shown if nothing is said
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PictureGrid(draw.Drawn):
+class PictureGrid(draw.Result):
     """Several small pictures of one size, such as the filters of a convolution.
 
     Examples:
@@ -53,9 +53,17 @@ class PictureGrid(draw.Drawn):
         """
         return draw.tiles(self.pictures, title=self.title, across=across, signed=True)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {"pictures": self.pictures.tolist(), "title": self.title, "channels": self.channels}
+    def table(self) -> draw.Table:
+        """The range of the values of each picture."""
+        rows = []
+        for channel, picture in zip(self.channels, self.pictures, strict=True):
+            ends = float(picture.min()), float(picture.mean()), float(picture.max())
+            rows.append((channel, *ends))
+        return draw.Table(
+            columns=("channel", "least", "mean", "most"),
+            rows=rows[: draw.MOST_ROWS],
+            title=self.title,
+        )
 
 
 def filters(
@@ -139,7 +147,7 @@ def feature_maps(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PatchColours(draw.Drawn):
+class PatchColours(draw.Result):
     """The patches of several images in colours that stand for their features.
 
     Examples:
@@ -148,6 +156,8 @@ class PatchColours(draw.Drawn):
         >>> len(result.pictures), result.pictures[0].shape
         (2, (4, 4, 3))
     """
+
+    in_json = "pictures foreground explained title"
 
     pictures: list[np.ndarray]  # (y, x, 3) colours from 0 to 1, one per image
     foreground: list[np.ndarray]  # (y, x) whether a patch belongs to the foreground
@@ -170,14 +180,14 @@ class PatchColours(draw.Drawn):
             shown |= {f"patches {i}": self.pictures[i] for i in some}
         return draw.images(shown, title=self.title, across=across)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "pictures": [x.tolist() for x in self.pictures],
-            "foreground": [x.tolist() for x in self.foreground],
-            "explained": self.explained.tolist(),
-            "title": self.title,
-        }
+    def table(self) -> draw.Table:
+        """The share of the variance that each colour stands for."""
+        shares = zip(("red", "green", "blue"), self.explained, strict=True)
+        return draw.Table(
+            columns=("colour", "share of the variance"),
+            rows=[(name, f"{share:.1%}") for name, share in shares],
+            title=f"{self.title}: principal components of patches",
+        )
 
 
 def patch_colours(
@@ -277,7 +287,7 @@ POSITIONS = 64  # positions that are shown of waves that have no end
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PositionSimilarity(draw.Drawn):
+class PositionSimilarity(draw.Result):
     """The cosine of each position embedding with every other.
 
     Examples:
@@ -317,12 +327,15 @@ class PositionSimilarity(draw.Drawn):
             ylabel="row of the cell",
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "matrix": self.matrix.tolist(),
-            "grid": None if self.grid is None else list(self.grid),
-        }
+    def table(self) -> draw.Table:
+        """The mean cosine of two positions by their distance."""
+        n = len(self.matrix)
+        distances = [d for d in (1, 2, 4, 8, 16, 32, 64, 128) if d < n]
+        return draw.Table(
+            columns=("distance", "cosine"),
+            rows=[(d, float(np.diagonal(self.matrix, d).mean())) for d in distances],
+            title=f"{n} positions: mean cosine of two at a distance",
+        )
 
 
 def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:

@@ -88,7 +88,7 @@ def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Projection(draw.Drawn):
+class Projection(draw.Result):
     """Vectors as points of a few dimensions.
 
     Examples:
@@ -98,6 +98,8 @@ class Projection(draw.Drawn):
         ((150, 2), 0.925)
         >>> figure = result.figure(title="Iris")
     """
+
+    in_json = "points method explained labels texts"
 
     points: Float[np.ndarray, "n k"]  # a point per vector
     method: str  # "pca" or "tsne"
@@ -127,15 +129,19 @@ class Projection(draw.Drawn):
             ylabel=names[1],
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "points": self.points.tolist(),
-            "method": self.method,
-            "explained": None if self.explained is None else self.explained.tolist(),
-            "labels": self.labels,
-            "texts": self.texts,
-        }
+    def table(self) -> draw.Table:
+        """The share of the variance along each axis, of PCA; otherwise the range of the points along it."""
+        axes = [f"{NAMES[self.method]} {i + 1}" for i in range(self.points.shape[1])]
+        rows = []
+        for i, name in enumerate(axes):
+            share = "" if self.explained is None else f"{self.explained[i]:.1%}"
+            along = self.points[:, i]
+            rows.append((name, float(along.min()), float(along.max()), share))
+        return draw.Table(
+            columns=("axis", "least", "most", "share of the variance"),
+            rows=rows,
+            title=f"{len(self.points)} points",
+        )
 
 
 def project(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PerturbationCurves(draw.Drawn):
+class PerturbationCurves(draw.Result):
     """The target's probability while the most salient places are deleted, or inserted, for each of several maps.
 
     Examples:
@@ -38,6 +38,8 @@ class PerturbationCurves(draw.Drawn):
         >>> curves.deletion["gradient"].shape, sorted(curves.deletion_area)
         (torch.Size([7]), ['gradient', 'occlusion'])
     """
+
+    in_json = "target share deletion insertion deletion_area insertion_area"
 
     target: str  # the name of the class or token
     share: Float[Tensor, "n"]  # of the places that are deleted or inserted
@@ -79,16 +81,14 @@ class PerturbationCurves(draw.Drawn):
             zero=True,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "target": self.target,
-            "share": self.share.tolist(),
-            "deletion": {name: curve.tolist() for name, curve in self.deletion.items()},
-            "insertion": {name: curve.tolist() for name, curve in self.insertion.items()},
-            "deletion_area": self.deletion_area,
-            "insertion_area": self.insertion_area,
-        }
+    def table(self) -> draw.Table:
+        """The areas under both curves, for each map."""
+        inserted = self.insertion_area
+        return draw.Table(
+            columns=("method", "deletion (small)", "insertion (large)"),
+            rows=[(name, area, inserted[name]) for name, area in self.deletion_area.items()],
+            title=f"{self.target.strip()}: area under the curves",
+        )
 
 
 def perturbation_curves(

@@ -81,7 +81,7 @@ SALIENCY_METHODS = {  # how saliency can be computed, by its name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Saliency(draw.Drawn):
+class Saliency(draw.Result):
     """How much each pixel of an image, or each token of a text, counts for one output of a model.
 
     Examples:
@@ -91,6 +91,10 @@ class Saliency(draw.Drawn):
         >>> round(sum(result.share([i]) for i in range(6)), 6)
         1.0
     """
+
+    in_json = (
+        "method target index score probability signed tokens at layer layers completeness values"
+    )
 
     values: Float[Tensor, "*n"]  # (height, width) of the model's input, or (t,), one per token
     method: str  # a key of SALIENCY_METHODS
@@ -156,28 +160,34 @@ class Saliency(draw.Drawn):
             )
         return draw.signed_overlay(values, self.picture, title=self.title, above=above, below=below)
 
+    def table(self) -> draw.Table:
+        """The value of each token; of an image the shares of absolute values in 4 x 4 parts of it.
+
+        Raises:
+            InputError: If integrated gradients do not add up to the change of the score.
+        """
+        self.check_complete()
+        if self.tokens is not None:
+            pairs = zip(self.tokens, self.values.tolist(), strict=True)
+            rows: list[Any] = [(repr(token), value) for token, value in pairs]
+            return draw.Table(
+                columns=("token", "value"), rows=rows[: draw.MOST_ROWS], title=self.title
+            )
+        sizes = self.values.abs().numpy()
+        total = float(sizes.sum()) or 1.0
+        down, across = (np.array_split(np.arange(n), 4) for n in sizes.shape)
+        rows = []
+        for y in down:
+            shares = [f"{sizes[np.ix_(y, x)].sum() / total:.1%}" for x in across]
+            rows.append((f"rows {y[0]} to {y[-1]}", *shares))
+        columns = ["share of", *(f"columns {x[0]} to {x[-1]}" for x in across)]
+        return draw.Table(columns=columns, rows=rows, title=self.title)
+
     @property
     def title(self) -> str:
         """The method, the answer that is explained, and its probability."""
         share = "" if self.probability is None else f", probability {self.probability:.1%}"
         return f"{SALIENCY_METHODS[self.method].name}: {self.target.strip() or repr(self.target)}{share}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "method": self.method,
-            "target": self.target,
-            "index": self.index,
-            "score": self.score,
-            "probability": self.probability,
-            "signed": self.signed,
-            "tokens": self.tokens,
-            "at": self.at,
-            "layer": self.layer,
-            "layers": self.layers,
-            "completeness": self.completeness,
-            "values": self.values.tolist(),
-        }
 
 
 def saliency(

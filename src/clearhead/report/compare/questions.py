@@ -9,6 +9,14 @@ from ...data.text.labelled import MASKS
 from ...weights import Bundle
 
 ONE_WORD = "no text has a word before the one to predict: expected texts of two words or more"
+MARKS = ".,;:!?\"')»"  # punctuation after a last word
+
+
+class Question(NamedTuple):
+    """A question about the last word of a text."""
+
+    make: Callable[[Any], Any]  # the text, or pair of texts, that a model is given
+    words: str  # the end of a sentence that begins with the name of a model
 
 
 def questions(bundle: Bundle, items: Sequence[Any]) -> list[Any]:
@@ -28,18 +36,18 @@ def questions(bundle: Bundle, items: Sequence[Any]) -> list[Any]:
         >>> questions(clearhead.load("everyday"), ["A man is here.", "A [MASK] sleeps.", "Hello."])
         ['A man is', 'A', None]
     """
-    asked = _asked(bundle)
-    if asked is None:
+    question = _question(bundle)
+    if question is None:
         return list(items)
-    return [asked.make(item) for item in items]
+    return [question.make(item) for item in items]
 
 
 def question_words(bundle: Bundle) -> str:
     """What a model is asked, as the end of a sentence that begins with its name."""
-    asked = _asked(bundle)
-    if asked is None:
+    question = _question(bundle)
+    if question is None:
         return "classifies each input"
-    return asked.words
+    return question.words
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -50,11 +58,10 @@ def _parts(text: str) -> tuple[str, str]:
             return before.rstrip(), after
     words = text.rstrip()
     bare = words.rstrip(MARKS)
-    before = bare[: len(bare) - len(bare.split()[-1])] if bare.split() else ""
+    if not bare.split():
+        return "", words[len(bare) :]
+    before = bare[: len(bare) - len(bare.split()[-1])]
     return before.rstrip(), words[len(bare) :]
-
-
-MARKS = ".,;:!?\"')»"  # punctuation after a last word
 
 
 def _beginning(text: str) -> str | None:
@@ -71,22 +78,18 @@ def _half_written(item: Any) -> tuple[str, str]:
     return source, _parts(target)[0]
 
 
-class Asked(NamedTuple):
-    """A question about the last word of a text."""
-
-    make: Callable[[Any], Any]
-    words: str  # the end of a sentence that begins with the name of a model
-
-
-ASKED = {  # by what a model can do
-    "fill": Asked(_with_gap, "fills a gap in the place of the last word"),
-    "predict": Asked(_beginning, "predicts the last word from those before it"),
-    "translate": Asked(
+QUESTIONS = {  # by what a model can do; the first that it can is used
+    "fill": Question(_with_gap, "fills a gap in the place of the last word"),
+    "predict": Question(_beginning, "predicts the last word from those before it"),
+    "translate": Question(
         _half_written,
         "predicts the last word of the translation from the source and the words before",
     ),
 }
 
 
-def _asked(bundle: Bundle) -> Asked | None:
-    return next((one for can, one in ASKED.items() if can in bundle.can), None)
+def _question(bundle: Bundle) -> Question | None:
+    for capability, question in QUESTIONS.items():
+        if capability in bundle.can:
+            return question
+    return None

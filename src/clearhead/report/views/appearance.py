@@ -24,7 +24,8 @@ from ...look import filters as look_at_filters
 from ...look.structure import layer_names
 from ...tasks.batching import image_inputs
 from ...weights import Bundle
-from .registry import colour_filters, position_vectors, reads, tokens, view_of
+from ..conditions import colour_filters, position_vectors, reads, tokens
+from ..registry import view_of
 from .salience import whole_numbers
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def colours(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WordNeighbours(draw.Drawn):
+class WordNeighbours(draw.Result):
     """The words whose embeddings are nearest to an expression of words."""
 
     expression: str
@@ -135,12 +136,9 @@ class WordNeighbours(draw.Drawn):
             title=self.expression,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "expression": self.expression,
-            "words": [[word, cosine] for word, cosine in self.words],
-        }
+    def table(self) -> draw.Table:
+        """The words with their cosines."""
+        return draw.Table(columns=("word", "cosine"), rows=self.words, title=self.expression)
 
 
 @view_of("neighbours", tokens)

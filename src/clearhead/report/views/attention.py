@@ -1,17 +1,40 @@
-"""Views of attention: maps of a text, a translation, an image or a caption; the class token; rollout."""
+"""Views of attention: maps of a text, a translation, an image or a caption; the class token; rollout; sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...draw import Drawn
-from ...look import ClsMaps, Saliency, TextAttention, attention, cls_maps, saliency
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from ... import draw
+from ...data.images.files import open_image
+from ...errors import InputError, InputIndexError
+from ...look import (
+    AttentionMap,
+    AttentionView,
+    ClsMaps,
+    Saliency,
+    TextAttention,
+    attention,
+    attention_view,
+    cls_maps,
+    saliency,
+    watch,
+)
+from ...look.maps.sinks import View as HowShown
+from ...look.measured_input import model_input
+from ...look.saliency_methods.embedded import subject
+from ...look.saliency_methods.saliency import seen
+from ...look.structure import layer_stack, record_layout
+from ...tasks.caption import caption
 from ...weights import Bundle
+from ..conditions import attends, class_token, layered, reads
 from ..example_inputs import own_translation
-from .image_attention import caption_attention, image_attention
-from .registry import attends, class_token, reads, view_of
+from ..registry import view_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,8 +42,11 @@ if TYPE_CHECKING:
 Done = Callable[[int, int], None]
 
 
+# The view `attention`: a result for each kind of input.
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextMaps(Drawn):
+class TextMaps(draw.Result):
     """The attention maps of a text with the layer, the head and the kind that are drawn."""
 
     maps: TextAttention
@@ -35,9 +61,126 @@ class TextMaps(Drawn):
             return self.maps.heads_figure(self.layer, kind=kind)
         return self.maps.figure(self.layer, self.head, kind=kind)
 
+    def table(self) -> draw.Table:
+        """The key with the largest weight of each query."""
+        return self.maps.table(self.layer, self.head, kind=self.kind)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return self.maps.to_dict()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageAttention(draw.Result):
+    """The weights that each patch receives in one layer, per head, from the class token or from all patches."""
+
+    in_json = "layer queries heads special maps"
+
+    maps: Float[np.ndarray, "h y x"]  # weights over the grid of patches
+    heads: list[int]  # the number of each head
+    layer: str  # the address of the attention
+    queries: str  # whose weights these are: "class token", or "mean of all patches"
+    special: Float[np.ndarray, "h"]  # weight on tokens before the grid
+    picture: np.ndarray | None  # (height, width, 3) uint8, the image as the model saw it
+
+    def figure(self) -> Figure:
+        """Draw the image under the map of each head: lit where the weight is large."""
+        if self.picture is not None:
+            base = self.picture
+        else:
+            base = np.full((*self.maps.shape[1:], 3), 255, np.uint8)
+        named = {f"head {head}": x for head, x in zip(self.heads, self.maps, strict=True)}
+        pictures = {"image": base, **dict.fromkeys(named, base)}
+        return draw.images(
+            pictures,
+            maps=named,
+            title=f"{self.queries}, {self.layer}: lit where the weight is large",
+        )
+
+    def table(self) -> draw.Table:
+        """The patch with the largest weight, for each head."""
+        rows = []
+        for head, weights, special in zip(self.heads, self.maps, self.special, strict=True):
+            patch = draw.largest_cell(weights)
+            rows.append((head, f"{float(weights.max()):.3f}", patch, f"{float(special):.3f}"))
+        return draw.Table(
+            columns=("head", "largest weight", "patch", "on tokens before the grid"),
+            rows=rows,
+            title=f"{self.queries}, {self.layer}",
+        )
+
+    def only(self, head: int) -> ImageAttention:
+        """The same of one head."""
+        if not 0 <= head < len(self.maps):
+            raise InputIndexError(f"head {head}: there are {len(self.maps)}, counted from 0")
+        some = slice(head, head + 1)
+        return replace(
+            self, maps=self.maps[some], heads=self.heads[some], special=self.special[some]
+        )
+
+
+@torch.no_grad()
+def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAttention:
+    """Return what the patches of an image receive in one layer: of the class token's weight, or of all patches'."""
+    about = subject(bundle, image)
+    with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
+        about.logits(about.x)
+    places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
+    found = {name: axes for name, axes in places.items() if axes is not None}
+    if not found:
+        raise InputError(
+            f"this {bundle.name} has no attention over patches: views of features and saliency fit"
+        )
+    if not -len(found) <= layer < len(found):
+        raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
+    name, axes = list(found.items())[layer]
+    own: AttentionMap = tape[name]
+    assert axes.grid is not None
+    first = bool(axes.special) and own.shape[2] == own.shape[3]
+    weights = (own.row(0) if first else own.received() / own.shape[2])[0].float().cpu()
+    return ImageAttention(
+        maps=weights[:, axes.special :].unflatten(1, axes.grid).numpy(),
+        heads=list(range(len(weights))),
+        layer=name.removesuffix(".weights"),
+        queries="class token" if first else "mean of all patches",
+        special=weights[:, : axes.special].sum(1).numpy(),
+        picture=seen(about),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CaptionMaps(draw.Result):
+    """A caption, and the map of attention over the image for each of its words."""
+
+    in_json = "text words maps"
+
+    text: str  # the caption
+    words: list[str]
+    maps: Float[np.ndarray, "w y x"]
+    picture: np.ndarray  # (height, width, 3) uint8
+
+    def figure(self) -> Figure:
+        """Draw the image, and one panel per word."""
+        return draw.strip(self.picture, self.maps, self.words, title=self.text)
+
+    def table(self) -> draw.Table:
+        """The place with the largest weight, for each word."""
+        places = [draw.largest_cell(weights) for weights in self.maps]
+        return draw.Table(
+            columns=("word", "largest weight"),
+            rows=list(zip(self.words, places, strict=True)),
+            title=self.text,
+        )
+
+
+def caption_attention(bundle: Bundle, image: Any, *, text: str | None = None) -> CaptionMaps:
+    """Return the maps of the words of a caption: the model's own, or a given text."""
+    options: dict[str, Any] = {} if text is None else {"text": text}
+    found: Any = caption(bundle, image, **options)
+    picture = np.asarray(open_image(image).convert("RGB"))
+    return CaptionMaps(
+        text=found.text, words=list(found.words), maps=np.asarray(found.maps), picture=picture
+    )
 
 
 def _text(bundle: Bundle, given: Any, target: str | None, **options: Any) -> TextMaps:
@@ -146,3 +289,59 @@ def gradient_rollout(
         at: The token whose prediction is explained; the last, or the mask, if not given.
     """
     return saliency(bundle, given, method="gradient-rollout", target=target, at=at)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sinks(draw.Result):
+    """The attention of one layer under a view, and the tokens that are sinks in each head."""
+
+    shown: AttentionView
+    tokens: list[str]
+    layer: str  # the address of the attention
+    head: int | None = None  # None: the mean over heads is drawn
+
+    def figure(self) -> Figure:
+        """Draw one head, or the mean over heads, with the weight on sinks in the title."""
+        return self.shown.figure(self.head, tokens=self.tokens)
+
+    def table(self) -> draw.Table:
+        """The tokens that are sinks in each head, and the weight on them."""
+        return replace(self.shown.table(self.tokens), title=f"{self.layer}: tokens that are sinks")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"layer": self.layer, "tokens": self.tokens, **self.shown.to_dict()}
+
+
+@view_of("sinks", reads("tokens"), layered, dense=True)
+def sinks(
+    bundle: Bundle,
+    given: Any,
+    *,
+    layer: int = -1,
+    head: int | None = None,
+    show: HowShown = "without-sink",
+    done: Done | None = None,
+) -> Sinks:
+    """Attention sinks of a layer: tokens that get weight because it has nowhere else to go (Xiao et al. 2023).
+
+    Args:
+        layer: The layer, counted from 0, or from the end if negative.
+        head: The head that is drawn; the mean over all heads if not given.
+        show: raw; without-sink, rows scaled to sum to 1 again; or value-norm, weights times the norms of the values.
+    """
+    one = model_input(bundle, given)
+    layers = layer_stack(one).layers
+    if not -len(layers) <= layer < len(layers):
+        raise InputIndexError(
+            f"layer {layer}: there are {len(layers)}, counted from 0, or from the end if negative"
+        )
+    at = layers[layer].attends
+    with torch.no_grad(), watch(one.model, f"{at}.weights", f"{at}.v") as tape:
+        one.model(*one.args, **one.row)
+    found = attention_view(tape[f"{at}.weights"], show, values=tape[f"{at}.v"])
+    result = Sinks(shown=found, tokens=one.names(found.weights.shape[3]), layer=str(at), head=head)
+    heads = found.weights.shape[1]
+    if head is not None and not 0 <= head < heads:  # raises here, and not when it is drawn
+        raise InputIndexError(f"head {head}: there are {heads}, counted from 0")
+    return result

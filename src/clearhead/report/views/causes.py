@@ -19,8 +19,9 @@ from ...look import (
 )
 from ...look import patching as patch_activations
 from ...weights import Bundle
+from ..conditions import answers, at_once, attends, layered, linear_end, reads
 from ..example_inputs import own_translation
-from .registry import answers, at_once, attends, layered, linear_end, reads, view_of
+from ..registry import view_of
 
 Done = Callable[[int, int], None]
 Word = str | int | None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...draw import Drawn
+from ... import draw
 from ...errors import InputError, Notice
 from ...look import SALIENCY_METHODS, PerturbationCurves, Saliency, perturbation_curves, saliency
 from ...look.saliency_methods.gradients import IncompleteError
 from ...weights import Bundle
-from .registry import answers, reads, view_of
+from ..conditions import answers, reads
+from ..registry import view_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +23,7 @@ LINE = 0.2  # inches of a line of the title
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RegionShare(Drawn):
+class RegionShare(draw.Result):
     """A saliency map, and the share of it inside of a region."""
 
     saliency: Saliency
@@ -45,6 +46,11 @@ class RegionShare(Drawn):
                     Rectangle((left, top), right - left, bottom - top, fill=False, color="#d55e00")
                 )
         return figure
+
+    def table(self) -> draw.Table:
+        """That of the map, and a line with the share."""
+        place = ",".join(map(str, self.region))
+        return replace(self.saliency.table(), note=f"{self.share:.1%} in the region {place}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
