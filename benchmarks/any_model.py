@@ -12,8 +12,8 @@ One model of Hugging Face, GPT-2 (12 layers) or a Llama of 1.1B parameters, with
     nnsight, transformer_lens   where they are installed: the weights that they return for a GPT-2, and the same
              statistics; TransformerLens with a model of its own of the same sizes
 Times are medians of interleaved runs; memory is the peak above the model's own, as in look_inside.py. `twin` says
-whether the log-sum-exp came from the operator behind SDPA (look/twin.py) or from a pass of its own; --profile prints
-the kernels of one watched run.
+whether the log-sum-exp came from the operator behind SDPA (output_and_lse in look/foreign/torch_attention.py) or from
+a pass of its own; --profile prints the kernels of one watched run.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from look_inside import STATISTICS, peak_memory
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.look.foreign import torch_attention as twin
+from clearhead.look.foreign import torch_attention
 
 SHAPES = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
@@ -192,7 +192,7 @@ def agree(full: nn.Module, ids: Tensor, args: argparse.Namespace) -> dict[str, o
     model, few = build(small)
     a, b = watched(model, few), eager(as_variant("eager", model), few)
     same = torch.equal(plain(full, ids), watched(full, ids)["output"][0])
-    kinds = Counter(twin._SAME.values())
+    kinds = Counter(torch_attention._SAME.values())
     told = (
         f"used for {kinds[True]} kinds of calls, not for {kinds[False]}" if kinds else "not asked"
     )

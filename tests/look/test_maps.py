@@ -7,7 +7,7 @@ from torch import Tensor
 from clearhead import watch
 from clearhead.layers import Additive, Alibi, Attention, Bias, Cache, Mask
 from clearhead.look import AttentionMap
-from clearhead.look.maps.attention_map import settle
+from clearhead.look.maps.attention_map import compact_copy
 from clearhead.look.maps.call import DenseCall, LazyCall
 
 B, H, E = 2, 3, 5
@@ -210,7 +210,7 @@ def test_a_tile_of_a_long_map_computes_few_scores(monkeypatch, causal):
 @pytest.mark.parametrize(("q", "k"), [(1, 1), (1, 90), (2, 9), (10, 10), (11, 11), (40, 40), (90, 1)])
 def test_settle_keeps_the_smaller_form(q, k):
     source = lazy(q, k)
-    smaller = settle(source)
+    smaller = compact_copy(source)
     inputs, weights = source.q.numel() + source.k.numel(), B * H * q * k
     assert isinstance(smaller, DenseCall if weights <= inputs else LazyCall)
     close(AttentionMap([smaller]).dense(), weights_of(source))
@@ -218,7 +218,7 @@ def test_settle_keeps_the_smaller_form(q, k):
 
 def test_a_settled_call_keeps_the_positions_of_its_queries():
     source = lazy(1, 10, mask=Mask(causal=True, offset=9))
-    now, then = AttentionMap([settle(source)]), AttentionMap([source])
+    now, then = AttentionMap([compact_copy(source)]), AttentionMap([source])
     assert isinstance(now.sources[0], DenseCall)
     for name, value in then.statistics("distance", "rms", "position").items():
         close(now.statistics(name)[name], value)

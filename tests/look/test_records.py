@@ -19,23 +19,23 @@ from clearhead.look.maps.call import LazyCall
 @pytest.fixture
 def counted(monkeypatch) -> SimpleNamespace:
     """Counts what is computed besides the output of the model."""
-    counts = SimpleNamespace(statistics=[], settled=0, scores=0)
-    statistics, settle, scores = tap_file.statistics, tap_file.settle, LazyCall.scores
+    counts = SimpleNamespace(statistics=[], copied=0, scores=0)
+    statistics, compact_copy, scores = tap_file.statistics, tap_file.compact_copy, LazyCall.scores
 
     def count_statistics(source, *want):
         counts.statistics.append(want)
         return statistics(source, *want)
 
-    def count_settle(source):
-        counts.settled += 1
-        return settle(source)
+    def count_copy(source):
+        counts.copied += 1
+        return compact_copy(source)
 
     def count_scores(self, rows, keys):
         counts.scores += 1
         return scores(self, rows, keys)
 
     monkeypatch.setattr(tap_file, "statistics", count_statistics)
-    monkeypatch.setattr(tap_file, "settle", count_settle)
+    monkeypatch.setattr(tap_file, "compact_copy", count_copy)
     monkeypatch.setattr(LazyCall, "scores", count_scores)
     return counts
 
@@ -44,13 +44,13 @@ def counted(monkeypatch) -> SimpleNamespace:
 def test_tensors_that_exist_anyway_are_recorded_without_computation(model, counted, leaf):
     with watch(model, f"**.{leaf}"):
         model(inputs())
-    assert (counted.statistics, counted.settled, counted.scores) == ([], 0, 0)
+    assert (counted.statistics, counted.copied, counted.scores) == ([], 0, 0)
 
 
 def test_only_the_watched_statistic_of_the_watched_layer_is_computed(model, counted):
     with watch(model, "blocks.1.attn.entropy") as tape:
         model(inputs())
-    assert (counted.statistics, counted.settled, counted.scores) == ([("entropy",)], 0, 1)
+    assert (counted.statistics, counted.copied, counted.scores) == ([("entropy",)], 0, 1)
     assert tape.names == ["blocks.1.attn.entropy"]
     assert {type(call) for calls in tape._calls.values() for call in calls} == {Tensor}
 
@@ -65,7 +65,7 @@ def test_several_statistics_of_a_layer_share_one_pass(model, counted):
 def test_a_map_is_not_computed_before_it_is_used(model, counted):
     with watch(model, "blocks.0.attn.weights") as tape:
         model(inputs(40))
-    assert (counted.statistics, counted.settled, counted.scores) == ([], 1, 0)
+    assert (counted.statistics, counted.copied, counted.scores) == ([], 1, 0)
     tape["blocks.0.attn.weights"].row(3)
     assert counted.scores
 

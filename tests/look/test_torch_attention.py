@@ -16,8 +16,7 @@ from two_blocks import hooks_and_taps
 import clearhead as ch
 from clearhead.layers import Attention
 from clearhead.look import Notice
-from clearhead.look.foreign import torch_attention as flex_call
-from clearhead.look.foreign import torch_attention as twin
+from clearhead.look.foreign import torch_attention
 
 B, T, S, H, E = 2, 7, 5, 3, 4
 WIDTH = H * E
@@ -334,7 +333,7 @@ def test_flex_attention_runs_uncompiled_and_shows_the_weights_of_sdpa(name, monk
         with ch.edit(model, {"**.heads": ch.look.silence([1])}):
             edited.append(outputs(model, given))
     torch.testing.assert_close(*edited, rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(flex_call, "DENSE_LIMIT", 100)
+    monkeypatch.setattr(torch_attention, "DENSE_LIMIT", 100)
     with pytest.raises(ValueError, match=r"over the limit of 100: .*'sdpa'"), ch.watch(flex, "**.weights"):
         outputs(flex, given)
 
@@ -344,9 +343,9 @@ def test_flex_attention_runs_uncompiled_and_shows_the_weights_of_sdpa(name, monk
 
 @torch.no_grad()
 def test_the_operator_stands_in_for_sdpa_only_after_it_gave_the_same_bits(monkeypatch):
-    monkeypatch.setattr(twin, "DEVICES", {"cpu"})
-    monkeypatch.setattr(twin, "FROM", 2)
-    monkeypatch.setattr(twin, "_SAME", {})
+    monkeypatch.setattr(torch_attention, "DEVICES", {"cpu"})
+    monkeypatch.setattr(torch_attention, "FROM", 2)
+    monkeypatch.setattr(torch_attention, "_SAME", {})
     model, x = seeded(lambda: Hand(4)), torch.cat([tokens()] * 10, dim=1)
     expected = model(x, is_causal=True)
     for _ in range(2):
@@ -356,9 +355,9 @@ def test_the_operator_stands_in_for_sdpa_only_after_it_gave_the_same_bits(monkey
         q, k = call.q.double(), call.k.double()
         scores = (q @ k.mT * call.scale).masked_fill(torch.ones(70, 70).triu(1) > 0, float("-inf"))
         torch.testing.assert_close(call.given.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
-    assert list(twin._SAME.values()) == [True]
-    wrong = dict.fromkeys(twin._SAME, False)
-    monkeypatch.setattr(twin, "_SAME", wrong)
+    assert list(torch_attention._SAME.values()) == [True]
+    wrong = dict.fromkeys(torch_attention._SAME, False)
+    monkeypatch.setattr(torch_attention, "_SAME", wrong)
     with ch.watch(model, "weights", "entropy") as tape:
         model(x, is_causal=True)
     assert tape._calls["weights"][0].given is None

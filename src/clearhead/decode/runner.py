@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..fast import CpuDecoder, GraphDecoder
-from ..look import new_text
 from ..models import Model
+from ..models.texts import new_text
 from .beams import Beams
 from .plan import Plan
 

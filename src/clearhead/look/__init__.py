@@ -31,11 +31,11 @@ from .. import lazy
 
 if TYPE_CHECKING:
     from ..errors import Notice as Notice
+    from ..models.texts import new_text as new_text
     from .capture.edits import patch as patch
     from .capture.edits import scale as scale
     from .capture.edits import silence as silence
     from .capture.tape import Tape as Tape
-    from .capture.text_counter import new_text as new_text
     from .capture.watch import edit as edit
     from .capture.watch import watch as watch
     from .causes.attention_effects import AttentionEffects as AttentionEffects

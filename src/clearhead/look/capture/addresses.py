@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ INSIDE = (*EDITABLE, *MEANING)  # the addresses that an attention has besides th
 INPUT = "input"  # the address of a module's input, its first tensor
 # what compiling and checkpointing add to a module's name
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+SHOWN = 3  # addresses named in a message
 
 LENS = {  # the names of TransformerLens, and what they are called here
     "hook_pattern": "...weights",
@@ -68,11 +69,9 @@ class Tree:
             "_orig_mod" in module._modules or module._compiled_call_impl is not None
             for _, module in self.parts
         )
+        # A module has the same address whether it is compiled or checkpointed or not.
         if any(wrapper in path for path, _ in self.parts for wrapper in WRAPPERS):
-            self.parts = [
-                (".".join(x for x in path.split(".") if x not in WRAPPERS), m)
-                for path, m in self.parts
-            ]
+            self.parts = [(_unwrapped(path), module) for path, module in self.parts]
 
     @cached_property
     def modules(self) -> dict[str, nn.Module]:
@@ -82,14 +81,14 @@ class Tree:
     @cached_property
     def known(self) -> Addresses:
         """The addresses that are known before the model runs, in the order of its modules."""
-        found: Addresses = {}
+        known: Addresses = {}
         for path, module in self.parts:
             if path:
-                found[path] = (module, None)
+                known[path] = (module, None)
             if isinstance(module, Attention):
                 for leaf in INSIDE:
-                    found[f"{path}.{leaf}" if path else leaf] = (module, leaf)
-        return found
+                    known[joined(path, leaf)] = (module, leaf)
+        return known
 
     @cached_property
     def inputs(self) -> Addresses:
@@ -99,24 +98,35 @@ class Tree:
     @cached_property
     def attending(self) -> dict[nn.Module, str]:
         """The modules that may call torch's attention themselves, with their names; none that holds our Attention."""
-        found = {module: path for path, module in self.parts if can_attend(type(module))}  # type: ignore[arg-type]
-        if not any(isinstance(module, Attention) for _, module in self.parts):
-            return found
-        return {
-            m: path
-            for m, path in found.items()
-            if not any(isinstance(part, Attention) for part in m.modules())
-        }
+        attending: dict[nn.Module, str] = {}
+        ours = any(isinstance(module, Attention) for _, module in self.parts)
+        for path, module in self.parts:
+            if not can_attend(type(module)):  # type: ignore[arg-type]
+                continue
+            if ours and any(isinstance(part, Attention) for part in module.modules()):
+                continue
+            attending[module] = path
+        return attending
 
     @cached_property
     def possible(self) -> Addresses:
         """The addresses that modules have if they call torch's attention themselves, which only running them shows."""
-        return {
-            name: (module, leaf)
-            for module, path in self.attending.items()
-            for leaf in INSIDE
-            if (name := f"{path}.{leaf}" if path else leaf) not in self.known
-        }
+        possible: Addresses = {}
+        for module, path in self.attending.items():
+            for leaf in INSIDE:
+                name = joined(path, leaf)
+                if name not in self.known:
+                    possible[name] = (module, leaf)
+        return possible
+
+
+def joined(path: str, leaf: str) -> str:
+    """The address of an activation in a module, whose path is empty if it is the model itself."""
+    return f"{path}.{leaf}" if path else leaf
+
+
+def _unwrapped(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part not in WRAPPERS)
 
 
 @cache
@@ -125,17 +135,17 @@ def can_attend(kind: type[nn.Module]) -> bool:
 
     A class that is made later has no effect on it, so that the answer is kept.
     """
-    plain = all(
-        not PLAIN.isdisjoint((base.__module__, base.__module__.partition(".")[0]))
-        for base in kind.__mro__
-    )
-    # it runs what it was traced from
-    traced = any(base.__module__ == "torch.fx.graph_module" for base in kind.__mro__)
-    return issubclass(kind, nn.MultiheadAttention) or traced or not plain
+    if issubclass(kind, nn.MultiheadAttention):
+        return True
+    homes = [base.__module__ for base in kind.__mro__]
+    if "torch.fx.graph_module" in homes:  # it runs what it was traced from
+        return True
+    return any(PLAIN.isdisjoint((home, home.partition(".")[0])) for home in homes)
 
 
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The addresses that a pattern matches; raises if there are none, and names the nearest."""
+    # "...attn@1.weights", the second call of a module in one pass, is checked when it happens
     found = matching(re.sub(r"@(\d+|\*)(?=\.)", "", pattern), names)
     if not found:
         raise InputKeyError(
@@ -148,6 +158,7 @@ def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The names that a pattern matches: `*` is one part between dots, `**` any number of parts."""
     *before, last = pattern.split(".")
     parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in (*before, last)]
+    # "**." may also stand for nothing at all
     expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
     # most names end in another word, and are left out before the expression is tried
     end = "" if "*" in last else last
@@ -160,17 +171,28 @@ def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
     for hook, ours in LENS.items():
         if leaf in (hook, hook.removeprefix("hook_")):
             return f"; {hook} of TransformerLens is {ours} here"
-    starred = re.sub(r"\b\d+\b", "*", str(name))
+    # A number that is out of range: the same address with * exists.
+    starred = _starred(str(name))
     if "*" in path and matching(starred, names):
         return f"; the nearest is {starred}"
-    leaves = {n.rpartition(".")[2] for n in names} | set(INSIDE)
+    # A pattern whose last word is misspelt keeps its path.
+    leaves = {other.rpartition(".")[2] for other in names} | set(INSIDE)
     if "*" in path and leaf not in leaves:
         words = nearest(leaf, leaves, most=1)
         return words and f"; the nearest is {path}{dot}{words.rpartition(' ')[2]}"
+    # If the path is wrong, an address of another activation does not help.
+    known = list(names)
     if leaf in INSIDE:
-        alike = [n for n in names if n.rpartition(".")[2] == leaf]
-    else:
-        alike = []
-    # if the path is wrong, an address of another activation does not help
-    known = alike or list(names)
-    return nearest(name, [*known, *dict.fromkeys(re.sub(r"\b\d+\b", "*", n) for n in known)])
+        known = [other for other in names if other.rpartition(".")[2] == leaf] or known
+    return nearest(name, [*known, *dict.fromkeys(map(_starred, known))])
+
+
+def _starred(name: str) -> str:
+    """An address with * for the numbers in it."""
+    return re.sub(r"\b\d+\b", "*", name)
+
+
+def listed(names: Collection[str]) -> str:
+    """The first names, and how many more there are, for a message."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(map(repr, list(names)[:SHOWN])) + more

@@ -24,7 +24,6 @@ def silence(heads: Sequence[int]) -> Edit:
         >>> silence([1])(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
         tensor([1., 0.])
     """
-
     _check_list(heads)
 
     def change(x: Tensor) -> Tensor:
@@ -45,7 +44,6 @@ def scale(heads: Mapping[int, float]) -> Edit:
         >>> scale({0: 0.5})(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
         tensor([0.5000, 1.0000])
     """
-
     if not isinstance(heads, Mapping):
         raise InputTypeError(
             f"scale was given {heads!r}: expected a dict of heads and factors, such as {{0: 0.5}}"
@@ -72,7 +70,6 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
         >>> patch([1], torch.zeros(1, 2, 3, 4))(torch.ones(1, 2, 3, 4))[0, :, 0, 0]
         tensor([1., 0.])
     """
-
     _check_list(heads)
 
     def change(x: Tensor) -> Tensor:

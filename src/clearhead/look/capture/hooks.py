@@ -1,4 +1,4 @@
-"""One watch or edit of a model: what it has set up, and how all of it is undone, whatever happens meanwhile."""
+"""The hooks of one watch or edit of a model, and how all that it has set up is undone, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class Session:
@@ -26,13 +26,15 @@ class Session:
     """
 
     def __init__(self, root: nn.Module) -> None:
-        self.root, self.thread = root, threading.get_ident()
+        self.root = root
+        self.thread = threading.get_ident()  # the thread whose calls are recorded or edited
         self._undo: list[Callable[[], Any]] = []
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A step leaves the list after it is undone, so that an interrupted one is undone again.
         while self._undo and not sys.is_finalizing():
             self._undo[-1]()
             self._undo.pop()
@@ -64,7 +66,7 @@ def _end_turn(session: Session) -> None:
         _TURNS.notify_all()
 
 
-# Hooks on modules that are removed whatever happens, and that no copy of a model keeps.
+# Hooks on modules that no copy of a model keeps.
 
 
 _IDLE = nullcontext()
@@ -97,7 +99,15 @@ class Hook:
 def call_before(
     session: Session, modules: Iterable[nn.Module], act: Callable[..., Any], *, first: bool = False
 ) -> None:
-    """Call act(module, args, kwargs) before each call of the modules, until the session ends."""
+    """Call act(module, args, kwargs) before each call of the modules, until the session ends.
+
+    Args:
+        session: The watch or edit.
+        modules: The modules.
+        act: Returns new (args, kwargs), or None. A shallow copy of a module shares its hooks: `act` is then given the
+            copy.
+        first: Before all other hooks of the modules.
+    """
     hook, modules = Hook(act), list(modules)
     session.undo_with(partial(_remove, modules, hook))
     for module in modules:
@@ -113,7 +123,11 @@ def call_after(
 ) -> None:
     """Call act(module, args, output) after each call of the modules, until the session ends.
 
-    With `always` also after an error, with None as the output.
+    Args:
+        session: The watch or edit.
+        modules: The modules.
+        act: Returns a new output, or None.
+        always: Also after an error, with None as the output.
     """
     hook, modules = Hook(act), list(modules)
     session.undo_with(partial(_remove, modules, hook))
@@ -133,3 +147,48 @@ def _remove(modules: list[nn.Module], hook: Hook) -> None:
     for module in modules:
         for table in _TABLES:
             getattr(module, table).pop(hook, None)
+
+
+# Hooks on the one tensor that a module reads or returns.
+
+
+def on_output(session: Session, module: nn.Module, act: Callable[[Any], Any]) -> None:
+    """Call `act` with each output of a module, and use what it returns, unless None.
+
+    Of a tuple of one tensor and None otherwise, as attention of transformers returns it, this is the tensor.
+    """
+
+    def hook(self: nn.Module, _: Any, out: Any) -> Any:
+        if self is not module:  # a copy of it, which shares its hooks
+            return None
+        if type(out) is not tuple or sum(x is not None for x in out) != 1:
+            return act(out)
+        new = act(next(x for x in out if x is not None))
+        if new is None:
+            return None
+        return tuple(None if x is None else new for x in out)
+
+    call_after(session, [module], hook)
+
+
+def on_input(session: Session, module: nn.Module, act: Callable[[Any], Any]) -> None:
+    """Call `act` with the first tensor that a module is called with, and use what it returns, unless None."""
+
+    def hook(self: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self is not module:  # a copy of it, which shares its hooks
+            return None
+        for i, x in enumerate(args):
+            if isinstance(x, Tensor):
+                new = act(x)
+                if new is None:
+                    return None
+                return ((*args[:i], new, *args[i + 1 :]), kwargs)
+        for key, x in kwargs.items():
+            if isinstance(x, Tensor):
+                new = act(x)
+                if new is None:
+                    return None
+                return (args, {**kwargs, key: new})
+        return None
+
+    call_before(session, [module], hook)

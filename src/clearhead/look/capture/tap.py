@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,13 +14,11 @@ from torch.utils._pytree import tree_map
 
 from ...errors import InputError
 from ...layers import Bias, Mask, Tap
-from ..maps.attention_map import DENSE_LIMIT, settle
+from ..maps.attention_map import DENSE_LIMIT, compact_copy
 from ..maps.call import Call, DenseCall, LazyCall
 from ..maps.statistics import MEANING, statistics
-from .tape import Keep, Tape, described
-from .text_counter import TextCounter
-
-Edit = Callable[[Tensor], Tensor]
+from .edits import Edit
+from .tape import Keep, Tape, TextCounter, described
 
 
 class Listener:
@@ -38,12 +37,13 @@ class Listener:
     ) -> None:
         self.tape, self.wanted, self.grad, self.keep = tape, wanted, grad, keep
         self.text = text
-        # they must really be computed
+        # gradients of scores and weights exist only if these are really computed
         self.explicit = grad and bool({"scores", "weights"} & set(wanted))
-        # of what a kernel is given
+        # gradients of what a fused kernel is given
         self.takes_gradients = grad and not {"q", "k", "v"}.isdisjoint(wanted)
-        self.measures = [leaf for leaf in wanted if leaf in MEANING]
-        self.end = self.calls = 0  # the position after the last call, and the model's calls by then
+        self.measures = [leaf for leaf in wanted if leaf in MEANING]  # statistics
+        self.end = 0  # the position after the last call
+        self.calls = 0  # the calls of the watched model by then
         self.continues = False  # the present call is the next step of the text of the call before
         self.replaced = 0  # the last queries of that text that it replaces
         self.pending: list[tuple[str, Any]] = []  # recorded when the present call's mask is known
@@ -61,13 +61,13 @@ class Listener:
     def take(self, leaf: str, x: Tensor) -> None:
         """Take an activation that comes before the mask is known: q, k, v or edited scores."""
         if leaf in self.wanted and self.thread == threading.get_ident():
-            self.pending.append((leaf, own(x, self.grad)))
+            self.pending.append((leaf, kept(x, self.grad)))
 
-    def withhold(self, leaves: Sequence[str], reason: str) -> None:
-        """Say why some activations of the present call cannot be recorded."""
+    def leave_out(self, leaves: Sequence[str], reason: str) -> None:
+        """Keep the reason why some activations of the present call cannot be recorded."""
         for leaf in leaves:
             if leaf in self.wanted and self.thread == threading.get_ident():
-                self.tape.withhold(self.wanted[leaf], reason)
+                self.tape.leave_out(self.wanted[leaf], reason)
 
     def record_call(self, source: Call) -> None:
         """Record what comes before the weights, the weights, and what is computed from them."""
@@ -78,8 +78,9 @@ class Listener:
             self._record(leaf, x)
         self.pending.clear()
         if "weights" in self.wanted:
-            self._record("weights", settle(source))
-        if "scores" in self.wanted and isinstance(source, LazyCall):  # else they came before
+            self._record("weights", compact_copy(source))
+        if "scores" in self.wanted and isinstance(source, LazyCall):
+            # of an explicit computation they came before the weights
             self._record("scores", _scores(source))
         if self.measures:
             for leaf, x in statistics(source, *self.measures).items():
@@ -88,7 +89,7 @@ class Listener:
     def heads(self, x: Tensor) -> None:
         """Record the output of each head, which comes last."""
         if "heads" in self.wanted and self.thread == threading.get_ident():
-            self._record("heads", own(x, self.grad))
+            self._record("heads", kept(x, self.grad))
 
     def _record(self, leaf: str, value: Any) -> None:
         self.tape.record(
@@ -137,7 +138,9 @@ class WatchTap(Tap):
     def explicit(self) -> bool:  # type: ignore[override]
         """Whether scores and weights must really be computed in this thread."""
         mine = threading.get_ident()
-        return any(x.explicit and x.thread == mine for x in self.listeners) or any(
+        if any(listener.explicit and listener.thread == mine for listener in self.listeners):
+            return True
+        return any(
             leaf in ("scores", "weights") and thread == mine for leaf, _, thread in self.edits
         )
 
@@ -166,8 +169,8 @@ class WatchTap(Tap):
         weights = self.edited("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in list(self.listeners):
-            kept = own(weights, listener.grad and listener.explicit)
-            listener.record_call(DenseCall(weights=kept, offset=offset, first_key=self.first_key))
+            copy = kept(weights, listener.grad and listener.explicit)
+            listener.record_call(DenseCall(weights=copy, offset=offset, first_key=self.first_key))
         return weights
 
     def seen(
@@ -176,14 +179,13 @@ class WatchTap(Tap):
         """Record the inputs of a fused kernel."""
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
-        self.record(
-            LazyCall(q=q.detach(), k=k.detach(), mask=mask, bias=bias, scale=scale, given=lse)
-        )
+        q, k = q.detach(), k.detach()
+        self.record(LazyCall(q=q, k=k, mask=mask, bias=bias, scale=scale, given=lse))
 
-    def withhold(self, leaves: Sequence[str], reason: str) -> None:
-        """Say why some activations of the call cannot be recorded."""
+    def leave_out(self, leaves: Sequence[str], reason: str) -> None:
+        """Keep the reason why some activations of the call cannot be recorded."""
         for listener in self.listeners:
-            listener.withhold(leaves, reason)
+            listener.leave_out(leaves, reason)
 
     def record(self, source: Call) -> None:
         """Record a call."""
@@ -220,21 +222,20 @@ def changed(name: str, change: Edit, x: Any) -> Any:
             "backward pass, where it would not be edited: switch checkpointing off, or run without gradients"
         )
     y = change(x)
-    if isinstance(x, Tensor):
-        if not isinstance(y, Tensor) or y.shape != x.shape:
-            if isinstance(y, Tensor):
-                got = tuple(y.shape)
-            else:
-                got = type(y).__name__
+    if not isinstance(x, Tensor):
+        # an output that is no tensor, such as a tuple: of the same type and length
+        if type(y) is not type(x) or (isinstance(x, tuple | list) and len(y) != len(x)):
             raise InputError(
-                f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}"
+                f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same"
             )
-        if y.dtype != x.dtype:
-            raise InputError(f"the edit of {name} returned {y.dtype}: expected {x.dtype}")
-    elif type(y) is not type(x) or (isinstance(x, tuple | list) and len(y) != len(x)):
+        return y
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise InputError(
-            f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same"
+            f"the edit of {name} returned {got}: expected a tensor of shape {tuple(x.shape)}"
         )
+    if y.dtype != x.dtype:
+        raise InputError(f"the edit of {name} returned {y.dtype}: expected {x.dtype}")
     return y
 
 
@@ -246,21 +247,19 @@ def recomputing() -> bool:
 def checkpointed() -> bool:
     """Whether the code that runs now will be run again by gradient checkpointing, in the backward pass."""
     file = sys.modules.get("torch.utils.checkpoint")
-    if file is not None and not recomputing():
-        frame = sys._getframe()
-    else:
-        frame = None
+    if file is None or recomputing():  # not imported: nothing is checkpointed
+        return False
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_filename == file.__file__:  # type: ignore[union-attr]
+        if frame.f_code.co_filename == file.__file__:
             # Reentrant checkpointing runs the forward pass without gradients, inside of an autograd function.
-            return (
-                torch.is_grad_enabled() or frame.f_code.co_qualname == "CheckpointFunction.forward"
-            )
+            reentrant = frame.f_code.co_qualname == "CheckpointFunction.forward"
+            return torch.is_grad_enabled() or reentrant
         frame = frame.f_back
     return False
 
 
-def own(value: Any, grad: bool) -> Any:
+def kept(value: Any, grad: bool) -> Any:
     """A copy that nothing later writes to; with `grad` the tensors themselves, which will hold their gradients."""
 
     def copy(x: Any) -> Any:
@@ -268,7 +267,7 @@ def own(value: Any, grad: bool) -> Any:
             return x
         if not grad:
             return x.detach().clone()
-        if x.requires_grad and not x.is_leaf:
+        if x.requires_grad and not x.is_leaf:  # torch keeps gradients of leaves only
             x.retain_grad()
         return x
 

@@ -1,23 +1,68 @@
-"""The Tape of a watch: records by address, the decoding steps of each text joined."""
+"""The Tape of a watch: records by address, the decoding steps of each text joined; those of different texts are not."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import InputError, InputKeyError
+from ...models.texts import add_listener, remove_listener
 from ..maps.attention_map import AttentionMap, join
 from ..maps.call import DenseCall, LazyCall
 from ..maps.statistics import MEANING
-from .addresses import matching, nearest_addresses
+from .addresses import joined, matching, nearest_addresses
+from .hooks import Session, call_before
 
 Keep = Literal["all", "last"] | Callable[[Any], Any]
 # each decoding step has those of the steps before it too: they do not join
 GROWING = ("k", "v", "scores")
+
+
+class TextCounter:
+    """Numbers the texts that one watch sees, and counts the calls of the watched model.
+
+    Args:
+        root: The watched model.
+        thread: The thread whose calls are recorded.
+    """
+
+    def __init__(self, root: nn.Module, thread: int) -> None:
+        self.root, self.thread = root, thread
+        self.number = 0  # of the present text
+        self.calls = 0  # of the watched model itself
+        self.searching = False  # a search runs: every call belongs to the text that it announced
+        self._part = False  # the watched model is a part of the one that the search runs
+
+    def announce(self, model: nn.Module) -> None:
+        """Begin another text: a search on `model` starts."""
+        if threading.get_ident() != self.thread:
+            return
+        self.number += 1
+        self.searching = True
+        self._part = model is not self.root and self.root in set(model.modules())
+
+    def called(self, *_: Any) -> None:
+        """Count a call of the watched model (a forward pre-hook).
+
+        A search runs `start`, `read` and `step` of its model, and never the model itself: such a call is another text.
+        """
+        if threading.get_ident() != self.thread:
+            return
+        self.calls += 1
+        if self.searching and not self._part:
+            self.searching = False
+            self.number += 1
+
+    def follow(self, session: Session) -> None:
+        """Count texts and calls until the session ends."""
+        session.undo_with(lambda: remove_listener(self.root, self.announce))
+        add_listener(self.root, self.announce)
+        call_before(session, [self.root], self.called)
 
 
 class Tape:
@@ -47,43 +92,46 @@ class Tape:
         grad: bool,
         possible: Mapping[str, str | None] | None = None,
     ) -> None:
-        self._leaves, self._known = leaves, frozenset(leaves)
+        self._leaves = leaves
+        self._known = frozenset(leaves)
+        self._grad = grad
+        # Of each address: its records, one per call; the indices of calls that begin another text; the number of
+        # earlier queries that a call replaces, by its index; and the number of the last call's text.
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
-        # indices of calls that begin another text
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}
-        # by call: queries that it replaces
         self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}
+        self._text: dict[str, int] = {}
+        # Addresses that only running a foreign model shows, in the model's order, and why they have no record.
         self._possible = dict(possible or {})
         self._order = {name: i for i, name in enumerate(self._possible)}
-        self.withheld: dict[str, str] = {}  # addresses that cannot be recorded, and why
-        self._unseen = ""  # why possible addresses have no record
-        self._text: dict[str, int] = {}  # number of the last call's text
-        self._grad = grad
+        self._unseen = ""
+        self.unrecorded: dict[str, str] = {}  # addresses that cannot be recorded, and why
 
     def __repr__(self) -> str:
         """One line: how many addresses have a record, and the first and the last of them."""
         names = list(self)
         if not names:
             return "Tape(no records)"
-        shown = ", ".join(map(repr, names if len(names) < 4 else [names[0], ..., names[-1]]))
-        return f"Tape({len(names)} with a record: {shown.replace('Ellipsis', '...')})"
+        shown = ", ".join(map(repr, names))
+        if len(names) > 3:
+            shown = f"{names[0]!r}, ..., {names[-1]!r}"
+        return f"Tape({len(names)} with a record: {shown})"
 
     @property
     def names(self) -> list[str]:
         """The addresses with a record, in the model's order; before the first record, those that are known to exist."""
-        return list(self) or [
-            name for name in self._calls if name in self._known and name not in self.withheld
-        ]
+        recorded = list(self)
+        if recorded:
+            return recorded
+        known = [name for name in self._calls if name in self._known]
+        return [name for name in known if name not in self.unrecorded]
 
     def calls(self, name: str) -> list[Any]:
         """The records of an address, one per call."""
         if self._calls.get(name):
-            return [
-                AttentionMap([x]) if isinstance(x, LazyCall | DenseCall) else x
-                for x in self._calls[name]
-            ]
-        if name in self.withheld:
-            raise InputKeyError(f"nothing was recorded at {name!r}: {self.withheld[name]}")
+            return [_shown(record) for record in self._calls[name]]
+        if name in self.unrecorded:
+            raise InputKeyError(f"nothing was recorded at {name!r}: {self.unrecorded[name]}")
         if name in self._calls:
             raise InputKeyError(
                 f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
@@ -136,29 +184,28 @@ class Tape:
         if leaf in GROWING:
             raise InputError(f"{problem}, or watch with keep='last'")
         records = _repeat_rows(records)
-        if all(isinstance(r, AttentionMap) for r in records):
+        if all(isinstance(record, AttentionMap) for record in records):
             return AttentionMap([source for record in records for source in record.sources])
         try:
-            measured = leaf is not None and leaf in MEANING
-            if measured:
+            if leaf in MEANING:
                 return join(str(leaf), records)
+            # queries are axis 2 of (b, h, q, ...), tokens axis 1 of a module's (b, t, d)
             return torch.cat(records, dim=2 if leaf else 1)
         except (RuntimeError, TypeError, IndexError) as cause:
             raise InputError(problem) from cause
 
     def _without_replaced(self, name: str, records: list[Any], first: int) -> list[Any]:
         """The records of one text without the queries that later steps of it have replaced."""
-        replaced = {
-            i - first: n
-            for i, n in self._replaced[name].items()
-            if first <= i < first + len(records)
-        }
+        calls = range(first, first + len(records))
+        replaced = {i - first: n for i, n in self._replaced[name].items() if i in calls}
         if not replaced or self._leaves[name] in GROWING:
             return records
-        whole = self._leaves[name] == "received" or not all(
-            isinstance(r, AttentionMap | Tensor) for r in records
+        # What keys receive is a sum over queries, in which single ones cannot be replaced.
+        has_queries = self._leaves[name] != "received" and all(
+            isinstance(record, AttentionMap | Tensor) and len(record.shape) >= 3
+            for record in records
         )
-        if whole or any(len(r.shape) < 3 for r in records):
+        if not has_queries:
             raise InputError(
                 f"{len(records)} calls of {name!r} do not join, because some steps replace queries of steps before "
                 "them, as those of rejected drafts: take the calls apart with tape.calls, or watch weights"
@@ -166,9 +213,9 @@ class Tape:
         kept: list[Any] = []
         for i, record in enumerate(records):
             over = replaced.get(i, 0)
-            while over and kept:
+            while over and kept:  # from the end: a step may replace several steps before it
                 last = kept.pop()
-                queries = last.shape[2] - over
+                queries = last.shape[2] - over  # that are left of it
                 over = max(0, -queries)
                 if queries > 0:
                     kept.append(_cut(last, queries))
@@ -192,6 +239,7 @@ class Tape:
         if not self._grad:
             raise InputError("this tape keeps no gradients: watch with grad=True")
         self.calls(name)  # raises if there are none
+        # of an attention map the weights that were computed explicitly
         kept = [x.weights if isinstance(x, DenseCall) else x for x in self._calls[name]]
         if self._leaves[name] in MEANING:
             raise InputError(
@@ -212,12 +260,9 @@ class Tape:
             raise InputError(
                 f"{len(missing)} of {len(kept)} calls of {name!r} have no gradient: run backward on the model's output"
             )
-        apart = (
-            len(self._starts[name]) > 1
-            or self._leaves[name] in (*GROWING, "weights")
-            or self._replaced[name]
-        )
-        if len(grads) > 1 and apart:
+        several_texts = len(self._starts[name]) > 1
+        growing = self._leaves[name] in (*GROWING, "weights")
+        if len(grads) > 1 and (several_texts or growing or self._replaced[name]):
             raise InputError(
                 f"the gradients of {len(grads)} calls of {name!r} do not join: watch them one by one"
             )
@@ -225,25 +270,23 @@ class Tape:
 
     def add(self, name: str, leaf: str) -> None:
         """Add an address that a foreign model turns out to have, after those that come before it in the model."""
-        before = next(reversed(self._calls), None)
-        self._leaves[name], self._calls[name], self._starts[name], self._replaced[name] = (
-            leaf,
-            [],
-            [],
-            {},
-        )
-        if before is not None and self._place(name) < self._place(before):
-            self._calls = {name: self._calls[name] for name in sorted(self._calls, key=self._place)}
+        last = next(reversed(self._calls), None)
+        self._leaves[name] = leaf
+        self._calls[name], self._starts[name], self._replaced[name] = [], [], {}
+        # Modules mostly run in their order, so that it is rarely sorted.
+        if last is not None and self._position(name) < self._position(last):
+            names = sorted(self._calls, key=self._position)
+            self._calls = {name: self._calls[name] for name in names}
 
-    def _place(self, name: str) -> tuple[int, int]:
-        """The place of an address among those of the model, and the number of the call: see Place.address."""
+    def _position(self, name: str) -> tuple[int, int]:
+        """The number of an address among those of the model, and that of the call: see CallSite.address."""
         path, _, leaf = name.rpartition(".")
         path, _, index = path.partition("@")
-        return self._order[f"{path}.{leaf}" if path else leaf], int(index or 0)
+        return self._order[joined(path, leaf)], int(index or 0)
 
-    def withhold(self, name: str, reason: str) -> None:
-        """Say why an address cannot be recorded."""
-        self.withheld[name] = reason
+    def leave_out(self, name: str, reason: str) -> None:
+        """Keep the reason why an address cannot be recorded."""
+        self.unrecorded[name] = reason
 
     @property
     def unseen(self) -> str:
@@ -262,9 +305,7 @@ class Tape:
         `replaced` is the number of queries at the end of this text that it replaces.
         """
         if callable(keep):
-            value = keep(
-                AttentionMap([value]) if isinstance(value, LazyCall | DenseCall) else value
-            )
+            value = keep(_shown(value))
         if keep == "last":
             self._calls[name].clear()
             self._starts[name].clear()
@@ -278,11 +319,15 @@ class Tape:
 
 def described(value: Any) -> str:
     """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
+    inside = ""
     if isinstance(value, tuple | list):
         inside = f" ({', '.join(type(x).__name__ for x in value)})"
-    else:
-        inside = ""
     return f"a {type(value).__name__}{inside}"
+
+
+def _shown(record: Any) -> Any:
+    """A record as a reader gets it: a call of attention as the map of its weights."""
+    return AttentionMap([record]) if isinstance(record, LazyCall | DenseCall) else record
 
 
 def _cut(record: AttentionMap | Tensor, queries: int) -> AttentionMap | Tensor:
@@ -294,15 +339,17 @@ def _cut(record: AttentionMap | Tensor, queries: int) -> AttentionMap | Tensor:
 
 def _repeat_rows(records: list[Any]) -> list[Any]:
     """Repeat the row of a prompt that was read once for all its beams or samples."""
-    if not all(isinstance(r, AttentionMap | Tensor) for r in records):
+    if not all(isinstance(record, AttentionMap | Tensor) for record in records):
         return records
     rows = records[-1].shape[0]
-    if not all(r.shape[0] in (1, rows) for r in records):
+    if not all(record.shape[0] in (1, rows) for record in records):
         return records
-    return [r if r.shape[0] == rows else _repeated(r, rows) for r in records]
+    return [_repeated(record, rows) for record in records]
 
 
 def _repeated(record: AttentionMap | Tensor, rows: int) -> AttentionMap | Tensor:
+    if record.shape[0] == rows:
+        return record
     if isinstance(record, Tensor):
         return record.expand(rows, *record.shape[1:])
     return AttentionMap([source.repeat_rows(rows) for source in record.sources])

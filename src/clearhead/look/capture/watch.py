@@ -1,7 +1,7 @@
 """watch and edit: record any activation of a model, or change it, and leave no trace.
 
 Torch names every module and hooks its output; only what is computed inside attention needs more: a tap in our own
-Attention, an interception of torch's attention in models that are not ours (foreign.py, intercept.py). All of it is set
+Attention, an interception of torch's attention in models that are not ours (the folder foreign). All of it is set
 up when the `with` begins and removed when it ends. A watched eager model gives the same bits: the fused kernel still
 computes the output, and what is watched is computed beside it.
 """
@@ -17,26 +17,35 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ...errors import InputError, InputTypeError, Notice
 from ...layers import Attention
-from ..foreign.foreign_watch import Foreign, ForeignEdit, ForeignWatch
+from ..foreign.foreign_watch import ForeignAttention, ForeignEdit, ForeignWatch
 from ..foreign.intercept import intercept
 from ..maps.statistics import MEANING
-from .addresses import EDITABLE, INPUT, Addresses, Tree, module_of, resolve
-from .edits import checked_edit
-from .hooks import Session
-from .missing import IDLE, missing_records
-from .module_hooks import OUTSIDE, edit_module, watch_module
-from .tap import Edit, Listener, WatchTap
-from .tape import Keep, Tape
-from .text_counter import TextCounter
+from .addresses import (
+    EDITABLE,
+    INPUT,
+    INSIDE,
+    Addresses,
+    Tree,
+    listed,
+    matching,
+    module_of,
+    resolve,
+)
+from .edits import Edit, checked_edit
+from .hooks import Session, on_input, on_output
+from .tap import Listener, WatchTap, changed, kept, recomputing
+from .tape import Keep, Tape, TextCounter
+
+IDLE = "nothing that it names ran inside the `with`, in the thread that opened it"
 
 # Compiled code runs eagerly while a watch or an edit needs it.
 #
 # torch has one stance for the whole process, and its own context manager restores the stance that it found. Watches of
 # several threads or tasks overlap in any order, so the stance is set by the first of them and restored by the last.
-
 
 _STANCE_LOCK = threading.RLock()
 _ASKING: list[Session] = []  # the sessions that need it
@@ -49,12 +58,12 @@ def run_eagerly(session: Session) -> None:
         return
     session.undo_with(partial(_release, session))
     with _STANCE_LOCK:
-        found = torch._dynamo.eval_frame._stance
+        stance = torch._dynamo.eval_frame._stance
         if not _BEFORE:
-            _BEFORE.append(found)
+            _BEFORE.append(stance)
         if session not in _ASKING:
             _ASKING.append(session)
-        if found.stance != "force_eager":
+        if stance.stance != "force_eager":
             torch.compiler.set_stance("force_eager")
 
 
@@ -106,30 +115,16 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         AttentionMap(batch=1, heads=2, queries=5, keys=5)
     """
     root = module_of(model)
-    if not names:
-        raise InputError("watch what? Name at least one address, for example '**.weights'")
-    for name in names:
-        if not isinstance(name, str):
-            raise InputTypeError(
-                f"watch was given a {type(name).__name__} as an address: expected strings"
-            )
+    _check_watch(names, keep)
     tree = Tree(root)
     known = _known(tree, names)
     both = known | tree.possible
     chosen = {name for pattern in names for name in resolve(pattern, both)}
     watched = [name for name in known if name in chosen]  # each once, in the model's order
-    awaited = [name for name in tree.possible if name in chosen]
-    if not callable(keep) and keep not in ("all", "last"):
-        raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
+    awaited = [name for name in tree.possible if name in chosen]  # these may turn out to exist
+
     leaves = {name: known[name][1] for name in watched}
-    if awaited:
-        number = {module: i for i, (_, module) in enumerate(tree.parts)}
-    else:
-        number = {}
-    order = {
-        name: both[name][1]
-        for name in sorted([*watched, *awaited], key=lambda name: number.get(both[name][0], 0))
-    }
+    order = _in_order(tree, both, watched, awaited)
     tape, text = Tape(leaves, grad, order), TextCounter(root, threading.get_ident())
     if grad and {"scores", "weights"} & set(order.values()):
         draws = ", which draws other dropout" if root.training else ""
@@ -139,24 +134,49 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     with Session(root) as session, session:  # twice: see Session
         _begin(session, tree)
         text.follow(session)
+        # Outputs and inputs of modules are hooked; what is inside our Attention comes from a tap, one per attention.
         inside: dict[Attention, dict[str, str]] = {}
         for name in watched:
             module, leaf = known[name]
             if leaf in OUTSIDE:
-                watch_module(module, leaf, name, tape, grad, keep, text, session)
+                _watch_module(module, leaf, name, tape, grad, keep, text, session)
             else:
                 assert isinstance(module, Attention)
                 assert leaf is not None
                 inside.setdefault(module, {})[leaf] = name
         for attention, wanted in inside.items():
             _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), session)
+        # What is inside other attention comes from the functions of torch that it calls.
         foreign = None
         if awaited:
             foreign = ForeignWatch(tree, names, known, tape=tape, grad=grad, keep=keep, text=text)
             _intercept(foreign, session)
         yield tape
-        for message in missing_records(tape, names, known, root, foreign):
+        for message in _missing_records(tape, names, known, root, foreign):
             _notice(message)
+
+
+def _check_watch(names: Collection[Any], keep: Any) -> None:
+    """Raise for what cannot be watched."""
+    if not names:
+        raise InputError("watch what? Name at least one address, for example '**.weights'")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputTypeError(
+                f"watch was given a {type(name).__name__} as an address: expected strings"
+            )
+    if not callable(keep) and keep not in ("all", "last"):
+        raise InputError(f"keep={keep!r}: expected 'all', 'last' or a function of a record")
+
+
+def _in_order(
+    tree: Tree, addresses: Addresses, watched: list[str], awaited: list[str]
+) -> dict[str, str | None]:
+    """The names of the activations at all addresses, in the order of their modules."""
+    number = {module: i for i, (_, module) in enumerate(tree.parts)} if awaited else {}
+    names = [*watched, *awaited]
+    names.sort(key=lambda name: number.get(addresses[name][0], 0))
+    return {name: addresses[name][1] for name in names}
 
 
 def _known(tree: Tree, names: Collection[str]) -> Addresses:
@@ -214,7 +234,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
                     continue
                 module, leaf = known[name]
                 if leaf in OUTSIDE:
-                    edit_module(module, leaf, name, change, session)
+                    _edit_module(module, leaf, name, change, session)
                 else:
                     assert isinstance(module, Attention)
                     _enter_tap(module, "edits", (leaf, change, session.thread), session)
@@ -225,18 +245,14 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         yield
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
-            seen = foreign is not None and foreign.running.passes and set(unused) <= set(awaited)
-            if foreign is not None and seen:
-                why = foreign.unseen.why(unused)
-            else:
-                why = IDLE
+            why = IDLE
+            # The model ran, and only attention that is not ours was to be edited: there is more to say.
+            if foreign is not None and foreign.stack.passes and set(unused) <= set(awaited):
+                why = foreign.missed.why(unused)
             raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
-        if foreign is not None:
-            partial = foreign.unseen.partial(awaited)
-        else:
-            partial = ""
-        if partial:
-            _notice(f"attention may be left unedited: {partial}")
+        unedited = "" if foreign is None else foreign.missed.partial(awaited)
+        if unedited:
+            _notice(f"attention may be left unedited: {unedited}")
 
 
 def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
@@ -249,7 +265,7 @@ def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
     return apply
 
 
-def _intercept(foreign: Foreign, session: Session) -> None:
+def _intercept(foreign: ForeignAttention, session: Session) -> None:
     """Give the attention calls of a foreign model to a watch or an edit until the session ends."""
     run_eagerly(session)  # a model may compile itself meanwhile, as generate() of transformers does
     intercept(foreign, session)
@@ -278,17 +294,74 @@ def _begin(session: Session, tree: Tree) -> None:
         run_eagerly(session)
 
 
-_LOCK = threading.RLock()
+# Hooks that record or edit the outputs and inputs of modules.
+
+
+OUTSIDE = {None: on_output, INPUT: on_input}  # what hooks a module, for its output and its input
+
+
+def _watch_module(
+    module: nn.Module,
+    leaf: str | None,
+    name: str,
+    tape: Tape,
+    grad: bool,
+    keep: Keep,
+    text: TextCounter,
+    session: Session,
+) -> None:
+    """Record the outputs or inputs of a module until the session ends."""
+
+    def record(out: Any) -> None:
+        if threading.get_ident() != text.thread or recomputing():
+            return
+        # Does this call continue the text of the call before? While a search runs it does: the search announces each
+        # text (new_text). Elsewhere nothing in a module's output tells, and this is a guess: an output of one token,
+        # (batch, 1, width), continues, because decoding loops run one token at a time; any other begins another text.
+        # So unrelated texts of one token each join here; an attention can tell them apart: see Listener.is_next_step.
+        tokens = isinstance(out, Tensor) and out.ndim == 3
+        continues = tokens and (text.searching or out.shape[1] == 1)
+        tape.record(name, kept(out, grad), keep, continues, text.number)
+
+    _check_hooks(module, name)
+    OUTSIDE[leaf](session, module, record)
+
+
+def _edit_module(
+    module: nn.Module, leaf: str | None, name: str, change: Edit, session: Session
+) -> None:
+    """Edit the outputs or inputs of a module until the session ends."""
+
+    def act(x: Any) -> Any:
+        if threading.get_ident() == session.thread:
+            return changed(name, change, x)
+        return None
+
+    _check_hooks(module, name)
+    OUTSIDE[leaf](session, module, act)
+
+
+def _check_hooks(module: nn.Module, name: str) -> None:
+    """Raise for a module whose calls have no hooks."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            f"{name!r} is compiled by TorchScript, which calls no hooks: expected another module"
+        )
+
+
+# The tap of our Attention.
+
+
+_TAP_LOCK = threading.RLock()
 
 
 def _enter_tap(attention: Attention, part: str, entry: Any, session: Session) -> None:
     """Add a listener or an edit to an attention's tap until the session ends; an empty tap is removed."""
     session.undo_with(partial(_leave_tap, attention, part, entry))
-    with _LOCK:
+    with _TAP_LOCK:
         if attention.tap is None:
             tap = WatchTap()
-            # else nothing is compiled, and importing it takes a second
-            if "torch._dynamo" in sys.modules:
+            if "torch._dynamo" in sys.modules:  # else nothing is compiled
                 tap.seen = torch.compiler.disable(tap.seen)  # type: ignore[method-assign]
             attention.tap = tap
         elif not isinstance(attention.tap, WatchTap):
@@ -299,7 +372,7 @@ def _enter_tap(attention: Attention, part: str, entry: Any, session: Session) ->
 
 
 def _leave_tap(attention: Attention, part: str, entry: Any) -> None:
-    with _LOCK:
+    with _TAP_LOCK:
         tap = attention.tap
         if not isinstance(tap, WatchTap):
             return
@@ -311,3 +384,66 @@ def _leave_tap(attention: Attention, part: str, entry: Any) -> None:
 
 def _notice(message: str, level: int = 4) -> None:
     warnings.warn(message, Notice, stacklevel=level)
+
+
+# What a watch says when its `with` has ended and an address has no record.
+
+
+@contextmanager
+def expected_missing() -> Iterator[None]:
+    """No Notice about addresses without a record: some of those asked for need not run."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "nothing was recorded", Notice)
+        yield
+
+
+def _missing_records(
+    tape: Tape,
+    names: Collection[str],
+    known: Addresses,
+    root: nn.Module,
+    foreign: ForeignAttention | None,
+) -> list[str]:
+    """A sentence for each reason why addresses that were asked for have no record.
+
+    Args:
+        tape: The tape of the watch.
+        names: The addresses asked for.
+        known: Those that were known before the model ran.
+        root: The model.
+        foreign: The watch of attention that is not ours.
+    """
+    empty = [name for name in names if not matching(name, dict.fromkeys(tape))]
+    if foreign is not None:
+        if foreign.stack.passes:
+            tape.explain(foreign.missed.why(empty))
+        else:
+            why = f"this {type(root).__name__} was not called inside the `with`, in the thread that opened it"
+            tape.explain(why)
+            if not list(tape):
+                return [f"nothing was recorded at {listed(empty)}: {why}"] if empty else []
+
+    sentences = []
+    idle = [name for name in empty if matching(name, known)]
+    if idle:
+        sentences.append(f"nothing was recorded at {listed(idle)}: {IDLE}")
+    if foreign is not None:
+        # Patterns that name an activation of attention, as "**.weights" does and "**" does not.
+        named = [name for name in empty if name.rpartition(".")[2] in INSIDE and name not in idle]
+        unseen = [name for name in foreign.unused() if name in named]
+        if unseen:
+            why = foreign.missed.why(unseen)
+            sentences.append(f"no attention call at {', '.join(map(repr, unseen))}: {why}")
+        partly = foreign.missed.partial(names)
+        if partly:
+            sentences.append(f"attention may be missing on this tape: {partly}")
+
+    # Addresses that could not be recorded, by their reason, if their activation was asked for by name.
+    asked = {name.rpartition(".")[2] for name in names}
+    for reason in dict.fromkeys(tape.unrecorded.values()):
+        same_reason = [name for name, why in tape.unrecorded.items() if why == reason]
+        lost = [name for name in same_reason if name.rpartition(".")[2] in asked]
+        if lost:
+            verb = "is" if len(lost) == 1 else "are"
+            sentences.append(f"{listed(lost)} {verb} not recorded: {reason}")
+    return sentences

@@ -22,9 +22,8 @@ from ...fast.int8 import Int8
 from ...layers import Block, Patches
 from ...weights import Bundle
 from ..capture.addresses import Tree
-from ..capture.missing import expected_missing
 from ..capture.tape import Tape
-from ..capture.watch import watch
+from ..capture.watch import expected_missing, watch
 from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
 from ..structure import Layer, LayerStack, first_tensor, has_matrix, layer_stack
 

@@ -1,7 +1,8 @@
 """Attention that a module computes by itself: a softmax over the keys, and the product of its weights with the values.
 
-So do eager models of transformers, window attention of timm and torchvision, and many that are written by hand. Other
-softmaxes and products must not be mistaken for attention; the rule is in `explicit_tokens.refusal`.
+So do eager models of transformers, window attention of timm and torchvision, and many that are written by hand. A
+softmax is followed from where it is computed, through dropout, casts and views, to the product with the values
+(`Softmaxes`). Other softmaxes and products must not be mistaken for attention; the rule is in `refusal`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ..capture.tap import WatchTap, own
+from ..capture.tap import WatchTap, kept
 from ..maps.call import DenseCall
-from .module_stack import Frame, Place, position_of
+from .module_stack import CallSite, Frame, position_of
 
 # Which axes of a product of attention weights and values are rows, heads, queries, keys and features.
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProductAxes:
     """How weights, values and their product become (b, h, q, k), (b, h, k, e) and (b, h, q, e), and back.
 
     Each field says which axes of a tensor these are, in order. With three axes, the first has the rows and the heads.
@@ -54,36 +55,38 @@ class Layout:
         return x.permute(tuple(axes.index(i) for i in range(x.ndim)))
 
 
-def matmul_layout(axes: int, dim: int) -> Layout | None:
-    """The layout of torch.matmul or torch.bmm for weights with so many axes that sum to 1 over axis `dim`."""
+def matmul_axes(axes: int, dim: int) -> ProductAxes | None:
+    """The axes of torch.matmul or torch.bmm for weights with so many axes that sum to 1 over axis `dim`."""
     order = tuple(range(axes))
     if dim == axes - 1:
-        return Layout(order, order, order)
+        return ProductAxes(order, order, order)
     return None
 
 
-def einsum_layout(equation: Any, axes: int, dim: int) -> Layout | None:
-    """The same of torch.einsum; None if its equation is no weighted sum of values.
+def einsum_axes(equation: Any, axes: int, dim: int) -> ProductAxes | None:
+    """The same of torch.einsum; None if its equation is not a weighted sum of values.
 
     Examples:
-        >>> einsum_layout("bhqk,bkhd->bqhd", 4, 3)
-        Layout(weights=(0, 1, 2, 3), values=(0, 2, 1, 3), out=(0, 2, 1, 3), heads=None)
+        >>> einsum_axes("bhqk,bkhd->bqhd", 4, 3)
+        ProductAxes(weights=(0, 1, 2, 3), values=(0, 2, 1, 3), out=(0, 2, 1, 3), heads=None)
     """
-    inputs, _, out = str(equation).replace(" ", "").replace("...", "*+"[: axes - 2]).partition("->")
+    # "..." stands for the one or two leading axes
+    written = str(equation).replace(" ", "").replace("...", "*+"[: axes - 2])
+    inputs, _, out = written.partition("->")
     weights, _, values = inputs.partition(",")
-    if not axes == len(weights) == len(set(weights)) == len(values) == len(set(values)):
+    distinct = len(set(weights)) == len(weights) and len(set(values)) == len(values)
+    if not distinct or not len(weights) == len(values) == axes:
         return None
-    key, shared = weights[dim], [axis for axis in weights if axis in values]
-    lead = [axis for axis in shared if axis != key]
+    # weights (lead, queries, key), values (lead, key, features), product (lead, queries, features)
+    key = weights[dim]
+    lead = [axis for axis in weights if axis in values and axis != key]
     queries = [axis for axis in weights if axis not in values]
     features = [axis for axis in values if axis not in weights]
-    if (
-        key not in shared
-        or len(queries) != 1
-        or sorted(out) != sorted([*lead, *queries, *features])
-    ):
+    if key not in values or len(queries) != 1:
         return None
-    return Layout(
+    if sorted(out) != sorted([*lead, *queries, *features]):
+        return None
+    return ProductAxes(
         weights=tuple(map(weights.index, [*lead, *queries, key])),
         values=tuple(map(values.index, [*lead, key, *features])),
         out=tuple(map(out.index, [*lead, *queries, *features])),
@@ -93,7 +96,7 @@ def einsum_layout(equation: Any, axes: int, dim: int) -> Layout | None:
 # Which products of a softmax with a tensor are attention over tokens, by the tokens that their module was called with.
 #
 # A softmax over channels, features or classes has the same form. The length of its axis tells them apart, and where
-# that is not enough, where its scores come from and how the values lie in memory.
+# that is not enough (as many keys as channels), where its scores come from and how the values lie in memory.
 
 
 _ATTENDED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that were seen to attend
@@ -101,7 +104,7 @@ _ATTENDED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that were s
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of weights and values, both with four axes."""
+    """The sizes of a product of weights and values, both with four axes, and how these were made."""
 
     rows: int
     heads: int
@@ -131,30 +134,34 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
     """The readings of what a module was called with; of what the module around it was, if it was given q, k and v.
 
     Tokens are (b, n, d), (n, b, d), images (b, y, x, c) or (b, c, y, x), and ids (b, n); alone also (n, d).
+
+    Args:
+        frame: The module.
+        v: The values.
+        around: The modules around it, outermost first.
     """
     if _is_core(frame, v):
-        return next((found for outer in reversed(around) if (found := sources(outer, v, ()))), [])
-    found = []
-    for x in frame.inputs:
-        n, size = x.ndim, x.shape
-        if not x.is_floating_point():
-            found += (
-                [Source(size[0], size[1], None)]
-                if n == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1
-                else []
-            )
-        elif n == 3:
-            found += [
-                Source(size[0], size[1], size[2]),
-                Source(size[1], size[0], size[2], other=size[1]),
-            ]
-        elif n == 4:
-            found += _images(x)
-    return found or [
-        Source(1, x.shape[0], x.shape[1])
-        for x in frame.inputs
-        if x.ndim == 2 and x.is_floating_point()
-    ]
+        for outer in reversed(around):
+            readings = sources(outer, v, ())
+            if readings:
+                return readings
+        return []
+    readings = [reading for x in frame.inputs for reading in _readings(x)]
+    if readings:
+        return readings
+    rows = [x for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
+    return [Source(1, *x.shape) for x in rows]
+
+
+def _readings(x: Tensor) -> list[Source]:
+    """The readings of one tensor."""
+    if not x.is_floating_point():
+        ids = x.ndim == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1  # a mask has one byte
+        return [Source(x.shape[0], x.shape[1], None)] if ids else []
+    if x.ndim == 3:
+        first, second, features = x.shape
+        return [Source(first, second, features), Source(second, first, features, other=second)]
+    return _images(x) if x.ndim == 4 else []
 
 
 def _images(x: Tensor) -> list[Source]:
@@ -163,15 +170,15 @@ def _images(x: Tensor) -> list[Source]:
     return [Source(b, n * m, last), Source(b, m * last, n, channels_first=True)]
 
 
-def _own(frame: Frame) -> list[Source]:
+def _batch_first(frame: Frame) -> list[Source]:
     """What a module was called with, read as tokens (b, n, d) or images."""
-    floats = [x for x in frame.inputs if x.is_floating_point()]
-    return [
-        source
-        for x in floats
-        if x.ndim in (3, 4)
-        for source in (_images(x) if x.ndim == 4 else [Source(*x.shape)])
-    ]
+    readings = []
+    for x in frame.inputs:
+        if x.is_floating_point() and x.ndim == 3:
+            readings.append(Source(*x.shape))
+        elif x.is_floating_point() and x.ndim == 4:
+            readings += _images(x)
+    return readings
 
 
 def _is_core(frame: Frame, v: Tensor) -> bool:
@@ -179,8 +186,11 @@ def _is_core(frame: Frame, v: Tensor) -> bool:
     return any(x is v for x in frame.inputs) and sum(x.ndim == v.ndim for x in frame.inputs) >= 3
 
 
-def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) -> str:
-    """Why a product in a running module is no attention; empty if it is.
+_NOT_TOKENS = "the axis that sums to 1 is not, or not for certain, that of the tokens that its module was called with"
+
+
+def refusal(frame: Frame, readings: Sequence[Source], v: Tensor, p: Product) -> str:
+    """Why a product in a running module is not attention; empty if it is.
 
     Its keys must be tokens that the module was called with; or every such token is a query once, among as many keys, as
     in windows. Where a module was given a cache, or has attended before, the tokens may be the queries alone: the keys
@@ -188,39 +198,52 @@ def refusal(frame: Frame, found: Sequence[Source], v: Tensor, product: Product) 
     them, the scores must be a product, too. A shape that may be one of channels is refused, unless the values lie in
     memory as those of tokens do.
 
-    A softmax of queries over features is no attention even if there are as many features as tokens: its module also
+    A softmax of queries over features is not attention even if there are as many features as tokens: its module also
     takes one of keys over tokens.
 
     Args:
         frame: The module.
-        found: What it was called with: see `sources`.
+        readings: What it was called with: see `sources`.
         v: The values.
-        product: The product.
+        p: The product.
     """
+    reason = _other_use(frame, v, p)
+    if not reason and not _over_tokens(frame, readings, v, p):
+        reason = _NOT_TOKENS
+        if not p.scored:
+            reason += ", and its scores are no product of queries and keys in the same module"
+    if not reason:
+        _ATTENDED.add(frame.module)
+    return reason
+
+
+def _other_use(frame: Frame, v: Tensor, p: Product) -> str:
+    """Why a product is something else than attention, whatever its sizes; empty if nothing says so."""
     if frame.fused:
         return "its module also calls a fused attention"
-    if product.axes in frame.features:
+    if p.axes in frame.features:
         return "its module also takes a softmax over another axis, as linear attention does"
     if _is_parameter(v, frame.module):
         return "its values are parameters, which are no tokens"
-    p, has_cache = product, frame.cache is not None or frame.module in _ATTENDED
+    return ""
+
+
+def _over_tokens(frame: Frame, readings: Sequence[Source], v: Tensor, p: Product) -> bool:
+    """Whether the keys of a product are tokens of its module."""
+    has_cache = frame.cache is not None or frame.module in _ATTENDED
     cached = has_cache and p.queries <= p.keys
-    if p.axes == 4 and p.last:
-        fitting = [source for source in _own(frame) if _fits(source.rows, source.tokens, p, cached)]
+    plain = p.axes == 4 and p.last  # weights (b, h, q, k)
+    if plain:
+        fitting = [s for s in _batch_first(frame) if _fits(s.rows, s.tokens, p, cached)]
         if any(not _may_be_channels(source, p) for source in fitting):
-            return _accept(frame)
+            return True
     if not p.scored:
-        return (
-            f"{_NOT_TOKENS}, and its scores are no product of queries and keys in the same module"
-        )
-    if (not found and _is_core(frame, v)) or any(_is_source(source, p, cached) for source in found):
-        return _accept(frame)
-    if p.axes == 4 and p.last and not p.apart and _joins_heads(frame, p):
-        return _accept(frame)
-    return _NOT_TOKENS
-
-
-_NOT_TOKENS = "the axis that sums to 1 is not, or not for certain, that of the tokens that its module was called with"
+        return False
+    if not readings and _is_core(frame, v):
+        return True
+    if any(_is_source(source, p, cached) for source in readings):
+        return True
+    return plain and not p.apart and _joins_heads(frame, p)
 
 
 def _joins_heads(frame: Frame, p: Product) -> bool:
@@ -238,12 +261,9 @@ def _is_parameter(v: Tensor, module: nn.Module) -> bool:
     """Whether values are a parameter of their module, or a view of one."""
     if v.is_meta:
         return False
-    own = {
-        parameter.untyped_storage().data_ptr()
-        for parameter in module._parameters.values()
-        if parameter is not None
-    }
-    return bool(own) and v.untyped_storage().data_ptr() in own
+    parameters = [p for p in module._parameters.values() if p is not None]
+    memory = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    return bool(memory) and v.untyped_storage().data_ptr() in memory
 
 
 def _may_be_channels(source: Source, p: Product) -> bool:
@@ -259,38 +279,38 @@ def _may_be_channels(source: Source, p: Product) -> bool:
 
 def _lie_as_tokens(source: Source, p: Product) -> bool:
     """Whether values lie in memory as those of tokens do that are made of this source."""
-    return p.wide or (p.apart if source.channels_first else not p.apart)
-
-
-def _accept(frame: Frame) -> str:
-    _ATTENDED.add(frame.module)
-    return ""
+    return p.wide or p.apart == source.channels_first
 
 
 def _fits(rows: int, tokens: int, p: Product, cached: bool) -> bool:
     """Whether tokens are the keys, the queries of a module with a cache, or the queries of windows."""
-    return (
-        tokens == p.keys
-        or (cached and tokens == p.queries)
-        or (p.queries == p.keys and p.rows * p.queries == rows * tokens)
-    )
+    if tokens == p.keys or (cached and tokens == p.queries):
+        return True
+    return p.queries == p.keys and p.rows * p.queries == rows * tokens
 
 
 def _is_source(source: Source, p: Product, cached: bool) -> bool:
     """Whether a tensor has the tokens of a product whose scores are one."""
+    # With three axes, the first has b * h rows: which of them are heads, only the rows of the source tell.
     several = p.rows * p.heads
     heads = several // source.rows if p.axes == 3 and source.rows else p.heads
     windows = p.queries == p.keys and p.rows * p.queries == source.rows * source.tokens
-    if not windows and (several % max(1, source.rows) if p.axes == 3 else p.rows != source.rows):
+    same_rows = p.rows == source.rows
+    if p.axes == 3:
+        same_rows = several % max(1, source.rows) == 0
+    if not windows and not same_rows:
         return False
-    # As many keys as attention between channels has.
-    channels = heads * p.keys == source.features or (
-        p.apart and (source.features or 1) % p.keys == 0
-    )
-    if source.other is not None:
-        return source.tokens == p.keys and (p.wide or not (channels and p.features == source.other))
+
+    # Attention between channels has as many keys, heads together, as the source has channels.
+    channels = heads * p.keys == source.features
+    if p.apart and (source.features or 1) % p.keys == 0:
+        channels = True
+    if source.other is not None:  # (n, b, d)
+        swapped = channels and p.features == source.other
+        return source.tokens == p.keys and (p.wide or not swapped)
     if _fits(source.rows, source.tokens, p, cached):
         return _lie_as_tokens(source, p) or not (channels and p.features == source.tokens)
+    # A class token was put before the tokens.
     more = source.features is not None and source.tokens < p.keys == p.queries
     return more and (p.wide or not (channels or p.features == source.tokens))
 
@@ -301,16 +321,18 @@ def fits_tokens(frame: Frame, weights: Tensor) -> bool:
     Where they might as well be the heads, the keys must be tokens, too, or those of a cache.
     """
     b, h, q, k = weights.shape
-    heads = [
-        x for x in frame.inputs if x.ndim == 4 and x.is_floating_point() and x.shape[:1] == (b,)
-    ]
-    split = [x for x in heads if x.shape[:3] == (b, h, q)]  # queries of heads
-    found = [s for s in sources(frame, weights, ()) if s.rows == b and s.tokens == q]
-    windows = q == k and any(s.rows * s.tokens == b * q for s in sources(frame, weights, ()))
-    cached = frame.cache is not None or any(x.shape[2] in (k, k - q) for x in heads)
-    return windows or bool(
-        (found or split) and (q != h or q == k or cached or frame.was_given(b, q, k))
-    )
+    readings = sources(frame, weights, ())
+    if q == k and any(source.rows * source.tokens == b * q for source in readings):  # windows
+        return True
+    # the module was called with queries or keys (b, h, n, e)
+    split = [x for x in frame.inputs if x.ndim == 4 and x.is_floating_point()]
+    split = [x for x in split if x.shape[0] == b]
+    from_tokens = any(source.rows == b and source.tokens == q for source in readings)
+    from_queries = any(x.shape[:3] == (b, h, q) for x in split)
+    if not from_tokens and not from_queries:
+        return False
+    cached = frame.cache is not None or any(x.shape[2] in (k, k - q) for x in split)
+    return q != h or q == k or cached or frame.was_given(b, q, k)
 
 
 # what lies behind when attention is recognised, and can be neither edited nor recorded
@@ -318,7 +340,7 @@ LATE = ("q", "k", "scores")
 FLAT = 8  # tensors that are remembered after their rows and heads were put into one axis
 OPEN = 8  # softmaxes that are remembered until their weights meet their values
 UNMET = "no product of its weights with values was seen in the same module, as weights @ values"
-AXES = "it has neither the axes (b, h, q, k) nor (b, q, k)"
+WRONG_AXES = "it has neither the axes (b, h, q, k) nor (b, q, k)"
 
 
 @dataclass(eq=False)
@@ -341,18 +363,18 @@ class Softmax:
         return self.scored or self.axes == 4
 
 
-class Explicit:
+class Softmaxes:
     """The softmaxes of a thread that may be those of attention, and what tells whether they are."""
 
     def __init__(self) -> None:
         self._open: list[Softmax] = []
-        # with their rows and heads
+        # tensors whose first axis holds rows and heads, with the number of both
         self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)
         # the last (b, h, 1, e) whose heads were put on two axes
         self._packed: weakref.ref[Tensor] | None = None
         # the last product of two tensors of as many axes
         self._product: weakref.ref[Tensor] | None = None
-        self.reason = ""  # why the last product with weights was no attention
+        self.reason = ""  # why the last product with weights was not attention
 
     def begin(
         self, frames: Sequence[Frame], scores: Tensor, weights: Tensor, dim: int | None
@@ -368,25 +390,26 @@ class Explicit:
             weights: Its output.
             dim: Its axis.
         """
-        self._open = [softmax for softmax in self._open if softmax.weights() is not None][
-            1 - OPEN :
-        ]
+        alive = [softmax for softmax in self._open if softmax.weights() is not None]
+        self._open = alive[1 - OPEN :]  # with the new one, OPEN at most
         if weights.ndim < 3 or dim is None or not frames:
             return False
         dim, last = dim % weights.ndim, weights.ndim - 1
         scored = not wide(scores) and all(
             _is_product(frame, weights.shape, dim) for frame in frames
         )
-        if weights.ndim <= 4 and (dim == last or (scored and dim)):
+        if weights.ndim > 4:
+            return scored
+        if dim == last or (scored and dim):
             refs = [weakref.ref(frame) for frame in frames]
             self._open.append(Softmax(refs, weakref.ref(weights), weights.ndim, dim, scored))
             return self._open[-1].likely
-        if weights.ndim <= 4 and dim == last - 1 and weights.shape[last] > 1:
+        if dim == last - 1 and weights.shape[last] > 1:
             for frame in frames:
                 frame.features |= {weights.ndim}
         return scored
 
-    def follow(self, x: Any) -> Softmax | None:
+    def of_weights(self, x: Any) -> Softmax | None:
         """The softmax whose weights a tensor is."""
         if self._open:
             return next((softmax for softmax in self._open if softmax.weights() is x), None)
@@ -401,18 +424,13 @@ class Explicit:
 
     def reshaped(self, x: Any, new: Tensor) -> None:
         """Take a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
-        # (b, h, n, e)
-        merged = (
-            new.ndim == 3 and isinstance(x, Tensor) and x.ndim == 4 and new.size(2) == x.size(3)
-        )
-        if merged and new.size(1) == x.size(2):
-            self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
-        one_query = (
-            isinstance(x, Tensor) and x.ndim == new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
-        )
-        if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
-            self._packed = weakref.ref(new)
-        softmax = self.follow(x)
+        if isinstance(x, Tensor) and x.ndim == 4:
+            if new.ndim == 3 and new.shape[1:] == x.shape[2:]:  # (b, h, n, e) -> (b * h, n, e)
+                self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
+            one_query = new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
+            if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
+                self._packed = weakref.ref(new)  # (b, g * n, 1, e) -> (b, g, n, e)
+        softmax = self.of_weights(x)
         if softmax is not None and new.shape[-2:] == x.shape[-2:] and softmax.dim == x.ndim - 1:
             softmax.weights, softmax.dim = weakref.ref(new), new.ndim - 1
 
@@ -422,15 +440,15 @@ class Explicit:
 
     def sliced(self, x: Any, new: Any) -> None:
         """Take a slice of the weights without one key: a sink, which takes weight and has no value (GPT-OSS)."""
-        softmax = self.follow(x)
+        softmax = self.of_weights(x)
         if softmax is None or not isinstance(new, Tensor) or softmax.dim != x.ndim - 1:
             return
         if new.shape != (*x.shape[:-1], x.shape[-1] - 1) or softmax.before is not None:
             return
         softmax.weights = weakref.ref(new)
-        softmax.scored = all(
-            new.shape in frame.products for ref in softmax.frames if (frame := ref()) is not None
-        )
+        # The scores were a product before the sink was put beside them.
+        frames = [ref() for ref in softmax.frames]
+        softmax.scored = all(new.shape in frame.products for frame in frames if frame is not None)
 
     def multiplied(self, frames: Sequence[Frame], x: Any, y: Any, out: Tensor) -> None:
         """Take a product that is not attention: perhaps one of queries and keys.
@@ -449,8 +467,8 @@ class Explicit:
         weights: Tensor,
         v: Any,
         equation: Any,
-    ) -> Layout | None:
-        """The layout of a product of the weights with `v` if it is attention in one of the modules that are running.
+    ) -> ProductAxes | None:
+        """The axes of a product of the weights with `v` if it is attention in one of the modules that are running.
 
         Args:
             softmax: The softmax of the weights.
@@ -460,40 +478,40 @@ class Explicit:
             equation: That of torch.einsum; None: a matrix product.
         """
         self.reason = self._refusal(softmax, stacks, weights, v)
+        if self.reason:
+            return None
         axes, dim = weights.ndim, softmax.dim
         if equation is None:
-            found = matmul_layout(axes, dim)
+            product_axes = matmul_axes(axes, dim)
         else:
-            found = einsum_layout(equation, axes, dim)
-        if self.reason or found is None:
-            self.reason = self.reason or UNMET
+            product_axes = einsum_axes(equation, axes, dim)
+        if product_axes is None:
+            self.reason = UNMET
             return None
         keys = weights.shape[dim]
         for stack in stacks:
-            frame = stack[-1]
-            given = sources(frame, v, stack[:-1])
-            if axes == 4:
-                layout = found
-            else:
-                layout = replace(found, heads=self._heads(weights, v, keys, given))
-            one, two = layout.four(weights, layout.weights), layout.four(v, layout.values)
-            if two.shape[2] != keys or two.shape[1] not in (1, one.shape[1]):
+            readings = sources(stack[-1], v, stack[:-1])
+            layout = product_axes
+            if axes != 4:
+                layout = replace(product_axes, heads=self._heads(weights, v, keys, readings))
+            four, values = layout.four(weights, layout.weights), layout.four(v, layout.values)
+            if values.shape[2] != keys or values.shape[1] not in (1, four.shape[1]):
                 self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
                 return None
-            rows, heads, queries, _ = one.shape
+            rows, heads, queries, _ = four.shape
             product = Product(
                 rows=rows,
                 heads=heads,
                 queries=queries,
                 keys=keys,
-                features=two.shape[3],
+                features=values.shape[3],
                 axes=softmax.axes,
                 last=dim == axes - 1,
                 scored=softmax.scored,
-                wide=wide(two),
-                apart=two.stride(3) > 1,
+                wide=wide(values),
+                apart=values.stride(3) > 1,
             )
-            self.reason = refusal(frame, given, v, product)
+            self.reason = refusal(stack[-1], readings, v, product)
             if not self.reason:
                 return layout
         return None
@@ -506,48 +524,49 @@ class Explicit:
             if hasattr(v, "shape"):
                 return f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
             return UNMET
-        if not _running(softmax.frames, [stack[-1] for stack in stacks]):
+        if [ref() for ref in softmax.frames] != [stack[-1] for stack in stacks]:
             return "its weights were multiplied with values in another module"
         if self._product is not None and self._product() is v:
             return "the values are a product of two tensors, as in linear attention"
         return ""
 
-    def _heads(self, weights: Tensor, v: Tensor, keys: int, given: Sequence[Source]) -> int:
+    def _heads(self, weights: Tensor, v: Tensor, keys: int, readings: Sequence[Source]) -> int:
         """How many heads the first of three axes has for each row; 1 if that is not known: they then count as rows.
 
         It is known where (b, h, ...) was put into one axis, and of values (n, b * h, e) that were transposed. Where
         (h, b, ...) was put into one axis, what the module was called with has h instead of b.
         """
-        first = weights.shape[0]
-        rows_given = {source.rows for source in given if source.tokens == keys}
+        of_keys = [source.rows for source in readings if source.tokens == keys]
         for x in (weights, v):
             for flat, rows, heads in self._flat:
                 if flat() is x:
-                    swapped = x is v and heads in rows_given and rows not in rows_given
+                    swapped = x is v and heads in of_keys and rows not in of_keys
                     return 1 if swapped else heads
-        fitting = [s.rows for s in given if s.tokens == keys and s.rows and first % s.rows == 0]
+        first = weights.shape[0]  # b * h
+        fitting = [rows for rows in of_keys if rows and first % rows == 0]
         if not fitting:
             return 1
+        # values (n, b * h, e) in memory, read as (b * h, n, e)
         transposed = keys > 1 and v.stride(0) == v.shape[2] and v.stride(1) >= first * v.shape[2]
-        alone = all(source.rows == 1 for source in given)
+        alone = all(source.rows == 1 for source in readings)
         return first // fitting[0] if transposed or alone else 1
 
     def product(
         self,
         softmax: Softmax,
         tap: WatchTap,
-        places: Sequence[Place],
+        sites: Sequence[CallSite],
         func: Callable[[Tensor, Tensor], Tensor],
         weights: Tensor,
         v: Tensor,
-        layout: Layout,
+        layout: ProductAxes,
     ) -> Tensor:
         """The output of the heads: `func` of weights and values, both perhaps edited.
 
         Args:
             softmax: The softmax of the weights.
             tap: The tap of the call.
-            places: Where the call happens.
+            sites: Where the call happens.
             func: Multiplies weights and values.
             weights: The weights.
             v: The values.
@@ -561,40 +580,40 @@ class Explicit:
                 "it refuses that"
             )
         whole = layout.four(weights, layout.weights)
-        for place in places:
-            place.check_heads(whole.shape[1])
-        tap.withhold(
+        for site in sites:
+            site.check_heads(whole.shape[1])
+        tap.leave_out(
             LATE,
             "its module computes its softmax itself, so that only weights, v and heads are seen",
         )
         before = softmax.before
         self._open.remove(softmax)
-        if not self._open:
-            for place in places:
-                place.frame.products.clear()
+        if not self._open:  # no softmax is left that these products may be the scores of
+            for site in sites:
+                site.frame.products.clear()
         for listener in tap.listeners:
             listener.begin()
         v, edited = tap.passed("v", layout.four(v, layout.values)), tap.edited("weights", whole)
 
         def view(x: Tensor) -> Tensor:
-            return layout.four(
-                x if x.shape == weights.shape else x.reshape(weights.shape), layout.weights
-            )
+            if x.shape != weights.shape:
+                x = x.reshape(weights.shape)
+            return layout.four(x, layout.weights)
 
-        if edited is not whole or before is None:
-            shown = edited
-        else:
+        # The weights are those before dropout, unless an edit has replaced what is multiplied.
+        shown = edited
+        if edited is whole and before is not None:
             shown = view(before)
         if tap.listeners:
             rows, _, queries, keys = shown.shape
-            at = position_of(places, rows, queries, keys, lambda: shown.detach() > 0)
+            at = position_of(sites, rows, queries, keys, lambda: shown.detach() > 0)
         for listener in tap.listeners:
             grad = listener.grad and listener.explicit
             if grad and before is not None and shown is not before and shown is not edited:
-                kept = _with_gradient(before, view)
+                copy = _with_gradient(before, view)
             else:
-                kept = own(shown, grad)
-            listener.record_call(DenseCall(weights=kept, offset=at.offset, first_key=at.first_key))
+                copy = kept(shown, grad)
+            listener.record_call(DenseCall(weights=copy, offset=at.offset, first_key=at.first_key))
         out = func(layout.back(edited, layout.weights), layout.back(v, layout.values))
         return layout.back(tap.heads(layout.four(out, layout.out)), layout.out)
 
@@ -619,24 +638,19 @@ def wide(x: Tensor) -> bool:
     return x.stride(-1) == 1 and x.stride(-2) > x.shape[-1]
 
 
-def _running(refs: Sequence[weakref.ref[Frame]], frames: Sequence[Frame]) -> bool:
-    """Whether the modules that were running are those that run now."""
-    return [ref() for ref in refs] == [*frames]
-
-
 def _is_product(frame: Frame, shape: torch.Size, dim: int) -> bool:
     """Whether a module has computed a product of this shape, perhaps transposed."""
-    return any(
-        _same(size, shape, dim) or _same((*size[:-2], size[-1], size[-2]), shape, dim)
-        for size in frame.products
-    )
+    for size in frame.products:
+        transposed = (*size[:-2], size[-1], size[-2])
+        if _same(size, shape, dim) or _same(transposed, shape, dim):
+            return True
+    return False
 
 
 def _same(scores: Sequence[int], weights: Sequence[int], dim: int) -> bool:
     """Whether weights may be those of scores: with the same axes, or rows and heads in one axis in one of them."""
     scores, weights = tuple(scores), tuple(weights)
-    return scores == weights or (
-        dim == len(weights) - 1
-        and scores[-2:] == weights[-2:]
-        and math.prod(scores) == math.prod(weights)
-    )
+    if scores == weights:
+        return True
+    same_pairs = dim == len(weights) - 1 and scores[-2:] == weights[-2:]
+    return same_pairs and math.prod(scores) == math.prod(weights)

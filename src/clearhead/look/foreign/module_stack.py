@@ -1,4 +1,4 @@
-"""Which module of a model is running: how an attention call inside a foreign model gets its name."""
+"""Which module of a foreign model is running, so that an attention call inside it gets its address and its position."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ..capture.addresses import joined
 from ..capture.hooks import Session, call_after, call_before
 from ..capture.tap import Listener
-from ..capture.tape import Keep, Tape
-from ..capture.text_counter import TextCounter
+from ..capture.tape import Keep, Tape, TextCounter
 from ..maps.call import Call, DenseCall
 from .torch_attention import first_position
 
@@ -48,7 +48,7 @@ class Frame:
     given: tuple[Any, dict[str, Any]] = ((), {})  # what the module was called with
     attended: bool = False  # an attention call was seen inside
     fused: bool = False  # ... of a fused kernel, made by the module itself
-    # axes of softmaxes over the last but one, as linear attention takes them
+    # numbers of axes of softmaxes over the last axis but one, as linear attention takes them
     features: frozenset[int] = frozenset()
     # shapes of products of two tensors of as many axes
     products: set[torch.Size] = field(default_factory=set)
@@ -63,21 +63,8 @@ class Frame:
 
     @cached_property
     def heads(self) -> frozenset[int]:
-        """How many query heads the module may have, by its attributes, its config and its projection; empty: not known.
-
-        These mostly agree. Where they do not, as where a config holds the number of another part, one of them is right.
-        """
-        module, config = self.module, getattr(self.module, "config", None)
-        counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]
-        for name in QUERIES:
-            width = getattr(getattr(module, name, None), "out_features", None)
-            sizes = [getattr(module, size, None) for size in HEAD_SIZES]
-            counts += [
-                width // size
-                for size in sizes
-                if isinstance(width, int) and isinstance(size, int) and size
-            ]
-        return frozenset(n for n in counts if type(n) is int and n > 0)
+        """How many query heads the module may have: see `head_counts`."""
+        return head_counts(self.module)
 
     @property
     def cache(self) -> CacheState | None:
@@ -93,15 +80,30 @@ class Frame:
         # it never has a cache, but may add keys (bias_k)
         if isinstance(self.module, nn.MultiheadAttention):
             return True
-        if sum(x.ndim == 4 and x.is_floating_point() for x in self.inputs) >= 3:
+        floats = [x for x in self.inputs if x.is_floating_point()]
+        if sum(x.ndim == 4 for x in floats) >= 3:
             return self.parent is not None and self.parent.was_given(rows, queries, keys)
-        return any(
-            x.is_floating_point() and _is_source(x, rows, queries, keys) for x in self.inputs
-        )
+        return any(_is_source(x, rows, queries, keys) for x in floats)
+
+
+def head_counts(module: nn.Module) -> frozenset[int]:
+    """How many query heads a module may have, by its attributes, its config and its projection; empty: not known.
+
+    These mostly agree. Where they do not, as where a config holds the number of another part, one of them is right.
+    """
+    config = getattr(module, "config", None)
+    counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]
+    sizes = [getattr(module, name, None) for name in HEAD_SIZES]
+    for name in QUERIES:
+        width = getattr(getattr(module, name, None), "out_features", None)
+        for size in sizes:
+            if isinstance(width, int) and isinstance(size, int) and size:
+                counts.append(width // size)
+    return frozenset(n for n in counts if type(n) is int and n > 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class CallSite:
     """Where in a model an attention call happens: the module, and which of its calls in one pass of the model."""
 
     frame: Frame
@@ -116,30 +118,25 @@ class Place:
             call: What stands for the number of the call; if not given, @1, @2 and so on from the second call on.
         """
         if call is None:
-            if self.index:
-                call = f"@{self.index}"
-            else:
-                call = ""
-        else:
-            call = call
-        path = f"{self.path}{call}"
-        return f"{path}.{leaf}" if path else leaf
+            call = f"@{self.index}" if self.index else ""
+        return joined(f"{self.path}{call}", leaf)
 
     def check_heads(self, heads: int) -> None:
         """Raise if an attention call here has another number of heads than the module: which they are is not known."""
         known = self.frame.heads
         if known and heads not in known:
-            if self.path:
-                where = repr(self.path)
-            else:
-                where = f"this {type(self.frame.module).__name__}"
             raise InputError(
-                f"{where} has {' or '.join(map(str, sorted(known)))} heads and calls attention with {heads}: which of "
-                "its heads these are is not known, so that this attention can be neither watched nor edited"
+                f"{self.name} has {' or '.join(map(str, sorted(known)))} heads and calls attention with {heads}: which "
+                "of its heads these are is not known, so that this attention can be neither watched nor edited"
             )
 
+    @property
+    def name(self) -> str:
+        """The module in a message: its path, or its class if it is the model itself."""
+        return repr(self.path) if self.path else f"this {type(self.frame.module).__name__}"
 
-class Running:
+
+class ModuleStack:
     """The modules of one model that are running in one thread, outermost first.
 
     Hooks follow the calls of modules. A module whose `forward` is called directly has no hooks: its attention counts as
@@ -160,17 +157,22 @@ class Running:
         # modules that were given a cache first, and their first layer
         self._layers: dict[nn.Module, int] = {}
 
-    def follow(self, session: Session, left: Callable[[Frame, Any], None]) -> None:
-        """Follow the modules until the session ends; `left` is called with each frame that ends and its output."""
+    def follow(self, session: Session, ended: Callable[[Frame, Any], None]) -> None:
+        """Follow the modules until the session ends.
+
+        Args:
+            session: The watch or edit.
+            ended: Called with each frame that ends without an error, and the output of its module.
+        """
         session.undo_with(self.frames.clear)
         modules = {self.root: "", **self.paths}
-        call_before(session, modules, self._enter, first=True)
-        call_after(session, modules, partial(self._leave, left), always=True)
+        call_before(session, modules, self._begin, first=True)
+        call_after(session, modules, partial(self._end, ended), always=True)
 
-    def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if threading.get_ident() != self.thread or not (
-            module is self.root or module in self.paths
-        ):
+    def _begin(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self.thread:
+            return
+        if module is not self.root and module not in self.paths:  # a copy
             return
         self._forget_interrupted()
         if not self.frames:
@@ -182,20 +184,20 @@ class Running:
         frame.own_cache = self._cache(frame)
         self.frames.append(frame)
 
-    def _leave(
-        self, left: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any
+    def _end(
+        self, ended: Callable[[Frame, Any], None], module: nn.Module, _: Any, out: Any
     ) -> None:
-        if threading.get_ident() != self.thread or all(
-            frame.module is not module for frame in self.frames
-        ):
+        if threading.get_ident() != self.thread:
+            return
+        if all(frame.module is not module for frame in self.frames):
             return
         while (frame := self.frames.pop()).module is not module:
             pass  # a module that ended in an error before its hooks were called
         if out is not None:  # None: it ended in an error
-            left(frame, out)
+            ended(frame, out)
 
-    def place(self, frame: Frame | None = None) -> Place | None:
-        """The place of the attention call that happens now, or of one in `frame`; None outside of the model."""
+    def call_site(self, frame: Frame | None = None) -> CallSite | None:
+        """The site of the attention call that happens now, or of one in `frame`; None outside of the model."""
         if frame is None:
             if threading.get_ident() != self.thread:
                 return None
@@ -210,7 +212,7 @@ class Running:
             return None
         index = self._calls[frame.path]
         self._calls[frame.path] += 1
-        return Place(frame, frame.path, index)
+        return CallSite(frame, frame.path, index)
 
     def _cache(self, frame: Frame) -> CacheState | None:
         """The cache that a module is called with, with its length when the first module of the pass was."""
@@ -222,6 +224,7 @@ class Running:
         for state in self._caches:
             if state.ref() is cache:
                 return state
+        # Each layer of a cache has a length; that of the first layer of this module has not grown in this pass yet.
         if frame.module not in self._layers:
             layers = [getattr(part, "layer_idx", None) for part in frame.module.modules()]
             self._layers[frame.module] = min((i for i in layers if isinstance(i, int)), default=0)
@@ -229,10 +232,9 @@ class Running:
             length = int(cache.get_seq_length(self._layers[frame.module]))
         except (TypeError, ValueError, RuntimeError):  # its layers have no length
             return None
-        sliding = getattr(cache, "is_sliding", False)  # of each layer
-        state = CacheState(
-            weakref.ref(cache), length, any(sliding) if isinstance(sliding, list) else bool(sliding)
-        )
+        sliding = getattr(cache, "is_sliding", False)  # of each layer, or of all
+        forgets = any(sliding) if isinstance(sliding, list) else bool(sliding)
+        state = CacheState(weakref.ref(cache), length, forgets)
         self._caches.append(state)
         return state
 
@@ -269,7 +271,7 @@ def _is_source(x: Tensor, rows: int, queries: int, keys: int) -> bool:
     if x.ndim == 3:
         first = (x.shape[0], x.shape[1])
         return first == (keys, rows) or (x.shape[1] == keys and first != (queries, rows))
-    # a mask, or keys of a cache
+    # a mask (..., q, k), or the keys of a cache
     if x.ndim != 4 or x.shape[3] == keys or x.shape[2] == keys - queries:
         return False
     return keys in (x.shape[1] * x.shape[2], x.shape[2] * x.shape[3])
@@ -288,12 +290,12 @@ def _caller() -> FrameType | None:
 
 def user_level(frame: FrameType) -> int:
     """The stacklevel with which a warning in this frame names the line that calls the outermost module."""
-    level, found = 1, 0
+    level, outermost = 1, 0
     while frame.f_back is not None:
         if frame.f_code.co_filename == _MODULE:
-            found = level
+            outermost = level
         level, frame = level + 1, frame.f_back
-    return found + 1
+    return outermost + 1
 
 
 # Where the queries and keys of a foreign model's attention are in its text, and which calls are steps of one text.
@@ -309,7 +311,7 @@ class Position:
 
 
 def position_of(
-    places: Sequence[Place],
+    sites: Sequence[CallSite],
     rows: int,
     queries: int,
     keys: int,
@@ -322,36 +324,36 @@ def position_of(
     the module was given, as those of cross-attention, count from 0.
 
     Args:
-        places: Where the call happens, in each model that is watched or edited.
+        sites: Where the call happens, in each model that is watched or edited.
         rows: Number of rows.
         queries: Number of queries.
         keys: Number of keys.
         allowed: Returns the mask, True where attention is allowed, with the axes queries and keys last; or None.
         causal: The mask is torch's causal flag.
     """
-    cache = next((place.frame.cache for place in places if place.frame.cache is not None), None)
+    cache = next((site.frame.cache for site in sites if site.frame.cache is not None), None)
     before = 0 if cache is None else cache.length
-    if (
-        causal
-        or (queries == keys and not before)
-        or (cache is not None and not before and keys >= queries)
-    ):
+    # The queries are the first keys: by torch's flag, without a cache, or with an empty one.
+    if causal or (queries == keys and not before):
         return Position(0)
-    given = any(place.frame.was_given(rows, queries, keys) for place in places)
-    if cache is not None and (given or keys >= before + queries):
-        return Position(before)
-    if cache is not None and cache.forgets:
-        return Position(keys - queries, before + queries - keys)
+    if cache is not None and not before and keys >= queries:
+        return Position(0)
+    given = any(site.frame.was_given(rows, queries, keys) for site in sites)
+    if cache is not None:
+        if given or keys >= before + queries:  # a static cache has more keys than tokens so far
+            return Position(before)
+        if cache.forgets:
+            return Position(keys - queries, before + queries - keys)
     return Position(first_position(queries, keys, None if given else allowed(), given))
 
 
 class Steps:
     """Which attention calls of a foreign model continue the text of the call before.
 
-    A call that was given a cache object continues if the last one at its place had the same object, and it does not
+    A call that was given a cache object continues if the last one at its site had the same object, and it does not
     begin behind the end of the text. If it begins before the end, because the cache was cropped, its queries replace
     those that were recorded from there on; one that would replace the whole text begins another. Without a cache
-    object, a call continues if it begins where the last one at its place ended. Such a call makes its whole pass a
+    object, a call continues if it begins where the last one at its site ended. Such a call makes its whole pass a
     decoding step, so that cross-attention, whose keys tell nothing, continues too.
 
     Args:
@@ -366,15 +368,12 @@ class Steps:
         """Begin a pass of the model."""
         self.passes, self.stepping = passes, False
 
-    def skip(self, place: Place, rows: int, queries: int, keys: int) -> None:
+    def skip(self, site: CallSite, rows: int, queries: int, keys: int) -> None:
         """Take a call of which nothing is recorded: it still tells whether its pass is a decoding step."""
-        start, key = (
-            position_of([place], rows, queries, keys, lambda: None).offset,
-            (place.path, place.index),
-        )
-        self.stepping |= start > 0 and (
-            place.frame.cache is not None or start == self._ends.get(key)
-        )
+        start = position_of([site], rows, queries, keys, lambda: None).offset
+        key = (site.path, site.index)
+        continues = site.frame.cache is not None or start == self._ends.get(key)
+        self.stepping |= start > 0 and continues
         self._ends[key] = start + queries
 
 
@@ -400,33 +399,33 @@ class ForeignListener(Listener):
     def meet(self, cache: CacheState | None) -> None:
         """Take the cache that the module of the present call was given."""
         last = None if self._cache is None else self._cache()
-        self._same = None if cache is None else last is not None and cache.ref() is last
-        self._cache = None if cache is None else cache.ref
+        if cache is None:
+            self._same, self._cache = None, None
+        else:
+            self._same = last is not None and cache.ref() is last
+            self._cache = cache.ref
 
     def record_call(self, source: Call) -> None:
         """Record a call; a step of cross-attention without a cache begins after the queries of the steps before it."""
-        if (
-            self._same is None
-            and source.shape[2] == 1
-            and self.steps.stepping
-            and source.offset == 0
-        ):
+        crosses = self._same is None and source.shape[2] == 1 and source.offset == 0
+        if crosses and self.steps.stepping:
             source = _moved(source, self.end)
         super().record_call(source)
 
     def is_next_step(self, source: Call) -> bool:
         """Whether a call continues the text of the call before: see Steps."""
         assert isinstance(source.offset, int)
-        start, queries, self.replaced = source.first_key + source.offset, source.shape[2], 0
+        start = source.first_key + source.offset  # the position of its first query in the text
+        queries = source.shape[2]
+        self.replaced = 0
         if self.text.searching:
             continues = True
         elif self._same is not None:
             continues = self._same and self.start < start <= self.end
             self.replaced = self.end - start if continues else 0
         else:
-            continues = 0 < start == self.end or (
-                start == 0 and queries == 1 and self.steps.stepping
-            )
+            crosses = start == 0 and queries == 1 and self.steps.stepping
+            continues = crosses or 0 < start == self.end
         self.steps.stepping |= continues and start > 0
         if not continues:
             self.start = start

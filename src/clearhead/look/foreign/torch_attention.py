@@ -1,4 +1,7 @@
-"""The arguments of torch's scaled_dot_product_attention in the terms of this library: four axes, Mask and Bias."""
+"""Calls of torch's own attention in the terms of this library: four axes, Mask and Bias.
+
+SDPACall is a call of scaled_dot_product_attention; below are FlexAttention and nn.MultiheadAttention.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...layers import Bias, Mask
 from ...layers.sdpa import kernel_with_lse
-from ..capture.tap import WatchTap, own
+from ..capture.tap import WatchTap, kept
 from ..maps.attention_map import DENSE_LIMIT
 from ..maps.call import DenseCall
 
@@ -41,9 +44,7 @@ class SDPACall:
     causal: bool = False
     scale: float
     grouped: bool = False
-    # query heads of each key head on the axis of the queries, which is then one query: see the
-    # class
-    packed: int = 1
+    packed: int = 1  # query heads of each key head that stand on the axis of the queries
 
     @staticmethod
     def of(
@@ -55,9 +56,8 @@ class SDPACall:
         if heads != HEADS_AXIS:
             axes = call.q.ndim
             call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
-            call.attn_mask = (
-                None if call.attn_mask is None else _heads_last(call.attn_mask, heads, axes)
-            )
+            if call.attn_mask is not None:
+                call.attn_mask = _heads_last(call.attn_mask, heads, axes)
         return call
 
     @property
@@ -75,7 +75,9 @@ class SDPACall:
         """All axes of the output but the last two."""
         axes = 3 if self.grouped else 2  # grouped heads do not broadcast
         q, k, v = (x.shape[:-axes] for x in (self.q, self.k, self.v))
-        lead = q if q == k == v else torch.broadcast_shapes(q, k, v)  # which takes 30 us
+        lead = q
+        if not q == k == v:
+            lead = torch.broadcast_shapes(q, k, v)  # takes 30 us, more than the rest of a watch
         return lead + self.q.shape[-axes:-2]
 
     def four(self, x: Tensor) -> Tensor:
@@ -84,20 +86,18 @@ class SDPACall:
         Of grouped heads the third axis from the end is that of the heads.
         """
         if self.packed > 1:
-            keys, x = x is self.k or x is self.v, x.expand(*self.lead, *x.shape[-2:])
-            return x if keys else _unpacked(x)
+            of_keys = x is self.k or x is self.v
+            x = x.expand(*self.lead, *x.shape[-2:])
+            return x if of_keys else _unpacked(x)  # (b, g, n, e) -> (b, g * n, 1, e)
         if self.grouped:
             if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
                 return x  # the tensor itself, which has a gradient
             x = x.expand(*self.lead[:-1], *x.shape[-3:])
             return x[None] if x.ndim == 3 else _four(x)
-        one = x is not self.q  # one head of keys or values for all queries stays one
-        if (
-            x.ndim == 4
-            and x.shape[:1] == self.lead[:-1]
-            and (x.shape[1] == self.lead[1] or (one and x.shape[1] == 1))
-        ):
-            return x
+        if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
+            shared = x.shape[1] == 1 and x is not self.q  # one key head of all queries stays one
+            if x.shape[1] == self.lead[1] or shared:
+                return x
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 
     def shaped(self, out: Tensor) -> Tensor:
@@ -110,16 +110,22 @@ class SDPACall:
     def four_mask(self) -> Tensor | None:
         """The mask with up to four axes, broadcastable to (b, h, q, k)."""
         mask = self.attn_mask
-        if mask is not None and self.packed > 1:
-            shared = mask.ndim < 3 or mask.shape[-3] == 1  # by all heads
-            if shared and (mask.ndim < 2 or mask.shape[-2] == 1):
+        if mask is None:
+            return None
+        if self.packed > 1:
+            same_for_heads = mask.ndim < 3 or mask.shape[-3] == 1
+            same_for_queries = mask.ndim < 2 or mask.shape[-2] == 1
+            if same_for_heads and same_for_queries:
                 return mask
-            return _unpacked(mask.expand(*mask.shape[:-3], *self.q.shape[1:3], mask.shape[-1]))
-        if mask is None or self.q.ndim == 4 or mask.ndim <= 2:
+            heads = self.q.shape[1:3]  # (g, n): key heads, and query heads of each
+            return _unpacked(mask.expand(*mask.shape[:-3], *heads, mask.shape[-1]))
+        if self.q.ndim == 4 or mask.ndim <= 2:
             return mask
         if self.grouped and self.q.ndim == 3:
             return mask[None]
-        return _four(mask.expand(*self.lead, *mask.shape[-2:]) if self.q.ndim > 4 else mask)
+        if self.q.ndim > 4:
+            mask = mask.expand(*self.lead, *mask.shape[-2:])
+        return _four(mask)
 
     def allowed(self) -> Tensor | None:
         """Where the mask allows attention."""
@@ -132,11 +138,10 @@ class SDPACall:
         """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
         if self.packed > 1:
             q = self.shaped(q)
-        mask, new = self.attn_mask, (q, k, v)
-        if all(x.numel() == y.numel() for x, y in zip((self.q, self.k, self.v), new, strict=True)):
-            q, k, v = (
-                y.reshape(x.shape) for x, y in zip((self.q, self.k, self.v), new, strict=True)
-            )
+        mask = self.attn_mask
+        old, new = (self.q, self.k, self.v), (q, k, v)
+        if all(x.numel() == y.numel() for x, y in zip(old, new, strict=True)):
+            q, k, v = (y.reshape(x.shape) for x, y in zip(old, new, strict=True))
         else:  # keys or values were broadcast over rows or heads
             q, k, v = (self._unbroadcast(y) for y in new)
             if mask is not None and mask.is_floating_point() and q.dtype == torch.float64:
@@ -148,9 +153,9 @@ class SDPACall:
 
     def _unbroadcast(self, x: Tensor) -> Tensor:
         """q, k or v with four axes as they would be if their rows were not broadcast."""
-        rows = (
-            self.lead if len(self.lead) < 2 and not self.grouped else (*self.lead[:-1], x.shape[1])
-        )
+        rows: tuple[int, ...] = (*self.lead[:-1], x.shape[1])
+        if len(self.lead) < 2 and not self.grouped:  # three axes or fewer, of one head
+            rows = self.lead
         return x.reshape(*rows, *x.shape[2:])
 
     def score(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -160,16 +165,17 @@ class SDPACall:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype that the kernel computes with: under autocast not that of the arguments."""
-        kind = self.q.device.type
-        if torch.is_autocast_enabled(kind) and self.q.dtype != torch.float64:
-            return torch.get_autocast_dtype(kind)
-        return self.q.dtype
+        return torch.get_autocast_dtype(self.q.device.type) if self._casts else self.q.dtype
 
     @property
     def mask_dtype(self) -> torch.dtype | None:
         """The dtype in which an additive mask is added: float32 to half-precision scores, unless autocast casts it."""
-        auto = torch.is_autocast_enabled(self.q.device.type) and self.q.dtype != torch.float64
-        return self.dtype if auto or self.attn_mask is None else self.attn_mask.dtype
+        return self.dtype if self._casts or self.attn_mask is None else self.attn_mask.dtype
+
+    @property
+    def _casts(self) -> bool:
+        """Whether autocast casts the arguments."""
+        return torch.is_autocast_enabled(self.q.device.type) and self.q.dtype != torch.float64
 
 
 def _bind(
@@ -186,7 +192,11 @@ def _bind(
         raise InputError(
             "attention over nested tensors cannot be edited: expected a padded batch and a mask"
         )
+    # 1 / sqrt(e), Eq. 1 of Vaswani et al. 2017
     scale = max(1, query.shape[-1]) ** -0.5 if scale is None else float(scale)
+    grouped = False  # as many key heads as query heads are not grouped, whatever the flag
+    if enable_gqa and query.ndim > 2:
+        grouped = not query.shape[-3] == key.shape[-3] == value.shape[-3]
     return SDPACall(
         q=query,
         k=key,
@@ -195,9 +205,7 @@ def _bind(
         dropout=dropout_p,
         causal=is_causal,
         scale=scale,
-        grouped=enable_gqa
-        and query.ndim > 2
-        and not query.shape[-3] == key.shape[-3] == value.shape[-3],
+        grouped=grouped,
     )
 
 
@@ -205,9 +213,9 @@ def _four(x: Tensor) -> Tensor:
     """A tensor with four axes."""
     if x.ndim == 4:
         return x
-    if x.ndim == 3:
-        return x[:, None]
-    return x.flatten(0, -4) if x.ndim > 4 else x[None, None]
+    if x.ndim > 4:  # (b, windows, h, n, e)
+        return x.flatten(0, -4)
+    return x[:, None] if x.ndim == 3 else x[None, None]
 
 
 def _heads_last(x: Tensor, heads: int, axes: int) -> Tensor:
@@ -238,6 +246,7 @@ class Masks:
         """A detached copy of a mask, the same one for the same mask."""
         if mask.is_inference():  # it has no version
             return mask.detach().clone()
+        # the same memory, read in the same way, and not written to since
         key = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, mask._version)
         if key not in self._copies:
             self._copies[key] = (mask, _compact(mask.detach()).clone())
@@ -262,12 +271,11 @@ def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mas
     """
     if call.causal:  # torch's flag places the first query at the first key
         return Mask(causal=True, offset=None if call.queries == call.keys else 0), None
-    place = offset or None
     if copy is None:
-        return Mask(offset=place), None
+        return Mask(offset=offset or None), None
     if copy.dtype == torch.bool:
-        return Mask(offset=place, allow=copy), None
-    return Mask(offset=place), Bias(dense=copy.to(call.mask_dtype))
+        return Mask(offset=offset or None, allow=copy), None
+    return Mask(offset=offset or None), Bias(dense=copy.to(call.mask_dtype))
 
 
 def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | None]:
@@ -298,20 +306,18 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
     """
     if queries == keys or given or 0 in (queries, keys):
         return 0
-    if allowed is not None and not allowed.is_meta:
-        some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
-        last = keys - 1 - some.flip(-1).int().argmax(-1)
-        # queries without any key
-        first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)
-        ends = torch.stack(
-            [first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()]
-        )
-        low, high = ends.tolist()  # one read of the device
-        if low == high >= 0:
-            return int(low)
-        if queries > 1:
-            return 0
-    return max(0, keys - queries)
+    if allowed is None or allowed.is_meta:
+        return max(0, keys - queries)
+    # (q, k): whether any row and head may attend
+    some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
+    last = keys - 1 - some.flip(-1).int().argmax(-1)  # the last allowed key of each query
+    # If the mask is causal, last_i - i is the same for all queries i; those without any key do not count.
+    first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)
+    least, most = first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()
+    low, high = torch.stack([least, most]).tolist()  # one read of the device
+    if low == high >= 0:
+        return int(low)
+    return 0 if queries > 1 else max(0, keys - queries)
 
 
 # The log-sum-exp of a foreign model's attention without another pass over its scores.
@@ -328,7 +334,7 @@ MOST = 4096  # kinds of calls that are remembered
 _SAME: dict[tuple[object, ...], bool] = {}
 
 
-def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
+def output_and_lse(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
     """The output of a call, to the bit that of `sdpa`, and the log-sum-exp (b, h, q) of its scores if it is at hand.
 
     Args:
@@ -336,15 +342,7 @@ def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor |
         sdpa: Makes the call itself.
     """
     q, k, v = call.q, call.k, call.v
-    plain = call.attn_mask is None and call.dropout == 0.0 and q.ndim == k.ndim == v.ndim == 4
-    if (
-        not plain
-        or q.device.type not in DEVICES
-        or call.queries < FROM
-        or 0 in (*q.shape, *k.shape, *v.shape)
-    ):
-        return sdpa(), None
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if not _has_lse(call):
         return sdpa(), None
     q, k, v = (x.to(call.dtype) for x in (q, k, v))
     choice = torch._fused_sdp_choice(
@@ -360,15 +358,31 @@ def answer(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor |
         both = kernel_with_lse(choice, q, k, v, call.scale, call.causal)
     except RuntimeError:  # the operator does not take what SDPA takes, such as grouped heads
         both = None
-    if kind not in _SAME:
-        if len(_SAME) >= MOST:
-            _SAME.clear()
-        out = sdpa()
-        _SAME[kind] = (
-            both is not None and torch.equal(out, both[0]) and out.stride() == both[0].stride()
-        )
-        return out, both[1] if both is not None and _SAME[kind] else None
-    return (sdpa(), None) if both is None else both
+    if kind in _SAME:
+        return (sdpa(), None) if both is None else both
+
+    # The first call of its kind: both answer, and are compared.
+    if len(_SAME) >= MOST:
+        _SAME.clear()
+    out = sdpa()
+    _SAME[kind] = False
+    if both is None:
+        return out, None
+    _SAME[kind] = torch.equal(out, both[0]) and out.stride() == both[0].stride()
+    return out, both[1] if _SAME[kind] else None
+
+
+def _has_lse(call: SDPACall) -> bool:
+    """Whether the operator may stand for a call, and the call is long enough for it to pay."""
+    every = (call.q, call.k, call.v)
+    if call.q.device.type not in DEVICES or call.queries < FROM:
+        return False
+    if call.attn_mask is not None or call.dropout != 0.0:
+        return False
+    if any(x.ndim != 4 or 0 in x.shape for x in every):
+        return False
+    # its result would have no gradient
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in every))
 
 
 # FlexAttention under a watch: it runs uncompiled, where it holds all scores, so its size is limited.
@@ -390,7 +404,7 @@ def check_flex(q: Tensor, k: Tensor, tap: WatchTap) -> None:
 
 
 def flex_weights(func: Callable[..., Any], q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> Tensor:
-    """The weights (b, h, q, k) of a call of FlexAttention: its output where the values are unit vectors."""
+    """The weights (b, h, q, k) of a call of FlexAttention: its output where the values are unit vectors, P I = P."""
     kind = torch.float64 if q.dtype == torch.float64 else torch.float32
     units = torch.eye(k.shape[2], dtype=kind, device=k.device).expand(*k.shape[:2], -1, -1)
     weights: Tensor = func(q.detach().to(kind), k.detach().to(kind), units, *rest)[0]
@@ -431,7 +445,7 @@ def uses_fast_path(module: nn.Module, query: Tensor, key: Tensor, value: Tensor)
     )
 
 
-class ExplicitMultihead:
+class MultiheadSteps:
     """The steps of one call with need_weights=True: torch multiplies queries and keys, takes the softmax, multiplies.
 
     Args:
@@ -447,18 +461,21 @@ class ExplicitMultihead:
 
     def product(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
         """torch.bmm or torch.baddbmm: of queries and keys, or of weights and values."""
-        if self.weights is not None:
-            v = self._passed("v", args[1])
-            for listener in list(self.tap.listeners):
-                listener.record_call(
-                    DenseCall(weights=own(self.weights, listener.grad and listener.explicit))
-                )
-            return self._three(self.tap.heads(self._four(func(args[0], v))))
+        if self.weights is None:
+            return self._scores(func, *args)
+        v = self._passed("v", args[1])
+        for listener in list(self.tap.listeners):
+            weights = kept(self.weights, listener.grad and listener.explicit)
+            listener.record_call(DenseCall(weights=weights))
+        return self._three(self.tap.heads(self._four(func(args[0], v))))
+
+    def _scores(self, func: Callable[..., Tensor], *args: Tensor) -> Tensor:
+        """The product of queries and keys, plus a mask if there is one: (mask, q, k) or (q, k)."""
         *mask, q, k = args
         factor = math.sqrt(1.0 / float(q.shape[-1]))  # by which torch has scaled the queries
         plain = self._four(q) / factor
         edited = self.tap.passed("q", plain)
-        if edited is not plain:
+        if edited is not plain:  # else the bits stay those of torch
             q = self._three(edited) * factor
         scores = func(*mask, q, self._passed("k", k.mT).mT)
         edited = self._passed("scores", scores)
@@ -473,6 +490,7 @@ class ExplicitMultihead:
         return self._three(self.tap.passed(leaf, self._four(x)))
 
     def _four(self, x: Tensor) -> Tensor:
+        """(b * h, n, e) as (b, h, n, e)."""
         return x.unflatten(0, (-1, self.heads))
 
     def _three(self, x: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
     return torch.stack([F.pad(part, (0, keys - part.shape[2])) for part in parts]).sum(0)
 
 
-def settle(source: Call) -> Call:
+def compact_copy(source: Call) -> Call:
     """Return a copy of a call in its smaller form: its queries and keys, or its weights (few in a decoding step)."""
     b, h, q, k = source.shape
     if isinstance(source, DenseCall):
