@@ -9,7 +9,7 @@ Bytes make both lossless: decode(encode(text)) == text for every text, whatever 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,6 @@ from ..errors import InputError
 from .ids import NAMES, SPECIAL, UNKNOWN, Ids, as_row, checked, words_of
 from .special import tokenizer_settings
 from .tokenizer import Tokenizer
-from .tokenizer_config import with_settings
 
 _BYTES = 256
 
@@ -297,3 +296,76 @@ def _byte_of() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_of()
+
+
+# Settings of a tokenizer_config.json win over the tokenizer.json beside it, as in transformers:
+#
+#     class of transformers      setting                                              what it changes
+#     BertTokenizer and others   do_lower_case, strip_accents, tokenize_chinese_chars the normaliser
+#     GPT2Tokenizer and others   add_prefix_space                                     a space before a text
+#
+# A class that is named there has its own defaults. Without one only what is given counts.
+
+# Setting: the key of the normaliser, and the default of the class.
+_NORMALISER = {
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
+    "tokenize_chinese_chars": ("handle_chinese_chars", True),
+}
+_SPACE = {"add_prefix_space": ("add_prefix_space", False)}
+_WORD_PIECES = (
+    "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "MPNetTokenizer",
+)  # fmt: skip
+_BYTE_PAIRS = (
+    "GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer",
+)  # fmt: skip
+# Part of a tokenizer.json: its type, the settings of it, and the classes that have them.
+_PARTS: dict[str, tuple[str, Mapping[str, tuple[str, Any]], tuple[str, ...]]] = {
+    "normalizer": ("BertNormalizer", _NORMALISER, _WORD_PIECES),
+    "pre_tokenizer": ("ByteLevel", _SPACE, _BYTE_PAIRS),
+}
+
+
+def with_settings(content: str, settings: Mapping[str, Any]) -> str:
+    """The content of a tokenizer.json with the settings of the tokenizer_config.json beside it.
+
+    Args:
+        content: The content of the tokenizer.json.
+        settings: The keys of the other file.
+
+    Examples:
+        >>> tokens = Subwords.of(["a b"], size=260)
+        >>> spaced = Subwords(with_settings(tokens.to_str(), {"add_prefix_space": True}))
+        >>> spaced.pieces(spaced.encode("a"))
+        [' ', 'a']
+    """
+    class_name = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    changes: dict[str, dict[str, bool | None]] = {}
+    for part, (_, known, classes) in _PARTS.items():
+        if class_name not in (*classes, "None"):
+            continue
+        for name, (key, default) in known.items():
+            given = settings.get(name)
+            if name in settings or class_name in classes:
+                value = given if isinstance(given, bool) else default
+                changes.setdefault(part, {})[key] = value
+    if not changes:
+        return content
+    try:
+        table = json.loads(content)
+    except ValueError:
+        return content  # which the tokenizers library refuses
+    for part, values in changes.items():
+        section = table.get(part) if isinstance(table, dict) else None
+        if isinstance(section, dict) and section.get("type") == _PARTS[part][0]:
+            section |= values
+    return json.dumps(table, ensure_ascii=False)
+
+
+def lowered(content: str) -> str:
+    """The content of a tokenizer.json that lowercases a text first."""
+    table = json.loads(content)
+    steps = [{"type": "Lowercase"}]
+    if table.get("normalizer") is not None:
+        steps.append(table["normalizer"])
+    return json.dumps(table | {"normalizer": {"type": "Sequence", "normalizers": steps}})

@@ -19,7 +19,7 @@ from ...models import Model
 from ...models.bert import Config
 from ...tokens import Pair, Subwords, Tokenizer
 from ...tokens.special import tokenizer_settings
-from ...tokens.tokenizer_config import lowered
+from ...tokens.subwords import lowered
 from ..fill import WeightsError
 
 MODULES, POOLING, LIMITS = (
