@@ -3,8 +3,8 @@
 A text is normalised (rules of the model, spaces written as U+2581) and then cut: into the most probable pieces
 (unigram, Kudo 2018) or by merging neighbours (bpe, Sennrich et al. 2016).
 
-Done here and not by the sentencepiece library: models in GGUF files have no file that it could read, saving a model needs
-the file format anyway, and the library would be one more compiled dependency.
+Done here and not by the sentencepiece library: models in GGUF files have no file that it could read, saving a model
+needs the file format anyway, and the library would be one more compiled dependency.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ from ..table import (
     their_activation,
 )
 from .sentence_transformers import read_pooling, write_sentences
-from .tokenizers import read_tokenizer, write_subwords
+from .tokenizer_classes import read_tokenizer
+from .tokenizers import write_subwords
 
 # The layers of a block, one per line. Ours: theirs.
 ENCODER_LAYER = {

@@ -54,7 +54,8 @@ from ..table import (
     pairs,
     their_activation,
 )
-from .tokenizers import ended, read_pair, read_subwords, write_pair, write_subwords
+from .tokenizer_classes import read_pair, write_pair
+from .tokenizers import ended, read_subwords, write_subwords
 
 # The layers of a block, one per line. Ours: theirs. Only the decoder has cross-attention.
 SELF_ATTENTION = {

@@ -25,7 +25,7 @@ from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
 from ..table import Layout, Row, blocks, check_options
 from .marian import reference
-from .tokenizers import read_pair, write_pair
+from .tokenizer_classes import read_pair, write_pair
 
 # feed_forward_proj: their activation, and whether there is a gate.
 WORDS = {

@@ -15,7 +15,7 @@ import clearhead as ch
 from clearhead.tokens import Pair, Pieces, Subwords
 from clearhead.tokens.sentencepiece import Model
 from clearhead.weights import WeightsError
-from clearhead.weights.huggingface.tokenizers import read_pair, read_tokenizer
+from clearhead.weights.huggingface.tokenizer_classes import read_pair, read_tokenizer
 
 LINES = [
     "A dog runs over the green grass.", "Two men talk in the street.", "The woman does not read her book.",
