@@ -38,12 +38,14 @@ class Finished:
     """The best finished hypotheses of one row."""
 
     def __init__(self, most: int, penalty: float, stop: str) -> None:
-        self.most, self.penalty, self.stop = most, penalty, stop
+        self.most = most  # hypotheses that are kept
+        self.penalty = penalty  # power of the length that a score is divided by
+        self.stop = stop  # when the row is over, a word of STOPS
         self.hypotheses: list[Hypothesis] = []
 
     def add(self, ids: list[int], rank: float, logprob: float, finished: bool) -> None:
         """Add a hypothesis; `rank` is its summed log-probability after penalties."""
-        score = self._score(rank, len(ids) + finished)
+        score = self._score(rank, len(ids) + finished)  # the end token counts too
         self.hypotheses.append(
             Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished)
         )
@@ -54,11 +56,15 @@ class Finished:
         """True if no unfinished hypothesis needs to be continued; the best of them has this rank and length."""
         if len(self.hypotheses) < self.most:
             return False
-        # Log-probabilities are negative and only fall: dividing by the longest length gives an upper bound.
-        bound = self._score(rank, longest if self.stop == "sure" and self.penalty > 0 else length)
-        return self.stop == "full" or bound <= self.hypotheses[-1].score
+        if self.stop == "full":
+            return True
+        if self.stop == "sure" and self.penalty > 0:
+            # log-probabilities are negative and only fall: dividing by the longest length gives an upper bound
+            length = longest
+        return self._score(rank, length) <= self.hypotheses[-1].score
 
     def _score(self, rank: float, length: int) -> float:
+        """rank / length^penalty; an empty text has length 1."""
         return rank / max(length, 1) ** self.penalty
 
 
@@ -68,15 +74,16 @@ class Beams:
     def __init__(
         self, rows: int, beams: int, last: Int[Tensor, "r 1"], device: torch.device
     ) -> None:
-        self.beams, self.device = beams, device
+        self.beams = beams  # hypotheses per row
+        self.device = device
         self.answers = list(range(rows))  # the number of the answer that each row belongs to
-        # summed log-probabilities after penalties
+        # summed log-probabilities after penalties, (rows, beams)
         self.ranks = torch.full((rows, beams), -math.inf, device=device)
         # all beams of a row start with the same text: only one of them is continued
         self.ranks[:, 0] = 0.0
         self.logprobs = self.ranks  # before penalties
         self.last = last  # the last token of each hypothesis
-        # ids written so far
+        # ids written so far, by row and beam
         self.texts: list[list[list[int]]] = [[[] for _ in range(beams)] for _ in range(rows)]
 
     def rows(self) -> Iterator[tuple[int, list[list[int]]]]:
@@ -86,8 +93,10 @@ class Beams:
     def move(self, device: torch.device) -> None:
         """Continue on another device."""
         if device != self.device:
-            self.device, self.last = device, self.last.to(device)
-            self.ranks, self.logprobs = self.ranks.to(device), self.logprobs.to(device)
+            self.device = device
+            self.last = self.last.to(device)
+            self.ranks = self.ranks.to(device)
+            self.logprobs = self.logprobs.to(device)
 
     def advance(
         self,
@@ -112,27 +121,36 @@ class Beams:
         Returns:
             The rows of the decoder's state to continue from; None if all searches are over.
         """
+        # one copy to the host per tensor: reading single numbers would wait for the device each time
         lists = [x.tolist() for x in candidates]
         answers: list[int] = []
         rows: list[list[Continuation]] = []
         for i, answer in enumerate(self.answers):
             choices = zip(*(x[i] for x in lists), strict=True)
-            stops = room[answer] == written
-            new = self._continue_row(i, choices, ends, done[answer], stops, ended)
-            if not new or done[answer].over(new[0].rank, written, room[answer]):
+            at_limit = room[answer] == written
+            beams = self._continue_row(i, choices, ends, done[answer], at_limit, ended)
+            # beams[0] has the best rank: if it cannot win, no other beam can
+            if not beams or done[answer].over(beams[0].rank, written, room[answer]):
                 continue
-            new += [new[0]._replace(rank=-math.inf, logprob=-math.inf)] * (self.beams - len(new))
+            if len(beams) < self.beams:
+                # all rows have the same number of beams: the others are copies that are never chosen
+                copy = beams[0]._replace(rank=-math.inf, logprob=-math.inf)
+                beams += [copy] * (self.beams - len(beams))
             answers.append(answer)
-            rows.append(new)
-        self.answers, self.texts = answers, [[one.ids for one in new] for new in rows]
-        self.ranks = torch.tensor([[one.rank for one in new] for new in rows], device=self.device)
-        self.logprobs = torch.tensor(
-            [[one.logprob for one in new] for new in rows], device=self.device
-        )
+            rows.append(beams)
+        self.answers = answers
+        self.texts = [[beam.ids for beam in beams] for beams in rows]
+        ranks = [[beam.rank for beam in beams] for beams in rows]
+        logprobs = [[beam.logprob for beam in beams] for beams in rows]
+        self.ranks = torch.tensor(ranks, device=self.device)
+        self.logprobs = torch.tensor(logprobs, device=self.device)
         if not answers:
             return None
-        self.last = torch.tensor([[one.ids[-1]] for new in rows for one in new], device=self.device)
-        return torch.tensor([one.state_row for new in rows for one in new], device=self.device)
+        # (rows, beams) -> (rows x beams), as in the decoder's state
+        last = [[beam.ids[-1]] for beams in rows for beam in beams]
+        state_rows = [beam.state_row for beams in rows for beam in beams]
+        self.last = torch.tensor(last, device=self.device)
+        return torch.tensor(state_rows, device=self.device)
 
     def _continue_row(
         self,
@@ -140,26 +158,30 @@ class Beams:
         choices: Iterable[tuple[int, int, float, float]],
         ends: set[int],
         done: Finished,
-        stops: bool,
+        at_limit: bool,
         ended: Ended | None,
     ) -> list[Continuation]:
-        """The unfinished ones of a row's candidates, at most as many as there are beams; the others go to `done`."""
-        new: list[Continuation] = []
+        """The best candidates of a row that go on, at most as many as there are beams; those that end go to `done`."""
+        beams: list[Continuation] = []
         for j, (origin, token, rank, logprob) in enumerate(choices):
             if math.isnan(rank) or math.isnan(logprob):
                 raise InputError(
                     "the model's logits are not numbers (NaN): expected finite weights; perhaps its training "
                     "diverged, or its checkpoint is damaged"
                 )
-            if rank == -math.inf or len(new) == self.beams:
+            if rank == -math.inf or len(beams) == self.beams:
                 break
             text = self.texts[i][origin]
+            would_be_beam = (
+                j < self.beams
+            )  # a worse candidate that ends is dropped, as one that goes on is
             if token in ends:
-                if j < self.beams:  # a worse one would not have been a beam either
+                if would_be_beam:
                     done.add(text, rank, logprob, True)
-            elif stops or (ended is not None and ended(self.answers[i], [*text, token])):
-                if j < self.beams:
+            elif at_limit or (ended is not None and ended(self.answers[i], [*text, token])):
+                if would_be_beam:
                     done.add([*text, token], rank, logprob, False)
             else:
-                new.append(Continuation([*text, token], i * self.beams + origin, rank, logprob))
-        return new
+                state_row = i * self.beams + origin
+                beams.append(Continuation([*text, token], state_row, rank, logprob))
+        return beams

@@ -30,8 +30,8 @@ def forced(
         >>> forced(model, {}, text[:, :-1], text[:, 1:]).shape
         torch.Size([1, 3])
     """
-    logp = model(ids, **inputs).float().log_softmax(-1)
-    logprobs = logp.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    logp = model(ids, **inputs).float().log_softmax(-1)  # (b, t, v)
+    logprobs = logp.gather(-1, targets.clamp(min=0)[..., None])[..., 0]  # (b, t)
     return logprobs.masked_fill(targets < 0, 0.0)
 
 
@@ -62,10 +62,12 @@ class Ensemble(nn.Module):
         return States([model.start(inputs, rows, limit) for model in self.models])  # type: ignore[operator]
 
     def step(self, ids: Int[Tensor, "b t"], state: States) -> tuple[Float[Tensor, "b t v"], States]:
-        results = []
+        all_logits, parts = [], []
         for model, part in zip(self.models, state.parts, strict=True):
-            results.append(model.step(ids, part))  # type: ignore[operator]
-        return _mean([logits for logits, _ in results]), States([part for _, part in results])
+            logits, part = model.step(ids, part)  # type: ignore[operator]
+            all_logits.append(logits)
+            parts.append(part)
+        return _mean(all_logits), States(parts)
 
 
 class States:
@@ -88,5 +90,6 @@ class States:
 
 
 def _mean(logits: list[Tensor]) -> Tensor:
-    stacked = torch.stack([x.float().log_softmax(-1) for x in logits])
-    return stacked.logsumexp(0) - torch.tensor(float(len(logits))).log()
+    """The logarithm of the mean of the models' probabilities, without leaving the logarithms."""
+    logp = torch.stack([x.float().log_softmax(-1) for x in logits])  # (models, b, t, v)
+    return logp.logsumexp(0) - torch.tensor(float(len(logits))).log()

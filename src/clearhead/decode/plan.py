@@ -68,10 +68,10 @@ class Plan:
     ended: Callable[[int, Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
-        beams = self.best if self.choice.sample else self.beams
-        if not 1 <= self.best <= beams:
+        # samples are drawn independently of each other, as many as are asked for
+        if self.best < 1 or (self.best > self.beams and not self.choice.sample):
             raise InputError(
-                f"best={self.best} of beams={beams}: expected 1 or more, and no more than beams"
+                f"best={self.best} of beams={self.beams}: expected 1 or more, and no more than beams"
             )
         check_penalty(self.penalty)
         if self.drawn < 0:

@@ -45,46 +45,42 @@ class ModelRunner:
         self._cpu: CpuDecoder | None = None
         self._graph: GraphDecoder | None = None
         self._no_steps = True  # no step was taken since the texts were read
-        self._seen: Tensor | None = None
-        self._logp: Tensor | None = None
+        self._seen: Tensor | None = None  # (rows, v) the tokens that each row has
+        self._logp: Tensor | None = None  # (rows, v) the buffer of log_softmax
         self.device = next(model.parameters()).device
-        longest = max(map(len, prompts))
-        # Tokens per row that the model can read; the context of an encoder-decoder limits only the source.
-        self.context = (
-            model.max_tokens if isinstance(model, Model) and model.reads == "tokens" else None
-        )
-        total = longest + room - 1  # the last token is written, but not read
-        if self.context is not None and total > self.context and not plan.slide:
-            raise TextError(
-                f"a prompt of {longest} tokens and {room} more: this model reads {self.context} at once; expected "
-                + (
-                    "a shorter prompt"
-                    if longest > self.context
-                    else f"max_new={self.context - longest + 1} or less"
-                )
-                + ", or slide=true to forget the older half whenever the context is full"
-            )
-        if self.context is None:
-            self.limit = total
-        else:
-            self.limit = min(total, self.context)
-        copies = samples if not inputs else 1  # inputs already have a row per sample
+        # tokens per row that the model can read; the context of an encoder-decoder limits only the source
+        self.context: int | None = None
+        if isinstance(model, Model) and model.reads == "tokens":
+            self.context = model.max_tokens
+        # tokens that each row will have read: the last one is written, but not read
+        self.limit = max(map(len, prompts)) + room - 1
+        if self.context is not None and self.limit > self.context:
+            if not plan.slide:
+                raise _too_long(max(map(len, prompts)), room, self.context)
+            self.limit = self.context
+
+        # samples of a prompt share its reading; inputs already have a row per sample
         self.prompts = [prompt for prompt in prompts for _ in range(samples)]  # of each answer
+        if inputs:
+            copies, read = 1, self.prompts
+        else:
+            copies, read = samples, prompts
         # index of the first token each row has read
-        self.firsts = self._read(prompts if copies > 1 else self.prompts)
+        self.firsts = self._read(read)
         for n in (copies, width):
             if n > 1:
                 self.state.expand(n)
                 self.firsts = [first for first in self.firsts for _ in range(n)]
-        self.last = torch.tensor(
-            [[prompt[-1]] for prompt in self.prompts for _ in range(width)], device=self.device
-        )
+        last = [[prompt[-1]] for prompt in self.prompts for _ in range(width)]
+        self.last = torch.tensor(last, device=self.device)
 
     def step(self, last: Int[Tensor, "r 1"]) -> Float[Tensor, "r v"]:
         """Append a token to each row, and return the logits of the next one."""
         if self._cpu is not None and self._cpu.unhooked:
             logits = self._cpu.step(last, self.state)
-            if logits is not None:
+            if (
+                logits is not None
+            ):  # None: a number is NaN, which only the model's own step treats right
                 return logits[:, -1].float()
         logits, self.state = self.model.step(last, self.state)
         return logits[:, -1].float()
@@ -101,11 +97,12 @@ class ModelRunner:
         self, beams: Beams, uniforms: Float[Tensor, "n t"] | None, written: int
     ) -> tuple[Int[Tensor, "r 1"], Float[Tensor, "r 1"]] | None:
         """The next token of each row and its log-probability, if a CUDA graph decodes; None otherwise."""
+        # a graph begins with the first step after reading
         if self._no_steps and self.width == 1:
             beams.move(self.device)
-            if uniforms is None:
-                left = None
-            else:
+            # the random numbers of this step and those after it, for the rows that are left
+            left = None
+            if uniforms is not None:
                 left = uniforms[beams.answers, written - 1 :]
             self._graph = GraphDecoder.of(
                 self.model,
@@ -118,11 +115,15 @@ class ModelRunner:
             )
             self._seen = None
         self._no_steps = False
-        if self._graph is not None and not self._graph.unhooked:  # a hook was set during the search
+        # a hook that was set during the search would not be called: continue with the model's own step
+        if self._graph is not None and not self._graph.unhooked:
             self._graph.settle()
             self._graph = None
-        beams.move(self.device if self._graph is None else torch.device("cpu"))
-        return None if self._graph is None else self._graph()
+        if self._graph is None:
+            beams.move(self.device)
+            return None
+        beams.move(torch.device("cpu"))  # where a graph's tokens arrive
+        return self._graph()
 
     def close(self) -> None:
         """Release the CUDA graph, if there is one."""
@@ -139,7 +140,8 @@ class ModelRunner:
         else:
             self._graph.keep(index.tolist())
         self.firsts = [self.firsts[i] for i in index.tolist()]
-        self._seen = None if self._seen is None else self._seen[index]
+        if self._seen is not None:
+            self._seen = self._seen[index]
 
     def slide(self, beams: Beams) -> None:
         """If a row has filled the model's context, read the newer part of every row again.
@@ -148,13 +150,12 @@ class ModelRunner:
         no difference which part of it was the prompt.
         """
         if self.context is None or self.context > self.limit:
-            return
-        lengths = [
-            len(self.prompts[answer]) + len(text)
-            for answer, texts in beams.rows()
-            for text in texts
-        ]
-        if max(n - first for n, first in zip(lengths, self.firsts, strict=True)) > self.context:
+            return  # no text can become longer than the context
+        longest, firsts = 0, iter(self.firsts)
+        for answer, texts in beams.rows():
+            for text in texts:
+                longest = max(longest, len(self.prompts[answer]) + len(text) - next(firsts))
+        if longest > self.context:
             self.firsts = self._read(self._texts(beams))
 
     def seen(self, beams: Beams, vocab: int) -> Bool[Tensor, "r v"]:
@@ -173,27 +174,22 @@ class ModelRunner:
         """Start again from texts, without the last token of each; returns the first token that each row has read."""
         self.close()
         self._no_steps = True
-        firsts = [self._first(len(text)) for text in texts]
+        firsts = [first_read(len(text), self.context) for text in texts]
+        # the last token is the input of the first step
         rows = [text[first:-1] for text, first in zip(texts, firsts, strict=True)]
         new_text(self.model)
         self.state = self.model.start(self.inputs, len(texts), self.limit)
-        longest = max(map(len, rows))
+        lengths = [len(row) for row in rows]
+        longest = max(lengths)
         if longest:
-            ids = torch.tensor(
-                [row + [0] * (longest - len(row)) for row in rows], device=self.device
-            )
-            ragged = any(len(row) < longest for row in rows)
-            if ragged:
-                counts = torch.tensor([len(row) for row in rows], device=self.device)
-            else:
-                counts = None
+            padded = [row + [0] * (longest - len(row)) for row in rows]
+            counts = None
+            if min(lengths) < longest:
+                counts = torch.tensor(lengths, device=self.device)
+            ids = torch.tensor(padded, device=self.device)
             self.state = self.model.read(ids, self.state, counts)
         self._cpu = CpuDecoder.of(self.model, self.state)
         return firsts
-
-    def _first(self, tokens: int) -> int:
-        """The first token to read of a text with so many tokens."""
-        return first_read(tokens, self.context)
 
 
 def first_read(tokens: int, context: int | None) -> int:
@@ -201,4 +197,17 @@ def first_read(tokens: int, context: int | None) -> int:
     if context is None or tokens <= context:
         return 0
     half = max(context // 2, 1)
+    # as many halves as cover the tokens beyond the context, rounded up
     return -(-(tokens - context) // half) * half
+
+
+def _too_long(prompt: int, room: int, context: int) -> TextError:
+    """The error for a prompt and an answer that do not fit into the context together."""
+    if prompt > context:
+        expected = "a shorter prompt"
+    else:
+        expected = f"max_new={context - prompt + 1} or less"
+    return TextError(
+        f"a prompt of {prompt} tokens and {room} more: this model reads {context} at once; expected "
+        f"{expected}, or slide=true to forget the older half whenever the context is full"
+    )

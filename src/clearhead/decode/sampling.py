@@ -57,10 +57,9 @@ class Choice:
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k={self.top_k}: expected 1 or more")
         for name in ("top_p", "min_p"):
-            if getattr(self, name) is not None and not 0.0 < getattr(self, name) <= 1.0:
-                raise InputError(
-                    f"{name}={getattr(self, name)}: expected a share above 0, at most 1"
-                )
+            share = getattr(self, name)
+            if share is not None and not 0.0 < share <= 1.0:
+                raise InputError(f"{name}={share}: expected a share above 0, at most 1")
         if not LEAST <= self.repetition <= 1 / LEAST:
             raise InputError(
                 f"repetition={self.repetition}: expected a number above 0, {LEAST:g} to {1 / LEAST:g}, 1 for no penalty"
@@ -85,74 +84,83 @@ class Choice:
             banned: Tokens that are never chosen.
         """
         logp = logits.log_softmax(-1)
-        if seen is None:
-            ranked = logp
-        else:
+        # `ranked` decides what is chosen
+        ranked = logp
+        if seen is not None:
             ranked = penalise(logits, seen, self.repetition).log_softmax(-1)
         if banned is not None:
             ranked = ranked.index_fill(1, banned, -math.inf)
-        if not self.sample:
-            token = largest(ranked, 1)[1]
-        else:
+        if self.sample:
             assert uniforms is not None
             token = draw(self.narrowed(ranked), uniforms)
+        else:
+            token = largest(ranked, 1)[1]
         return token, logp.gather(1, token)
 
     def narrowed(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r v"]:
         """The logits to sample from: -inf for tokens that temperature, top_k, top_p and min_p rule out."""
-        x = logits if self.temperature == 1.0 else logits / self.temperature
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
         if self.top_k is not None:
-            x = top_k(x, self.top_k)
+            logits = top_k(logits, self.top_k)
         if self.top_p is not None and self.top_p != 1.0:
-            x = top_p(x, self.top_p)
-        return x if self.min_p is None else min_p(x, self.min_p)
+            logits = top_p(logits, self.top_p)
+        if self.min_p is not None:
+            logits = min_p(logits, self.min_p)
+        return logits
 
 
 def penalise(
     logits: Float[Tensor, "r v"], seen: Bool[Tensor, "r v"], penalty: float
 ) -> Float[Tensor, "r v"]:
     """Make the tokens marked by `seen` less likely; a penalty below 1 makes them likelier."""
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    # dividing a negative logit would make its token likelier
+    penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(seen, penalised, logits)
 
 
 def top_k(logits: Float[Tensor, "r v"], k: int) -> Float[Tensor, "r v"]:
     """Keep the k largest logits, and those equal to the last of them."""
-    least = largest(logits, min(k, logits.shape[-1]))[0][:, -1:]
+    highest, _ = largest(logits, min(k, logits.shape[-1]))
+    least = highest[:, -1:]  # (r, 1)
     return logits.masked_fill(logits < least, -math.inf)
 
 
 def top_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
     """Keep the fewest logits whose probabilities reach p, and those equal to the last of them."""
-    whole = logits.logsumexp(-1, keepdim=True)
-    first = (
-        NUCLEUS if logits.device.type == "cpu" else logits.shape[-1]
-    )  # on a GPU the check below would make the host wait
-    for most in (
-        min(first, logits.shape[-1]),
-        logits.shape[-1],
-    ):  # they are rarely many, and sorting all tokens is slow
-        if most < logits.shape[-1]:
+    vocab = logits.shape[-1]
+    total = logits.logsumexp(-1, keepdim=True)  # (r, 1)
+    # The kept tokens are rarely many, and sorting all is slow: try the largest logits first. On a GPU the host would
+    # wait for the check whether they are enough.
+    tries = [vocab]
+    if logits.device.type == "cpu":
+        tries = [min(NUCLEUS, vocab), vocab]
+    for most in tries:
+        if most < vocab:
             high = largest(logits, most)[0]
         else:
             high = logits.sort(dim=-1, descending=True).values
-        share = (high - whole).exp()
-        before = share.cumsum(-1) - share
-        inside = (before < p).sum(-1, keepdim=True).clamp(min=1)  # (r, 1)
-        if most == logits.shape[-1] or bool((inside < most).all()):
+        probability = (high - total).exp()
+        likelier = probability.cumsum(-1) - probability  # the summed probability of likelier tokens
+        kept = (likelier < p).sum(-1, keepdim=True).clamp(min=1)  # (r, 1)
+        if most == vocab or bool((kept < most).all()):
             break
-    return logits.masked_fill(logits < high.gather(-1, inside - 1), -math.inf)
+    least = high.gather(-1, kept - 1)
+    return logits.masked_fill(logits < least, -math.inf)
 
 
 def min_p(logits: Float[Tensor, "r v"], p: float) -> Float[Tensor, "r v"]:
     """Keep the logits of tokens at least p times as probable as the likeliest."""
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), -math.inf)
+    least = logits.amax(-1, keepdim=True) + math.log(p)  # (r, 1)
+    return logits.masked_fill(logits < least, -math.inf)
 
 
 def draw(logits: Float[Tensor, "r v"], uniforms: Float[Tensor, "r"]) -> Int[Tensor, "r 1"]:
     """Sample a token per row: the one at which the cumulative probability passes the row's uniform number."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
-    threshold = uniforms.double()[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, threshold, right=True).clamp(max=logits.shape[-1] - 1)
+    threshold = uniforms.double()[:, None] * cumulative[:, -1:]  # the last sum is 1 up to rounding
+    token = torch.searchsorted(cumulative, threshold, right=True)
+    return token.clamp(max=logits.shape[-1] - 1)
 
 
 def uniforms(
@@ -171,7 +179,7 @@ def uniforms(
                 f"{len(seed)} seeds for {rows} rows: expected one for all, or one per row"
             )
         numbers = np.concatenate(
-            [counter_rng.uniform(one, 0, np.arange(samples), tokens) for one in seed]
+            [counter_rng.uniform(row_seed, 0, np.arange(samples), tokens) for row_seed in seed]
         )
     return torch.from_numpy(numbers)
 
@@ -186,11 +194,18 @@ def largest(x: Float[Tensor, "r v"], k: int) -> tuple[Float[Tensor, "r k"], Int[
         if k == 1:
             return x.max(-1, keepdim=True)
         return x.topk(k, dim=-1)
-    blocks = x[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)
-    which = blocks.argmax(-1, keepdim=True) if k == 1 else blocks.topk(k, dim=-1).indices  # (r, k)
-    inside = (which[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)
+    maxima = x[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)  # (r, blocks)
+    if k == 1:
+        block = maxima.argmax(-1, keepdim=True)  # (r, k)
+    else:
+        block = maxima.topk(k, dim=-1).indices
+    # the indices in x of the numbers in those blocks and after the last one
+    inside = (block[..., None] * BLOCK + torch.arange(BLOCK)).flatten(1)
     after = torch.arange(whole, x.shape[1]).expand(x.shape[0], -1)
     index = torch.cat([inside, after], dim=1)
-    near = x.gather(1, index)
-    high, at = near.max(-1, keepdim=True) if k == 1 else near.topk(k, dim=-1)
+    candidates = x.gather(1, index)
+    if k == 1:
+        high, at = candidates.max(-1, keepdim=True)
+    else:
+        high, at = candidates.topk(k, dim=-1)
     return high, index.gather(1, at)

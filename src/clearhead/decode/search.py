@@ -90,20 +90,26 @@ def follow(
     """
     answers: list[list[Hypothesis]] = []
     for _, beams, done in _steps(model, inputs, plan, answers):
-        unfinished: dict[int, list[Hypothesis]] = {}
-        for (answer, texts), ranks, sums in zip(
-            beams.rows(), beams.ranks.tolist(), beams.logprobs.tolist(), strict=True
-        ):
-            ranked = Finished(len(texts), plan.penalty, plan.stop)
-            for text, rank, logprob in zip(texts, ranks, sums, strict=True):
-                if rank > -math.inf:
-                    ranked.add(text, rank, logprob, False)
-            unfinished[answer] = ranked.hypotheses
-        yield [
-            sorted([*d.hypotheses, *unfinished.get(i, [])], key=lambda h: -h.score)
-            for i, d in enumerate(done)
-        ]
+        unfinished = _unfinished(beams, plan)
+        ranked = []
+        for i, finished in enumerate(done):
+            hypotheses = [*finished.hypotheses, *unfinished.get(i, [])]
+            ranked.append(sorted(hypotheses, key=lambda h: -h.score))
+        yield ranked
     yield answers
+
+
+def _unfinished(beams: Beams, plan: Plan) -> dict[int, list[Hypothesis]]:
+    """The beams of each unfinished answer as hypotheses, scored as if they ended now."""
+    unfinished: dict[int, list[Hypothesis]] = {}
+    rows = zip(beams.rows(), beams.ranks.tolist(), beams.logprobs.tolist(), strict=True)
+    for (answer, texts), ranks, logprobs in rows:
+        scored = Finished(len(texts), plan.penalty, plan.stop)
+        for text, rank, logprob in zip(texts, ranks, logprobs, strict=True):
+            if rank > -math.inf:  # a copy that fills up the beams has no rank
+                scored.add(text, rank, logprob, False)
+        unfinished[answer] = scored.hypotheses
+    return unfinished
 
 
 Steps = Iterator[tuple[dict[int, int], Beams, list[Finished]]]
@@ -121,62 +127,70 @@ def _steps(
     `drawn` are the random numbers of sampling, if not those of the plan's seed.
     """
     prompts, room = _prompts(plan, inputs)
-    rows, samples = len(prompts), plan.best if plan.choice.sample else 1
+    rows = len(prompts)
     if not rows:
         return
+    if plan.choice.sample:
+        samples, width = plan.best, 1
+    else:
+        samples, width = 1, plan.beams
     if plan.choice.sample and drawn is None:
+        # the random numbers of tokens that were written before, with the same seed, are skipped
         drawn = uniforms(plan.seed, rows, samples, plan.drawn + max(room))[:, plan.drawn :]
     if len(set(map(len, prompts))) > 1 and hooked(model):
         yield from _one_by_one(model, inputs, plan, answers, drawn)
         return
-    if samples > 1:  # each sample is a row of its own
+
+    # each sample is a row of its own, so that all of them are written at once
+    if samples > 1:
         inputs = {name: x.repeat_interleave(samples, dim=0) for name, x in inputs.items()}
         room = [n for n in room for _ in range(samples)]
-    width = 1 if plan.choice.sample else plan.beams
     runner = ModelRunner(model, inputs, prompts, samples, width, plan, max(room))
     beams = Beams(rows * samples, width, runner.last, runner.device)
     done = [Finished(width, plan.penalty, plan.stop) for _ in range(rows * samples)]
-    if plan.end is None:
-        ends = set()
-    elif isinstance(plan.end, int):
-        ends = {plan.end}
-    else:
-        ends = set(map(int, plan.end))
-    drawn = None if drawn is None else drawn.to(runner.device)
+    ends = _end_tokens(plan)
+    if drawn is not None:
+        drawn = drawn.to(runner.device)
+
     try:
         for written in range(1, max(room) + 1):
             runner.slide(beams)
             candidates = _candidates(runner, beams, plan, drawn, written)
+            # with several beams no token is final before the end
+            tokens: dict[int, int] = {}
             if width == 1:
                 tokens = dict(zip(beams.answers, candidates.token[:, 0].tolist(), strict=True))
-            else:
-                tokens = {}
             keep = beams.advance(
                 candidates, ends=ends, done=done, written=written, room=room, ended=plan.ended
             )
             yield tokens, beams, done
             if keep is None:
                 break
+            # finished rows leave the batch; beams may change places even if none does
             runner.keep(keep, always=width > 1)
     finally:
         runner.close()
-    best = [finished.hypotheses[: plan.best] for finished in done]
-    answers += [
-        [one for answer in best[i : i + samples] for one in answer]
-        for i in range(0, len(best), samples)
-    ]
+
+    # the samples of a prompt become the hypotheses of one row again
+    for first in range(0, len(done), samples):
+        hypotheses: list[Hypothesis] = []
+        for finished in done[first : first + samples]:
+            hypotheses += finished.hypotheses[: plan.best]
+        answers.append(hypotheses)
 
 
 def _prompts(plan: Plan, inputs: Mapping[str, Tensor]) -> tuple[list[list[int]], list[int]]:
     """The prompt of each row, and the number of tokens that it may write."""
-    if isinstance(plan.start, int):
-        prompts = None
-    else:
-        prompts = [list(map(int, row)) for row in plan.start]
+    # a language model has no inputs: its prompts say how many rows there are
+    rows = 0
     if inputs:
         rows = next(iter(inputs.values())).shape[0]
+    elif not isinstance(plan.start, int):
+        rows = len(plan.start)
+    if isinstance(plan.start, int):
+        prompts = [[plan.start]] * rows
     else:
-        rows = len(prompts or ())
+        prompts = [list(map(int, row)) for row in plan.start]
     if isinstance(plan.limit, int):
         room = [plan.limit] * rows
     else:
@@ -185,11 +199,20 @@ def _prompts(plan: Plan, inputs: Mapping[str, Tensor]) -> tuple[list[list[int]],
         raise InputError(
             f"limit={plan.limit}: expected 1 token or more, one number for all rows or one per row"
         )
-    if prompts is not None and (len(prompts) != rows or not all(prompts)):
+    if len(prompts) != rows or not all(prompts):
         raise InputError(
             f"{len(prompts)} prompts for {rows} rows: expected one per row, of a token or more"
         )
-    return prompts if prompts is not None else [[int(plan.start)]] * rows, room  # type: ignore[arg-type]
+    return prompts, room
+
+
+def _end_tokens(plan: Plan) -> set[int]:
+    """The tokens that end an answer."""
+    if plan.end is None:
+        return set()
+    if isinstance(plan.end, int):
+        return {plan.end}
+    return set(map(int, plan.end))
 
 
 def _one_by_one(
@@ -203,11 +226,12 @@ def _one_by_one(
     samples = plan.best if plan.choice.sample else 1
     assert not isinstance(plan.start, int)
     for i, prompt in enumerate(plan.start):
-        first, limit = i * samples, plan.limit if isinstance(plan.limit, int) else plan.limit[i]
-        alone = replace(plan, start=[prompt], limit=limit, ended=_renumbered(plan.ended, first))
-        own_inputs = {name: x[i : i + 1] for name, x in inputs.items()}
-        own_drawn = None if drawn is None else drawn[first : first + samples]
-        for tokens, beams, done in _steps(model, own_inputs, alone, answers, own_drawn):
+        first = i * samples  # the number of the row's first answer
+        limit = plan.limit if isinstance(plan.limit, int) else plan.limit[i]
+        row_plan = replace(plan, start=[prompt], limit=limit, ended=_renumbered(plan.ended, first))
+        row_inputs = {name: x[i : i + 1] for name, x in inputs.items()}
+        row_drawn = None if drawn is None else drawn[first : first + samples]
+        for tokens, beams, done in _steps(model, row_inputs, row_plan, answers, row_drawn):
             yield {first + number: token for number, token in tokens.items()}, beams, done
 
 
@@ -223,41 +247,54 @@ def _candidates(
 ) -> Candidates:
     """Take a step, and return the continuations of each row."""
     choice = plan.choice
+
+    # a CUDA graph chooses the token itself
     graph = runner.graph_step(beams, drawn, written)
     if graph is not None:
         token, gained = graph
         total = beams.logprobs + gained
         return Candidates(torch.zeros_like(token), token, total, total)
-    logits = runner.step(beams.last)
+
+    # `ranked` decides what is chosen; `logp` are the log-probabilities that are reported
+    logits = runner.step(beams.last)  # (rows x beams, v)
     logp = runner.log_softmax(logits)
     ranked = logp
     if choice.repetition != 1.0:
-        ranked = penalise(
-            logits, runner.seen(beams, logits.shape[-1]), choice.repetition
-        ).log_softmax(-1)
+        seen = runner.seen(beams, logits.shape[-1])
+        ranked = penalise(logits, seen, choice.repetition).log_softmax(-1)
     if plan.banned:
-        banned = plan.banned
-        ranked[
-            :, slice(banned.start, banned.stop) if isinstance(banned, range) else list(banned)
-        ] = -math.inf
+        columns: slice | list[int]
+        if isinstance(plan.banned, range):
+            columns = slice(plan.banned.start, plan.banned.stop)  # cheaper than a list of indices
+        else:
+            columns = list(plan.banned)
+        ranked[:, columns] = -math.inf
+
+    # sampling has one beam, which each candidate continues
     if drawn is not None:
         token = draw(choice.narrowed(ranked), drawn[beams.answers, written - 1])
         total = beams.logprobs + logp.gather(1, token)
         return Candidates(torch.zeros_like(token), token, total, total)
-    origin, token, rank = _best(ranked, beams.ranks, 2 * beams.beams if beams.beams > 1 else 1)
+
+    # each of n beams may end at this step: of 2 n candidates, n are left to continue
+    most = 1
+    if beams.beams > 1:
+        most = 2 * beams.beams
+    origin, token, rank = _best(ranked, beams.ranks, most)
     if ranked is logp:
         return Candidates(origin, token, rank, rank)
-    # (b, n) rows of logp
-    rows = torch.arange(len(origin), device=origin.device)[:, None] * beams.beams + origin
-    return Candidates(origin, token, rank, beams.logprobs.gather(1, origin) + logp[rows, token])
+    first_rows = torch.arange(len(origin), device=origin.device)[:, None] * beams.beams
+    logprob = beams.logprobs.gather(1, origin) + logp[first_rows + origin, token]
+    return Candidates(origin, token, rank, logprob)
 
 
 def _best(
     logp: Float[Tensor, "r v"], ranks: Float[Tensor, "b n"], most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The likeliest continuations of all beams of each row: which beam, which token, and their summed rank."""
-    # no more of a beam can be among the best of its row
-    high, token = largest(logp, min(most, logp.shape[-1]))
+    # the best `most` of a row have at most as many of one beam: these are searched before all are compared
+    high, token = largest(logp, min(most, logp.shape[-1]))  # (b n, k)
     total = (ranks.view(-1, 1) + high).view(ranks.shape[0], -1)  # (b, n k)
     rank, at = total.topk(min(most, total.shape[1]), dim=1)
-    return at // high.shape[1], token.view(total.shape).gather(1, at), rank
+    origin = at // high.shape[1]
+    return origin, token.view(total.shape).gather(1, at), rank
