@@ -35,59 +35,61 @@ def folded_residual(
 ) -> Float[Tensor, "b o y x"]:
     """A residual block, each of whose steps is one convolution with its batch norm, sum and ReLU where possible."""
     layers: list[Any] = list(block.layers)
-    steps = layers if block.shortcut is None else [*layers, block.shortcut]
+    steps = [*layers]
+    if block.shortcut is not None:
+        steps.append(block.shortcut)
     if not all(_can_fold(step, x) for step in steps) or hooked(block):
         return residual(block, x)
     y = x
     for layer in layers[:-1]:
         y = _convolve(layer, y, relu=True)
-    return _convolve(
-        layers[-1], y, relu=True, add=x if block.shortcut is None else _convolve(block.shortcut, x)
-    )
+    # the last convolution adds the residual before its ReLU: Eq. 1 and 2 of He et al. 2016
+    residual_input = x
+    if block.shortcut is not None:
+        residual_input = _convolve(block.shortcut, x)
+    return _convolve(layers[-1], y, relu=True, add=residual_input)
 
 
 def _convolve(
     layer: ConvNorm, x: Tensor, *, relu: bool = False, add: Tensor | None = None
 ) -> Tensor:
+    """The folded convolution of x, plus `add`, through a ReLU: one call of oneDNN."""
     own = _FOLDED.get(layer)
     if own is None or not own.matches(layer):
         own = _FOLDED[layer] = _Folded(layer, x)
-    conv, x, then = (
-        layer.conv,
-        x.contiguous(memory_format=torch.channels_last),
-        "relu" if relu else "none",
-    )
+    conv = layer.conv
     how = (own.weight, own.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
-    out: Tensor
+    activation = "relu" if relu else "none"
+    x = x.contiguous(memory_format=torch.channels_last)  # the layout of the folded weights
+    pointwise = torch.ops.mkldnn._convolution_pointwise
     if add is None:
-        out = torch.ops.mkldnn._convolution_pointwise(x, *how, then, [], "")
-    else:
-        add = add.contiguous(memory_format=torch.channels_last)
-        out = torch.ops.mkldnn._convolution_pointwise.binary(
-            x, add, *how, "add", 1.0, then, [], None
-        )
+        out: Tensor = pointwise(x, *how, activation, [], "")
+        return out
+    add = add.contiguous(memory_format=torch.channels_last)
+    out = pointwise.binary(x, add, *how, "add", 1.0, activation, [], None)
     return out
 
 
 def _can_fold(layer: ConvNorm, x: Tensor) -> bool:
+    """True if oneDNN computes the same: in evaluation, without gradients, of float32 on a CPU."""
     conv, norm = layer.conv, layer.norm
-    if (
-        torch.is_grad_enabled()
-        or traced()
-        or torch.is_autocast_enabled("cpu")
-        or norm.training
-        or x.ndim != 4
-    ):
+    if torch.is_grad_enabled() or traced() or torch.is_autocast_enabled("cpu"):
         return False
-    plain = type(layer) is ConvNorm and type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d
-    same = all(
-        t is not None and t.dtype == torch.float32 and t.device.type == "cpu"
-        for t in (x, *_parts(layer))
-    )
-    return plain and same and x.numel() > 0 and torch.backends.mkldnn.is_available()
+    if norm.training or x.ndim != 4 or x.numel() == 0:
+        return False
+    # a subclass may compute something else
+    if type(layer) is not ConvNorm or type(conv) is not nn.Conv2d:
+        return False
+    if type(norm) is not nn.BatchNorm2d:
+        return False
+    for tensor in (x, *_parts(layer)):
+        if tensor is None or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            return False
+    return torch.backends.mkldnn.is_available()
 
 
 def _parts(layer: ConvNorm) -> tuple[Tensor | None, ...]:
+    """The tensors that the folded weights are computed from."""
     norm = layer.norm
     return layer.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var
 
@@ -99,10 +101,10 @@ class _Folded:
         conv, norm = layer.conv, layer.norm
         assert norm.running_var is not None
         assert norm.running_mean is not None
+        # (W x - mean) scale + bias = (scale W) x + (bias - mean scale)
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        weight = (conv.weight * scale[:, None, None, None]).contiguous(
-            memory_format=torch.channels_last
-        )
+        weight = conv.weight * scale[:, None, None, None]
+        weight = weight.contiguous(memory_format=torch.channels_last)
         self.bias = norm.bias - norm.running_mean * scale
         how = (conv.padding, conv.stride, conv.dilation, conv.groups)
         self.weight = torch.ops.mkldnn._reorder_convolution_weight(weight, *how, list(x.shape))
@@ -114,6 +116,7 @@ class _Folded:
 
 
 def _probe(layer: ConvNorm) -> Tensor:
+    """All numbers of the batch norm, and some of the convolution's weights: comparing all would take too long."""
     weight, *rest = (part.detach() for part in _parts(layer) if part is not None)
     flat = weight.reshape(-1)
     return torch.cat([flat[:: max(1, flat.numel() // PROBES)], *rest])

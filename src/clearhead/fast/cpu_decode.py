@@ -45,23 +45,23 @@ class CpuDecoder:
 
     def __init__(self, stack: DecoderStack, blocks: BlockSteps) -> None:
         self.stack, self.blocks = stack, blocks
-        self.hooks = Hooks([*stack.blocks, *([] if stack.owner is None else [_Shell(stack.owner)])])
+        skipped: list[nn.Module] = [*stack.blocks]
+        if stack.owner is not None:
+            skipped.append(_Shell(stack.owner))
+        self.hooks = Hooks(skipped)
         # A model with cross-attention usually decodes batches: packed weights pay for the output layer too.
-        self._head = (
-            quick_packed(stack.head) if stack.cross and type(stack.head) is Linear else None
-        )
+        self._head: Step | None = None
+        if stack.cross and type(stack.head) is Linear:
+            self._head = quick_packed(stack.head)
         self._head_hooks = Hooks([stack.head])
 
     @staticmethod
     def of(model: nn.Module, state: Any) -> CpuDecoder | None:
         """The decoder of a model outside training, for a state that its `start` made; None if it is not supported."""
         stack = model.decoder_stack if isinstance(model, Model) else None
-        if (
-            stack is None
-            or model.training
-            or torch.is_grad_enabled()
-            or not isinstance(state, DecoderState)
-        ):
+        if stack is None or model.training or torch.is_grad_enabled():
+            return None
+        if not isinstance(state, DecoderState):
             return None
         if stack.embed.table.device.type != "cpu" or not _finite(state):
             return None
@@ -79,7 +79,7 @@ class CpuDecoder:
     def step(self, ids: Int[Tensor, "b 1"], state: DecoderState) -> Float[Tensor, "b 1 v"] | None:
         """The logits after one more token per row; None if a number is NaN: then the model's own step must be used."""
         kv, source, stack = state.kv, state.source, self.stack
-        at = kv.positions(1)
+        at = kv.positions(1)  # (b, 1)
         allowed = _allowed(kv.mask(stack.window), kv.caches[0].furthest + 1, ids.device)
         memory: Sequence[tuple[Tensor, ...]] = ()
         source_allowed = None
@@ -90,7 +90,9 @@ class CpuDecoder:
         if stack.embed_norm is not None:
             embedded = stack.embed_norm(embedded)
         x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
-        if x is None:
+        if (
+            x is None
+        ):  # the caches have not advanced: the model's own step overwrites what was appended
             return None
         kv.advance(1)
         x = stack.norm(x)
@@ -104,10 +106,8 @@ class _Shell(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._forward_hooks, self._forward_pre_hooks = (
-            module._forward_hooks,
-            module._forward_pre_hooks,
-        )
+        self._forward_hooks = module._forward_hooks
+        self._forward_pre_hooks = module._forward_pre_hooks
 
 
 class BlockSteps:
@@ -122,7 +122,8 @@ class BlockSteps:
     ) -> None:
         self.rotary = positions if isinstance(positions, Rotary) else None
         self.window = window
-        self.layers = [_BlockOps(block, quick_packed if packed else quick) for block in blocks]
+        choose = quick_packed if packed else quick
+        self.layers = [_BlockOps(block, choose) for block in blocks]
 
     @staticmethod
     def of(
@@ -151,23 +152,34 @@ class BlockSteps:
         `memory` holds the keys and values of cross-attention for each block, perhaps shared by several neighbouring
         rows, and `source_allowed` marks those that each row may attend to.
         """
-        if self.rotary is None:
-            angles = None
-        else:
+        angles = None  # the same for all blocks
+        if self.rotary is not None:
             angles = self.rotary.angles(at, x.dtype)
         queries: list[Tensor] = []
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            # the sublayers of layers.Block.forward, in its order
             x = self._self_attention(layer, x, angles, cache, allowed, queries)
+
+            # cross-attention; its keys and values were computed when decoding started
             if layer.cross is not None:
-                q = layer.cross.query(layer.cross.norm(x) if layer.pre else x)
+                y = x
+                if layer.pre:
+                    y = layer.cross.norm(x)
+                q = layer.cross.query(y)
                 queries.append(q.view(x.shape[0], layer.heads, 1, layer.head))
                 keys, values = memory[i]
                 x = x + layer.cross(q, keys, values, source_allowed)
                 if not layer.pre:
                     x = layer.cross.norm(x)
-            x = x + layer.down(layer.inner(layer.mlp_norm(x) if layer.pre else x))
+
+            # MLP
+            y = x
+            if layer.pre:
+                y = layer.mlp_norm(x)
+            x = x + layer.down(layer.inner(y))
             if not layer.pre:
                 x = layer.mlp_norm(x)
+        # one check for all blocks: a check per block would take as long as a block of a small model
         if torch.cat(queries, dim=1).sum().isnan():
             return None
         return x
@@ -182,24 +194,37 @@ class BlockSteps:
         queries: list[Tensor],
     ) -> Tensor:
         """x with the self-attention of a block added; its queries and keys are appended to `queries`."""
-        y = layer.qkv(layer.attn_norm(x) if layer.pre else x)
-        # (b, h + 2g, 1, e)
+        y = x
+        if layer.pre:
+            y = layer.attn_norm(x)
+        y = layer.qkv(y)  # (b, 1, (h + 2g) e): one product for all three
         y = y.view(x.shape[0], 1, layer.heads + 2 * layer.kv_heads, layer.head).transpose(1, 2)
+        # (b, h + 2g, 1, e) -> queries and keys, values
         both, v = torch.split_with_sizes(y, [layer.heads + layer.kv_heads, layer.kv_heads], 1)
-        if angles is not None and layer.together:
-            both = cast(Rotary, self.rotary).turned(both, *angles)
+
+        # rotate queries and keys in one call where that rounds as two calls do
+        rotary = self.rotary
+        if rotary is not None and angles is not None and layer.together:
+            both = rotary.turned(both, *angles)
         q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
         if layer.query_norm is not None and layer.key_norm is not None:
             q, k = layer.query_norm(q), layer.key_norm(k)
-        if angles is not None and not layer.together:
-            q, k = (cast(Rotary, self.rotary).turned(each, *angles) for each in (q, k))
-        queries += [both] if layer.together else [q, k]
+        if rotary is not None and angles is not None and not layer.together:
+            q, k = rotary.turned(q, *angles), rotary.turned(k, *angles)
+        if layer.together:
+            queries.append(both)
+        else:
+            queries += [q, k]
+
+        # attend to all keys, or to the last ones of a window
         keys, values = cache.append(k, v)
         if self.window is not None and allowed is None and keys.shape[2] > self.window:
             keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
         out = _attend(q, keys, values, allowed, layer.scale)
-        x = x + layer.out(out.transpose(1, 2).flatten(2))
-        return x if layer.pre else layer.attn_norm(x)
+        x = x + layer.out(out.transpose(1, 2).flatten(2))  # (b, h, 1, e) -> (b, 1, h e)
+        if not layer.pre:
+            x = layer.attn_norm(x)
+        return x
 
 
 class _BlockOps:
@@ -209,6 +234,7 @@ class _BlockOps:
         attn, mlp = block.attn, block.mlp
         assert attn.out is not None
         self.heads, self.kv_heads, self.head = attn.heads, attn.kv_heads, attn.head_width
+        self.pre = block.order == "pre"  # norms before each sublayer, or after it
         # How a product is rounded may depend on memory alignment. Heads of such widths are aligned in the same way,
         # whether queries and keys are rotated together, as here, or one by one, as in the block.
         self.together = self.head % 16 == 0 and attn.qk_norm is None
@@ -218,14 +244,8 @@ class _BlockOps:
         self.attn_norm, self.mlp_norm = _norm(block.attn_norm), _norm(block.mlp_norm)
         self.qkv = quick(join(attn.query, attn.key, attn.value))
         self.out, self.down = quick(attn.out), quick(mlp.down)
-        if mlp.gate is None:
-            self.inner = _plain(mlp, quick)
-        else:
-            self.inner = _gated(mlp, quick)
-        self.pre, self.cross = (
-            block.order == "pre",
-            None if block.cross is None else _Cross(block, quick),
-        )
+        self.inner = _plain(mlp, quick) if mlp.gate is None else _gated(mlp, quick)
+        self.cross = None if block.cross is None else _Cross(block, quick)
 
 
 class _Cross:
@@ -237,22 +257,20 @@ class _Cross:
         assert block.cross_norm is not None
         self.heads, self.head = cross.heads, cross.head_width
         self.scale = 1.0 if cross.score == "dot" else self.head**-0.5
-        self.query, self.out, self.norm = (
-            quick(cross.query),
-            quick(cross.out),
-            _norm(block.cross_norm),
-        )
+        self.query, self.out = quick(cross.query), quick(cross.out)
+        self.norm = _norm(block.cross_norm)
 
     def __call__(
         self, q: Float[Tensor, "b 1 d"], k: Tensor, v: Tensor, allowed: Tensor | None
     ) -> Float[Tensor, "b 1 d"]:
-        # neighbours that share a source
+        # neighbouring rows that share a source are the queries of one row: (b n, 1, d) -> (b, h, n, e)
         folded = q.view(k.shape[0], -1, self.heads, self.head).transpose(1, 2)
         out = _attend(folded, k, v, allowed, self.scale)
         return self.out(out.transpose(1, 2).reshape(q.shape[0], 1, -1))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    """Attention as `attend` computes it, without its checks."""
     return F.scaled_dot_product_attention(
         q, k, v, allowed, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -270,12 +288,13 @@ def _finite(state: DecoderState) -> bool:
     if state.source is None:
         return True
     lengths = state.source.lengths
-    return not any(k.sum().isnan() for k, _ in state.source.memory) and (
-        lengths is None or bool((lengths > 0).all())
-    )
+    if lengths is not None and not bool((lengths > 0).all()):
+        return False
+    return not any(k.sum().isnan() for k, _ in state.source.memory)
 
 
 def _norm(norm: nn.Module) -> Step:
+    """A norm without the calls around it."""
     if isinstance(norm, RMSNorm):
         return norm.forward
     if isinstance(norm, nn.LayerNorm):
@@ -285,6 +304,7 @@ def _norm(norm: nn.Module) -> Step:
 
 
 def _gated(mlp: MLP, quick: Callable[[Any], Step]) -> Step:
+    """The hidden layer of an MLP with a gate: both of its maps are one product."""
     both, hidden, activation = quick(join(mlp.gate, mlp.up)), mlp.up.out_features, GATES[mlp.kind]
 
     def inner(x: Tensor) -> Tensor:
@@ -295,5 +315,6 @@ def _gated(mlp: MLP, quick: Callable[[Any], Step]) -> Step:
 
 
 def _plain(mlp: MLP, quick: Callable[[Any], Step]) -> Step:
+    """The hidden layer of an MLP without a gate."""
     up, activation = quick(mlp.up), ACTIVATIONS[mlp.kind]
     return lambda x: activation(up(x))

@@ -50,18 +50,21 @@ class Graph:
     def __init__(self, decoder: GpuDecoder, choice: TokenChoice, banned: Sequence[int]) -> None:
         device, rows, limit = decoder.residual.device, decoder.rows, decoder.limit
         self.decoder, self.choice = decoder, choice
-        self.banned = (
-            torch.tensor(list(banned), dtype=torch.long, device=device) if banned else None
-        )
-        self.seen = self.uniforms = None
+        # the static inputs of the choice, where it needs them
+        self.banned: Tensor | None = None
+        self.seen: Tensor | None = None
+        self.uniforms: Tensor | None = None
+        if banned:
+            self.banned = torch.tensor(list(banned), dtype=torch.long, device=device)
         if choice.repetition != 1.0:
             self.seen = torch.zeros(rows, decoder.vocab, dtype=torch.bool, device=device)
         if choice.sample:
             self.uniforms = torch.zeros(rows, limit + 1, dtype=torch.float64, device=device)
-        self.graph: Any = None
+        self.graph: Any = None  # in Triton's interpreter there is none: steps are called one by one
         self.tokens, self.scores = decoder.tokens, decoder.scores
         self.events: list[tuple[int, Any]] = []  # (steps copied to the host, event of that copy)
         if device.type == "cuda":
+            # on the host, in pinned memory, so that copies to it do not wait
             self.tokens = torch.zeros(limit + 1, rows, dtype=torch.long, pin_memory=True)
             self.scores = torch.zeros(limit + 1, rows, pin_memory=True)
             self._capture()
@@ -75,13 +78,8 @@ class Graph:
     ) -> None:
         """Continue from a state and the last token of each row."""
         caches = state.kv.caches
-        self.decoder.begin(
-            [c.k for c in caches],
-            [c.v for c in caches],
-            caches[0].at,
-            last[:, 0],
-            caches[0].furthest,
-        )
+        keys, values = [c.k for c in caches], [c.v for c in caches]
+        self.decoder.begin(keys, values, caches[0].at, last[:, 0], caches[0].furthest)
         if self.uniforms is not None and uniforms is not None:
             self.uniforms[:, : uniforms.shape[1]].copy_(uniforms[:, : self.uniforms.shape[1]])
         if self.seen is not None and seen is not None:
@@ -90,15 +88,18 @@ class Graph:
 
     def run(self, first: int, steps: int) -> None:
         """Launch these steps, and start copying their tokens to the host."""
+        if self.graph is None:
+            for _ in range(steps):
+                self.step()
+            return
         for _ in range(steps):
-            self.step() if self.graph is None else self.graph.replay()
-        if self.graph is not None:
-            part = slice(first, first + steps)
-            self.tokens[part].copy_(self.decoder.tokens[part], non_blocking=True)
-            self.scores[part].copy_(self.decoder.scores[part], non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self.events.append((first + steps, event))
+            self.graph.replay()
+        new = slice(first, first + steps)
+        self.tokens[new].copy_(self.decoder.tokens[new], non_blocking=True)
+        self.scores[new].copy_(self.decoder.scores[new], non_blocking=True)
+        event = torch.cuda.Event()  # happens when the copies are done
+        event.record()
+        self.events.append((first + steps, event))
 
     def wait(self, step: int) -> None:
         """Wait until the tokens of this step are on the host."""
@@ -112,21 +113,19 @@ class Graph:
         decoder = self.decoder
         logits = decoder()
         if self.banned is None and self.seen is None and self.uniforms is None:
-            decoder.append_token()
+            decoder.append_token()  # the likeliest
             return
-        if self.seen is None:
-            seen = None
-        else:
+        seen = uniforms = None
+        if self.seen is not None:
             seen = self.seen.scatter_(1, decoder.token[:, None], True)
-        if self.uniforms is None:
-            uniforms = None
-        else:
+        if self.uniforms is not None:
             uniforms = self.uniforms.gather(1, decoder.count[:, None])[:, 0]
         token, logp = self.choice.pick(logits, uniforms=uniforms, seen=seen, banned=self.banned)
         decoder.append_token(token[:, 0], logp[:, 0])
 
     def _capture(self) -> None:
         """Run the step twice, so that all kernels are compiled and all memory is allocated; then capture it."""
+        # on another stream than the default one, as a capture must be
         here, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
         with torch.cuda.stream(side):
@@ -202,9 +201,8 @@ class GraphDecoder:
         if decoder.steps < 1 or not decoder.unhooked:
             decoder.close()
             return None
-        graph.begin(
-            state, last, uniforms, None if graph.seen is None else seen(graph.decoder.vocab)
-        )
+        seen_tokens = None if graph.seen is None else seen(graph.decoder.vocab)
+        graph.begin(state, last, uniforms, seen_tokens)
         return decoder
 
     @property
@@ -216,13 +214,13 @@ class GraphDecoder:
         """The next token of each unfinished row and its log-probability, on the host."""
         while self.launched < self.steps and self.launched - self.returned < MAX_STEPS_AHEAD:
             # The first step runs alone, so that its token arrives early.
-            steps = min(STEPS_PER_COPY if self.launched else 1, self.steps - self.launched)
+            steps = STEPS_PER_COPY if self.launched else 1
+            steps = min(steps, self.steps - self.launched)
             self.graph.run(self.launched, steps)
             self.launched += steps
         self.graph.wait(self.returned)
-        token, score = (
-            x[self.returned, self.rows, None] for x in (self.graph.tokens, self.graph.scores)
-        )
+        token = self.graph.tokens[self.returned, self.rows, None]
+        score = self.graph.scores[self.returned, self.rows, None]
         self.returned += 1
         return token, score
 
@@ -246,12 +244,13 @@ class GraphDecoder:
     def close(self) -> None:
         """Keep the graph for the next search of this model, unless its KV cache is large."""
         decoder = self.graph.decoder
-        size, device = sum(x.nbytes for x in (*decoder.k, *decoder.v)), decoder.residual.device
-        if (
-            device.type != "cuda"
-            or size <= torch.cuda.get_device_properties(device).total_memory * MAX_IDLE_SHARE
-        ):
-            _IDLE[self.model] = (self.key, self.graph)
+        device = decoder.residual.device
+        if device.type == "cuda":
+            cache_bytes = sum(x.nbytes for x in (*decoder.k, *decoder.v))
+            memory = torch.cuda.get_device_properties(device).total_memory
+            if cache_bytes > memory * MAX_IDLE_SHARE:
+                return
+        _IDLE[self.model] = (self.key, self.graph)
 
 
 # The graph of each model's last search. A running search takes it out, so that no two searches share one.
@@ -278,7 +277,7 @@ def _graph_for(
     if stack.embed.table.is_cuda:
         if steps < MIN_STEPS:
             return None
-        limit = -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
+        limit = -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE  # rounded up
     decoder = GpuDecoder.of(stack, state.rows, limit)
     if decoder is None or not decoder.unhooked:
         return None

@@ -26,6 +26,7 @@ class Hooks:
     """
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
+        # the dicts themselves: hooks that are set later are in them too
         modules = [module for root in roots for module in root.modules()]
         self._attentions = [module for module in modules if isinstance(module, Attention)]
         self._hooks: list[Any] = [_global._global_forward_hooks, _global._global_forward_pre_hooks]

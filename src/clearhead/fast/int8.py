@@ -82,12 +82,15 @@ class Int8(nn.Module):
 
     def _many(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         assert self.product is not None
-        y, step = _two_bytes(x.reshape(-1, self.in_features).float())
+        y, step = _two_bytes(x.reshape(-1, self.in_features).float())  # (2 r + 1, i), (r, 1)
         rows = len(step)
         high, low, _ = self.product(y).split_with_sizes([rows, rows, 1])
+        # x W' = step scale (high + low / FINE) W'
         out = torch.add(high, low, alpha=1.0 / FINE).mul_(step).mul_(self.scale)
         out = out.to(x.dtype).view(*x.shape[:-1], self.out_features)
-        return out if self.bias is None else out + self.bias
+        if self.bias is not None:
+            out = out + self.bias
+        return out
 
     def quick(self) -> Step:
         """The product without gradients, with the choice of the kernel made once."""
@@ -108,18 +111,15 @@ class JoinedInt8:
     """Several Int8 maps of one input as one product; the maps become views of it."""
 
     def __init__(self, *maps: Int8) -> None:
-        biases = [m.bias for m in maps]
-        if biases[0] is None:
-            bias = None
-        else:
-            bias = torch.cat([b for b in biases if b is not None])
-        self.whole = Int8(
-            torch.cat([m.numbers() for m in maps]), torch.cat([m.scale for m in maps]), bias
-        )
+        biases = [m.bias for m in maps if m.bias is not None]  # of all maps, or of none
+        bias = torch.cat(biases) if biases else None
+        numbers = torch.cat([m.numbers() for m in maps])
+        self.whole = Int8(numbers, torch.cat([m.scale for m in maps]), bias)
         start = 0
         for m in maps:
-            m.weight = m.product = None
-            m.share, start = (self.whole, start), start + m.out_features
+            m.weight = m.product = None  # the memory of the copy is freed
+            m.share = (self.whole, start)
+            start += m.out_features
 
     def joins(self, *maps: Int8) -> bool:
         """True if this is the product of these maps."""
@@ -145,6 +145,7 @@ def quantised(model: Module) -> Module:
         >>> small.embed.table is model.embed.table, small.head.weight.dtype
         (True, torch.int8)
     """
+    # deepcopy takes from its memo what is shared, and what stands for a map
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
     memo |= {id(m): Int8.of(m) for m in model.modules() if type(m) is Linear}
     return copy.deepcopy(model, memo)
@@ -160,15 +161,18 @@ def _two_bytes(x: Float[Tensor, "r i"]) -> tuple[Float[Tensor, "n i"], Float[Ten
     they become 0: a NaN would change the range of numbers that FBGEMM finds, and so the products of all rows.
     """
     c = _constants()
-    step = torch.addcmul(c.tiny, x.abs().amax(-1, keepdim=True), c.part)
+    step = torch.addcmul(c.tiny, x.abs().amax(-1, keepdim=True), c.part)  # (r, 1): max |x| / 127
     y = torch.div(x, step)
     if len(y) > 1:
         y.nan_to_num_(0.0)
-    high = torch.add(y, c.whole).sub_(c.whole)
-    return torch.cat([high, y.sub_(high).mul_(c.fine), _bounds(x.shape[1])]), step
+    high = torch.add(y, c.whole).sub_(c.whole)  # rounded
+    low = y.sub_(high).mul_(c.fine)
+    return torch.cat([high, low, _bounds(x.shape[1])]), step
 
 
 class _Constants(NamedTuple):
+    """The constants of `_two_bytes` as tensors."""
+
     tiny: Tensor
     part: Tensor
     fine: Tensor
@@ -184,9 +188,8 @@ def _constants() -> _Constants:
 @cache
 def _bounds(width: int) -> Tensor:
     """A row with the least and the largest byte, from which the product of integers takes their range."""
-    row = torch.zeros(
-        1, max(width, 2), dtype=torch.float32, device="cpu"
-    )  # independent of torch's defaults when it is made
+    # dtype and device are given, because torch's defaults may be others when it is made
+    row = torch.zeros(1, max(width, 2), dtype=torch.float32, device="cpu")
     row[0, 0], row[0, 1] = -128.0, 127.0
     return row[:, :width]
 
@@ -207,31 +210,27 @@ def _product(weight: Bytes[Tensor, "o i"]) -> Step | None:
 
 
 def _fbgemm(weight: Tensor) -> Step:
-    # It takes floats and rounds them to the range that they have: that of the last row, so nothing is lost.
-    run, pack = torch.fbgemm_linear_int8_weight_fp32_activation, torch.fbgemm_pack_quantized_matrix
+    """FBGEMM's product; it rounds floats to the range that they have, that of the last row, so nothing is lost."""
+    run = torch.fbgemm_linear_int8_weight_fp32_activation
+    sums, zeros = weight.sum(1, dtype=torch.int32), torch.zeros(weight.shape[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns once per process that it will be removed
-        packed, sums, zeros = (
-            pack(weight),
-            weight.sum(1, dtype=torch.int32),
-            torch.zeros(weight.shape[0]),
-        )
+        packed = torch.fbgemm_pack_quantized_matrix(weight)
         run(_bounds(weight.shape[1]), weight, packed, sums, 1.0, 0, zeros)
     return lambda x: run(x, weight, packed, sums, 1.0, 0, zeros)
 
 
 def _onednn(weight: Tensor) -> Step:
-    packed, run = (
-        torch.ops.onednn.qlinear_prepack(weight, None),
-        torch.ops.onednn.qlinear_pointwise.default,
-    )
+    """oneDNN's product, which takes bytes of 0..255 that stand for -128..127."""
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    run = torch.ops.onednn.qlinear_pointwise.default
     ones, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int32)
+    # the scale and zero of the output, its dtype, and no activation
+    output: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
 
     def product(x: Tensor) -> Tensor:
         rows = torch.add(x, 128.5).to(torch.uint8)  # rounded
-        out: Tensor = run(
-            rows, 1.0, 128, packed, ones, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
+        out: Tensor = run(rows, 1.0, 128, packed, ones, zeros, None, *output)
         return out
 
     return product

@@ -74,13 +74,10 @@ def takes_fast_product(x: Tensor, weight: Tensor) -> bool:
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or weight.numel() < LARGE:
         return False
     dtypes = x.dtype == weight.dtype == torch.float32 and type(weight) in (Tensor, nn.Parameter)
-    cpu = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return (
-        dtypes
-        and cpu
-        and 0 < x.numel() <= FEW * x.shape[-1]
-        and not torch.is_autocast_enabled("cpu")
-    )
+    if not dtypes or x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    few_rows = 0 < x.numel() <= FEW * x.shape[-1]
+    return few_rows and not torch.is_autocast_enabled("cpu")
 
 
 def rms_norm(
@@ -107,15 +104,21 @@ def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
     if not _in_blocks(weight):
         return lambda x: pointwise(x, weight, bias, "none", none, "")
     blocks, inputs = _Blocks(weight, bias), weight.shape[1]
-    return lambda x: (
-        blocks(x) if x.numel() == inputs else pointwise(x, weight, bias, "none", none, "")
-    )
+
+    def step(x: Tensor) -> Tensor:
+        if x.numel() == inputs:  # a single row
+            return blocks(x)
+        out: Tensor = pointwise(x, weight, bias, "none", none, "")
+        return out
+
+    return step
 
 
 def _in_blocks(weight: Tensor) -> bool:
-    return (
-        torch.backends.mkl.is_available() and weight.is_contiguous() and weight.shape[0] >= BLOCKS
-    )
+    """True if the product of a single row can be computed in blocks of weights."""
+    if not torch.backends.mkl.is_available():
+        return False
+    return weight.is_contiguous() and weight.shape[0] >= BLOCKS
 
 
 class _Blocks:
@@ -124,29 +127,25 @@ class _Blocks:
     def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None) -> None:
         o, i = weight.shape
         n = min(max(BLOCKS, torch.get_num_threads()), o)
-        even = o // n * n
-        self.shape, self.bias = (n, i, 1), None if bias is None else bias[:even].view(n, -1, 1)
+        even = o // n * n  # outputs that divide into n blocks
+        self.shape = (n, i, 1)
         self.weight = weight[:even].view(n, -1, i)
-        if even == o:
-            self.rest = None
-        else:
-            self.rest = (weight[even:], None if bias is None else bias[even:])
+        self.bias = rest_bias = None
+        if bias is not None:
+            self.bias, rest_bias = bias[:even].view(n, -1, 1), bias[even:]
+        self.rest = None if even == o else (weight[even:], rest_bias)
 
     def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        column = x.reshape(1, -1).mT.expand(
-            self.shape
-        )  # a transposed row, not a column: MKL chooses its kernel by the strides
+        # a transposed row, not a column: MKL chooses its kernel by the strides
+        column = x.reshape(1, -1).mT.expand(self.shape)  # (n, i, 1)
         if self.bias is None:
             out = torch.bmm(self.weight, column)
         else:
             out = torch.baddbmm(self.bias, self.weight, column)
-        out = out.view(*x.shape[:-1], -1)
+        out = out.view(*x.shape[:-1], -1)  # (n, o / n, 1) -> (..., o)
         if self.rest is None:
             return out
         return torch.cat([out, F.linear(x, *self.rest)], dim=-1)
-
-
-# Several maps of one input as one product
 
 
 class Joined:
@@ -159,7 +158,9 @@ class Joined:
     def __init__(self, *maps: Linear) -> None:
         with torch.no_grad():
             self.weight = _side_by_side([m.weight for m in maps])
-            self.bias = None if maps[0].bias is None else _side_by_side([m.bias for m in maps])
+            self.bias: Tensor | None = None
+            if maps[0].bias is not None:
+                self.bias = _side_by_side([m.bias for m in maps])
         self._addresses = _addresses(maps)
 
     def joins(self, *maps: Linear) -> bool:
@@ -172,7 +173,13 @@ class Joined:
 
 
 def _addresses(maps: Sequence[Linear]) -> list[int]:
-    return [x.data_ptr() for m in maps for x in (m.weight, m.bias) if x is not None]
+    """Where the weights and biases of maps lie: other addresses are other tensors."""
+    return [x.data_ptr() for x in _tensors(maps)]
+
+
+def _tensors(maps: Sequence[Any]) -> list[Tensor]:
+    """The weights and biases of maps."""
+    return [x for m in maps for x in (m.weight, m.bias) if x is not None]
 
 
 _JOINED: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # by the first of the maps
@@ -186,13 +193,19 @@ def join(*maps: Any) -> Any | None:
     """
     if len(maps) < 2 or any(type(m) not in _JOINS for m in maps):
         return None
-    if len({(type(m), m.in_features, m.bias is None, *_JOINS[type(m)][1](m)) for m in maps}) != 1:
-        return None
-    if _overlap([x for m in maps for x in (m.weight, m.bias) if x is not None]):
+    # all of one type, width, dtype and device, and all with a bias or all without
+    kinds = set()
+    for m in maps:
+        _, alike = _JOINS[type(m)]
+        kinds.add((type(m), m.in_features, m.bias is None, *alike(m)))
+    if len(kinds) != 1:
         return None
     joined = _JOINED.get(maps[0])
     if joined is None or not joined.joins(*maps):
-        joined = _JOINED[maps[0]] = _JOINS[type(maps[0])][0](*maps)
+        if _overlap(_tensors(maps)):
+            return None
+        make, _ = _JOINS[type(maps[0])]
+        joined = _JOINED[maps[0]] = make(*maps)
     return joined
 
 
@@ -214,8 +227,10 @@ register_join(Linear, Joined, lambda m: (m.weight.dtype, m.weight.device, type(m
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
+    """Copy tensors into one storage, and let each of them be a view of its part of it."""
     whole = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, whole.split([part.shape[0] for part in parts]), strict=True):
+    views = whole.split([part.shape[0] for part in parts])
+    for part, view in zip(parts, views, strict=True):
         part.data = view
     return whole
 
@@ -225,9 +240,6 @@ def quick(m: Any) -> Step:
     if isinstance(m, nn.Linear):
         return quick_product(m.weight, m.bias)
     return m.quick()
-
-
-# Copies of weights in oneDNN's own layout, for steps of several rows
 
 
 def quick_packed(m: Any) -> Step:
@@ -243,7 +255,7 @@ def quick_packed(m: Any) -> Step:
     pointwise, none = torch.ops.mkldnn._linear_pointwise.default, list[float]()
 
     def many(x: Tensor) -> Tensor:
-        if not inputs < x.numel() <= FEW * inputs:
+        if not inputs < x.numel() <= FEW * inputs:  # a single row, or very many
             return step(x)
         if not packed:
             copy = _PACKED.get(m)

@@ -20,22 +20,17 @@ def supports_block(block: Block) -> bool:
     A side effect: the block's projections are joined (see products.join).
     """
     attn, mlp, cross = block.attn, block.mlp, block.cross
-    if block.order not in ("pre", "post") or attn.qk_norm == "width":
+    if block.training or block.order not in ("pre", "post") or type(mlp) is not MLP:
         return False
-    if (
-        block.training
-        or type(mlp) is not MLP
-        or not _plain(attn)
-        or (cross is not None and not _plain(cross))
-    ):
+    if not _plain(attn) or attn.qk_norm == "width":
+        return False
+    if cross is not None and not _plain(cross):
         return False
     if attn.project != "qkv" or attn.head_width != attn.value_width or adapters(block):
         return False
-    return join(attn.query, attn.key, attn.value) is not None and (mlp.gate is None or _joined(mlp))
-
-
-def _joined(mlp: MLP) -> bool:
-    return join(mlp.gate, mlp.up) is not None
+    if join(attn.query, attn.key, attn.value) is None:
+        return False
+    return mlp.gate is None or join(mlp.gate, mlp.up) is not None
 
 
 def _plain(attention: nn.Module) -> bool:

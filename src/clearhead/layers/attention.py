@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from .cache import Cache
     from .positions import Positions
 
-# The sizes of an attention: the defaults, and the checks that they fit together.
-
-
 # Which of queries, keys and values have a learned projection ("qkv": all three). "q=k": queries and keys share one;
 # "k=v": keys and values share one; "q=k=v": all share one; "qk": values are not projected; "none": nothing is.
 PROJECTIONS = ("qkv", "q=k", "k=v", "q=k=v", "qk", "none")
+QK_NORMS = ("head", "width")  # what a norm of queries and keys is computed over
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +99,6 @@ def attention_sizes(
             f"{heads * head} and context = kv_heads x head = {kv_heads * head}, got {width}, {context}"
         )
     return Sizes(kv_heads=kv_heads, head=head, value=value, context=context)
-
-
-QK_NORMS = ("head", "width")
 
 
 class Tap:
@@ -188,21 +183,29 @@ def attend(
         >>> torch.allclose(attend(q, k, v, sharpness=0.0)[0, 0, 0], v[0, 0].mean(0), atol=1e-6)  # equal weights
         True
     """
-    mask, bias = FREE if mask is None else mask, as_bias(bias)
+    if mask is None:
+        mask = FREE
+    bias = as_bias(bias)
     _check(q, k, v, mask, bias)
     if tap is not None:
         q, k, v = tap.inputs(q, k, v)
+
+    # a score that is no product, such as Additive, gives the whole matrix (b, h, q, k)
     scored = _score(score)(q, k)
     if isinstance(scored, Tensor):
-        out = _explicit(scored * sharpness, v, mask, bias, dropout, choose, tap or Tap())
-        return out if tap is None else tap.heads(out)
+        if tap is None:
+            tap = Tap()
+        out = _explicit(scored * sharpness, v, mask, bias, dropout, choose, tap)
+        return tap.heads(out)
+
+    # any other is scale * q . k, which a fused kernel computes without holding the matrix
     q, k, scale = scored
     if q.shape[-1] != k.shape[-1]:
         raise InputError(
             f"queries of width {q.shape[-1]} and keys of width {k.shape[-1]} have no dot product: expected equal "
             "widths, or a score such as Bilinear"
         )
-    # kernels multiply the -inf of a mask by their scale
+    # kernels multiply the -inf of a mask by their scale: it must be a number above 0
     if isinstance(sharpness, Tensor) or sharpness <= 0.0:
         q = q * sharpness
     else:
@@ -210,12 +213,10 @@ def attend(
     if choose is not None or (tap is not None and tap.explicit):
         if tap is None:
             tap = Tap()
-        k = repeat_heads(k, q.shape[1])
-        # as the kernels accumulate
-        kind = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return tap.heads(
-            _explicit((q.to(kind) * scale) @ k.to(kind).mT, v, mask, bias, dropout, choose, tap)
-        )
+        k = repeat_heads(k, q.shape[1])  # (b, g, k, e) -> (b, h, k, e)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32  # as kernels accumulate
+        scores = (q.to(wide) * scale) @ k.to(wide).mT
+        return tap.heads(_explicit(scores, v, mask, bias, dropout, choose, tap))
     out, lse = fused(
         q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout, lse=tap is not None
     )
@@ -235,22 +236,21 @@ def _explicit(
     tap: Tap,
 ) -> Tensor:
     """Eq. 1 written out: the weights of the scores, and the weighted sum of the values."""
-    n, m = scores.shape[-2:]
+    n, m = scores.shape[-2:]  # queries, keys
     if bias is not None:
         scores = scores + bias.tile((0, n), (0, m))
     scores = tap.scores(scores)
     if scores.dtype != torch.float64:
         scores = scores.float()
-    forbidden = (
-        scores.isneginf()
-        if mask.free
-        else scores.isneginf() | ~mask.dense(n, m, device=scores.device)
-    )
-    weights = (
-        scores.masked_fill(forbidden, torch.finfo(scores.dtype).min)
-        .softmax(-1)
-        .masked_fill(forbidden, 0.0)
-    )
+
+    # The softmax of a row of -inf is NaN: forbidden keys get a finite score, and then weight 0. So a query without
+    # any key gets zeros.
+    forbidden = scores.isneginf()
+    if not mask.free:
+        forbidden = forbidden | ~mask.dense(n, m, device=scores.device)
+    scores = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1).masked_fill(forbidden, 0.0)
+
     weights = tap.weights(weights, mask)
     if choose is not None:
         weights = choose(weights)
@@ -350,28 +350,31 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.project = heads, size.kv_heads, project
         self.head_width, self.value_width = size.head, size.value
         self.score, self.dropout = score, dropout
-        own_query, own_key, own_value = (
-            project != "none",
-            project in ("qkv", "k=v", "qk"),
-            project in ("qkv", "q=k"),
-        )
-        some = bool(bias)
-        self.query = Linear(width, heads * size.head, bias=some) if own_query else None
-        self.key = Linear(size.context, size.kv_heads * size.head, bias=some) if own_key else None
-        self.value = (
-            Linear(size.context, size.kv_heads * size.value, bias=some) if own_value else None
-        )
-        self.out = Linear(heads * size.value, width, bias=bias is True) if out else None
+
+        # W_Q, W_K, W_V and W_O of section 3.2.2, all heads side by side; a shared one is the first of those that share
+        queries, keys = heads * size.head, size.kv_heads * size.head
+        self.query: Linear | None = None
+        self.key: Linear | None = None
+        self.value: Linear | None = None
+        self.out: Linear | None = None
+        if project != "none":
+            self.query = Linear(width, queries, bias=bool(bias))
+        if project in ("qkv", "k=v", "qk"):
+            self.key = Linear(size.context, keys, bias=bool(bias))
+        if project in ("qkv", "q=k"):
+            self.value = Linear(size.context, size.kv_heads * size.value, bias=bool(bias))
+        if out:
+            self.out = Linear(heads * size.value, width, bias=bias is True)
+
+        self.qk_norm = qk_norm
+        self.query_norm: nn.Module | None = None
+        self.key_norm: nn.Module | None = None
         if qk_norm is not None:
             one_of("qk_norm", qk_norm, QK_NORMS)
-        widths = {
-            None: (0, 0),
-            "head": (size.head, size.head),
-            "width": (heads * size.head, size.kv_heads * size.head),
-        }
-        self.qk_norm, (queries, keys) = qk_norm, widths[qk_norm]
-        self.query_norm = make_norm(norm, queries, eps=eps) if queries else None
-        self.key_norm = make_norm(norm, keys, eps=eps) if keys else None
+            if qk_norm == "head":
+                queries = keys = size.head
+            self.query_norm = make_norm(norm, queries, eps=eps)
+            self.key_norm = make_norm(norm, keys, eps=eps)
         # Cosines lie in [-1, 1], too flat for a softmax: each head learns its sharpness (Liu et al. 2022, Eq. 2).
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 10.0)) if score == "cosine" else 1.0
         self.tap: Tap | None = None
@@ -383,9 +386,16 @@ class Attention(nn.Module):
         self, context: Float[Tensor, "b k c"]
     ) -> tuple[Float[Tensor, "b g k e"], Float[Tensor, "b g k w"]]:
         """Return the keys and values of a context, to be computed once and attended to many times."""
-        shared = self.query if "q=k" in self.project else self.key
-        k = context if shared is None else shared(context)
-        v = k if "k=v" in self.project else (context if self.value is None else self.value(context))
+        key_map = self.query if "q=k" in self.project else self.key
+        k = context
+        if key_map is not None:
+            k = key_map(context)
+        v = context
+        if "k=v" in self.project:
+            v = k
+        elif self.value is not None:
+            v = self.value(context)
+        # (b, k, g e) -> (b, g, k, e); values are not normalised
         return self._normed(k, self.kv_heads, self.key_norm), _split(v, self.kv_heads)
 
     def forward(
@@ -411,27 +421,35 @@ class Attention(nn.Module):
             cache: KV cache; the new keys and values are appended, and all it holds are attended to.
             choose: maps the weights (b, h, q, k) to those that are used (see attend).
         """
-        q = self._normed(x if self.query is None else self.query(x), self.heads, self.query_norm)
-        k, v = (
-            context
-            if isinstance(context, tuple)
-            else self.remember(x if context is None else context)
-        )
+        # queries (b, h, q, e), keys (b, g, k, e) and values (b, g, k, w)
+        q = x
+        if self.query is not None:
+            q = self.query(x)
+        q = self._normed(q, self.heads, self.query_norm)
+        if isinstance(context, tuple):
+            k, v = context
+        elif context is None:
+            k, v = self.remember(x)
+        else:
+            k, v = self.remember(context)
+
+        # keys are rotated before they are stored, so that each is rotated once
         if positions is not None:
-            if at is None:
-                at = (
-                    torch.arange(x.shape[1], device=x.device)
-                    if cache is None
-                    else cache.positions(x.shape[1])
-                )
+            if at is None and cache is not None:
+                at = cache.positions(x.shape[1])
+            elif at is None:
+                at = torch.arange(x.shape[1], device=x.device)
             q, k = positions.turn(q, k, at)
         if cache is not None:
             k, v = cache.append(k, v)
+
+        # a bias is by distance to all keys, those of the cache included
         bias = None
         if positions is not None and positions.biases and at is not None:
-            bias = positions.bias(
-                at, at if cache is None else torch.arange(k.shape[2], device=x.device)
-            )
+            keys_at = at
+            if cache is not None:
+                keys_at = torch.arange(k.shape[2], device=x.device)
+            bias = positions.bias(at, keys_at)
         out = attend(
             q,
             k,
@@ -445,7 +463,9 @@ class Attention(nn.Module):
             tap=self.tap,
         )
         out = out.transpose(1, 2).flatten(2)  # (b, h, q, w) -> (b, q, h w)
-        return out if self.out is None else self.out(out)
+        if self.out is not None:
+            out = self.out(out)
+        return out
 
     def _normed(
         self, x: Float[Tensor, "b t d"], heads: int, norm: nn.Module | None
@@ -453,10 +473,13 @@ class Attention(nn.Module):
         """Queries or keys split into heads, normalised before or after that."""
         if norm is None:
             return _split(x, heads)
-        return _split(norm(x), heads) if self.qk_norm == "width" else norm(_split(x, heads))
+        if self.qk_norm == "width":
+            return _split(norm(x), heads)
+        return norm(_split(x, heads))
 
 
 def _split(x: Float[Tensor, "b t d"], heads: int) -> Float[Tensor, "b h t e"]:
+    """The width cut into heads: (b, t, h e) -> (b, h, t, e), without a copy."""
     return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 

@@ -36,9 +36,9 @@ class Bias:
 
     def __post_init__(self) -> None:
         by_distance = self.slope is not None or self.table is not None
-        if by_distance == (self.q_at is None or self.k_at is None) or not (
-            by_distance or self.dense is not None
-        ):
+        positions = self.q_at is not None and self.k_at is not None
+        empty = not by_distance and self.dense is None
+        if by_distance != positions or empty:
             raise InputError(
                 "a Bias has a dense part, or a slope or a table together with the positions q_at and k_at"
             )
@@ -55,9 +55,7 @@ class Bias:
                 raise InputError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
         for name, n in (("q_at", q), ("k_at", k)):
             at = getattr(self, name)
-            if at is not None and (
-                at.shape[-1] != n or at.ndim > 2 or (at.ndim == 2 and at.shape[0] not in (1, b))
-            ):
+            if at is not None and tuple(at.shape) not in ((n,), (1, n), (b, n)):
                 raise InputError(
                     f"{name} has shape {tuple(at.shape)}: expected ({n},) or ({b}, {n})"
                 )
@@ -69,33 +67,36 @@ class Bias:
         total: Tensor | float = 0.0
         if self.q_at is not None and self.k_at is not None:
             q_at, k_at = self.q_at[..., slice(*rows)], self.k_at[..., slice(*keys)]
-            d = k_at[..., None, :] - q_at[..., :, None]
-            d = d[None, None] if d.ndim == 2 else d[:, None]  # (b, 1, q, k)
+            d = k_at[..., None, :] - q_at[..., :, None]  # (q, k) or (b, q, k)
+            if d.ndim == 2:
+                d = d[None]
+            d = d[:, None]  # (b, 1, q, k)
             if self.slope is not None:
                 total = total + self.slope[:, None, None] * d.abs()
             if self.table is not None:
-                m = self.table.shape[1] // 2
-                total = total + self.table[:, d[:, 0].clamp(-m, m) + m].transpose(0, 1)
+                m = self.table.shape[1] // 2  # column m is distance 0
+                by_head = self.table[:, d[:, 0].clamp(-m, m) + m]  # (h, b, q, k)
+                total = total + by_head.transpose(0, 1)
         if self.dense is not None:
-            x = four(self.dense)
-            if x.shape[2] != 1:
-                x = x[:, :, slice(*rows)]
-            total = total + (x if x.shape[3] == 1 else x[..., slice(*keys)])
+            dense = four(self.dense)
+            # an axis of size 1 broadcasts, whichever part of it is asked for
+            if dense.shape[2] != 1:
+                dense = dense[:, :, slice(*rows)]
+            if dense.shape[3] != 1:
+                dense = dense[..., slice(*keys)]
+            total = total + dense
         assert isinstance(total, Tensor)
         return total
 
     def mod(self) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
         """Return the bias as FlexAttention's `score_mod(score, b, h, i, j)`."""
-        slope, table = self.slope, self.table
-        if self.q_at is None:
-            q_at = None
-        else:
-            q_at = self.q_at.reshape(-1, self.q_at.shape[-1])
-        if self.k_at is None:
-            k_at = None
-        else:
-            k_at = self.k_at.reshape(-1, self.k_at.shape[-1])
-        dense = None if self.dense is None else four(self.dense)
+        slope, table, q_at, k_at, dense = self.slope, self.table, self.q_at, self.k_at, self.dense
+        # a row of positions for all texts becomes one of shape (1, n)
+        if q_at is not None and k_at is not None:
+            q_at = q_at.reshape(-1, q_at.shape[-1])
+            k_at = k_at.reshape(-1, k_at.shape[-1])
+        if dense is not None:
+            dense = four(dense)
 
         def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             if q_at is not None and k_at is not None:

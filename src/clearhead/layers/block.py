@@ -94,6 +94,8 @@ class Block(nn.Module):
         self.order, self.dropout, self.skip = order, dropout, skip
         inner = dropout if inner_dropout is None else inner_dropout
         common = {"kv_heads": kv_heads, "head": head, "bias": bias, "dropout": inner}
+
+        # the sublayers, each with its norm
         self.attn = Attention(
             width,
             heads,
@@ -105,22 +107,32 @@ class Block(nn.Module):
             **common,  # type: ignore[arg-type]
         )
         self.attn_norm = make_norm(norm, width, eps=eps)
-        self.cross = None
+        self.cross: Attention | None = None
+        self.cross_norm: nn.Module | None = None
         if cross:
             self.cross = Attention(width, heads, context=context, score=cross_score, **common)  # type: ignore[arg-type]
-        self.cross_norm = make_norm(norm, width, eps=eps) if cross else None
+            self.cross_norm = make_norm(norm, width, eps=eps)
         self.mlp = MLP(width, hidden, kind=mlp, bias=bias is True, dropout=inner)
         self.mlp_norm = make_norm(norm, width, eps=eps)
-        self.attn_out_norm, self.cross_out_norm, self.mlp_out_norm = (
-            make_norm(norm, width, eps=eps) if order == "both" and exists else None
-            for exists in (True, cross, True)
-        )
-        self.attn_scale, self.cross_scale, self.mlp_scale = (
-            nn.Parameter(torch.full((width,), layer_scale))
-            if layer_scale is not None and exists
-            else None
-            for exists in (True, cross, True)
-        )
+
+        # order="both": a second norm for the output of each sublayer
+        def out_norm() -> nn.Module | None:
+            if order != "both":
+                return None
+            return make_norm(norm, width, eps=eps)
+
+        self.attn_out_norm = out_norm()
+        self.cross_out_norm = out_norm() if cross else None
+        self.mlp_out_norm = out_norm()
+
+        def scale() -> nn.Parameter | None:
+            if layer_scale is None:
+                return None
+            return nn.Parameter(torch.full((width,), layer_scale))
+
+        self.attn_scale = scale()
+        self.cross_scale = scale() if cross else None
+        self.mlp_scale = scale()
 
     def forward(
         self,
@@ -145,22 +157,34 @@ class Block(nn.Module):
                 cache ends, if not given.
             cache: KV cache of self-attention.
         """
-        if (context is None) != (self.cross is None):
+        if context is None and self.cross is not None:
+            raise InputError("a block with cross-attention needs a context, got None")
+        if context is not None and self.cross is None:
             raise InputError(
-                "a block with cross-attention needs a context, got None"
-                if context is None
-                else "a context was given to a block without cross-attention: build it with cross=True"
+                "a context was given to a block without cross-attention: build it with cross=True"
             )
-        first = self.order in ("pre", "both")
-        y = self.attn_norm(x) if first else x
+        norm_first = self.order in ("pre", "both")
+
+        # self-attention: tokens look at each other
+        y = x
+        if norm_first:
+            y = self.attn_norm(x)
         y = self.attn(y, mask=mask, positions=positions, at=at, cache=cache)
         x = self._add(x, self.attn_norm, self.attn_out_norm, y, self.attn_scale)
+
+        # cross-attention: tokens look at the context
         if self.cross is not None and self.cross_norm is not None:
-            y = _attend_shared(
-                self.cross, self.cross_norm(x) if first else x, context, context_mask
-            )
+            y = x
+            if norm_first:
+                y = self.cross_norm(x)
+            y = _attend_shared(self.cross, y, context, context_mask)
             x = self._add(x, self.cross_norm, self.cross_out_norm, y, self.cross_scale)
-        y = self.mlp(self.mlp_norm(x) if first else x)
+
+        # MLP: each token by itself
+        y = x
+        if norm_first:
+            y = self.mlp_norm(x)
+        y = self.mlp(y)
         return self._add(x, self.mlp_norm, self.mlp_out_norm, y, self.mlp_scale)
 
     def _add(
@@ -180,8 +204,12 @@ class Block(nn.Module):
             y = F.dropout(y, self.dropout)
         if scale is not None:
             y = y * scale
-        x = x + (skip_rows(y, self.skip) if self.training and self.skip else y)
-        return norm(x) if self.order == "post" else x
+        if self.training and self.skip:
+            y = skip_rows(y, self.skip)
+        x = x + y
+        if self.order == "post":
+            x = norm(x)
+        return x
 
 
 def skip_rows(x: Float[Tensor, "b *n"], share: float) -> Float[Tensor, "b *n"]:
@@ -195,7 +223,7 @@ def skip_rows(x: Float[Tensor, "b *n"], share: float) -> Float[Tensor, "b *n"]:
         >>> sorted(set(skip_rows(torch.ones(64, 3), 0.5).flatten().tolist()))
         [0.0, 2.0]
     """
-    keep = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= share
+    keep = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= share  # (b, 1, ...)
     return x * (keep / (1 - share)).to(x.dtype)
 
 
@@ -206,8 +234,10 @@ def _attend_shared(
     mask: Mask | None,
 ) -> Float[Tensor, "b t o"]:
     """Cross-attention where n neighbouring rows may share one context; their queries are attended as one row."""
-    rows, contexts = x.shape[0], x.shape[0] if context is None else context[0].shape[0]
-    if isinstance(context, Tensor) or rows == contexts or not contexts:
+    if context is None or isinstance(context, Tensor):
+        return cross(x, context, mask=mask)
+    rows, contexts = x.shape[0], context[0].shape[0]
+    if rows == contexts or not contexts:
         return cross(x, context, mask=mask)
     queries = x.reshape(contexts, -1, x.shape[-1])  # (b n, t, d) -> (b, n t, d)
     return cross(queries, context, mask=mask).reshape(rows, x.shape[1], -1)

@@ -74,56 +74,67 @@ class Cache:
     ) -> tuple[Float[Tensor, "b g n e"], Float[Tensor, "b g n w"]]:
         """Store the keys and values of the next tokens, and return those of all tokens so far."""
         tokens = k.shape[2]
-        if self.furthest + tokens > self.limit:
+        end = self.furthest + tokens
+        if end > self.limit:
             raise InputError(
                 f"{tokens} more tokens after {self.furthest}: the cache holds {self.limit}; give it a larger limit"
             )
-        if (
-            k.shape[:2] != self.k.shape[:2]
-            or k.shape[3] != self.k.shape[3]
-            or v.shape != (*k.shape[:3], self.v.shape[3])
-        ):
+        fits = k.shape[:2] == self.k.shape[:2] and k.shape[3] == self.k.shape[3]
+        if not fits or v.shape != (*k.shape[:3], self.v.shape[3]):
             raise InputError(
                 f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a cache of k {tuple(self.k.shape)} "
                 f"and v {tuple(self.v.shape)}"
             )
-        end = self.furthest + tokens
-        if torch.compiler.is_compiling() or not self.even:
-            row, at = torch.arange(k.shape[0], device=k.device)[:, None], self.positions(tokens)
-            self.k[row, :, at] = k.transpose(1, 2).to(self.k.dtype)  # indices first: (b, t, g, e)
-            self.v[row, :, at] = v.transpose(1, 2).to(self.v.dtype)
-        else:
+        compiling = torch.compiler.is_compiling()
+        if self.even and not compiling:
+            # all rows are at the same position: one copy
             self.k.narrow(2, self.furthest, tokens).copy_(k)
             self.v.narrow(2, self.furthest, tokens).copy_(v)
-        filled = self.limit if torch.compiler.is_compiling() else end
-        return self.k.narrow(2, 0, filled), self.v.narrow(2, 0, filled)
+        else:
+            # each row at its own position; torch puts the axes of two index tensors first: (b, t, g, e)
+            row, at = torch.arange(k.shape[0], device=k.device)[:, None], self.positions(tokens)
+            self.k[row, :, at] = k.transpose(1, 2).to(self.k.dtype)
+            self.v[row, :, at] = v.transpose(1, 2).to(self.v.dtype)
+        if compiling:
+            end = self.limit
+        return self.k.narrow(2, 0, end), self.v.narrow(2, 0, end)
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
         """Move each row on by its number of new tokens, which `append` has stored."""
         self.at = self.at + tokens
-        self.even = self.even and isinstance(tokens, int)
         if isinstance(tokens, int):
             self.furthest = self.furthest + tokens
         else:
             self.furthest = int(self.at.max())
+            self.even = False
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Let row i become what row index[i] was, as a beam search does; only the filled part is copied."""
         if torch.compiler.is_compiling():
             self.k, self.v = self.k[index], self.v[index]
-        else:  # into new storage: somebody may still hold a view of the old
-            old, n = (self.k, self.v), self.furthest
-            self.k, self.v = (x.new_empty(index.shape[0], *x.shape[1:]) for x in old)
-            for x, new in zip(old, (self.k, self.v), strict=True):
-                new[:, :, n:] = 0.0
-                if x.requires_grad:
-                    new[:, :, :n] = x[:, :, :n].index_select(0, index)
-                else:  # without an intermediate copy
-                    torch.index_select(x[:, :, :n], 0, index, out=new[:, :, :n])
+        else:
+            self.k, self.v = (
+                _taken(self.k, index, self.furthest),
+                _taken(self.v, index, self.furthest),
+            )
         self.at = self.at[index]
         if not self.even:
             self.furthest = int(self.at.max())
 
     def expand(self, n: int) -> None:
         """Repeat each row as n neighbouring rows."""
-        self.reorder(torch.arange(self.k.shape[0], device=self.at.device).repeat_interleave(n))
+        rows = torch.arange(self.k.shape[0], device=self.at.device)
+        self.reorder(rows.repeat_interleave(n))
+
+
+def _taken(
+    old: Float[Tensor, "b g n e"], index: Int[Tensor, "m"], filled: int
+) -> Float[Tensor, "m g n e"]:
+    """These rows of `old`, of which the first `filled` tokens are used, in new storage: a view of it may be in use."""
+    new = old.new_empty(index.shape[0], *old.shape[1:])
+    new[:, :, filled:] = 0.0
+    if old.requires_grad:
+        new[:, :, :filled] = old[:, :, :filled].index_select(0, index)
+    else:  # without an intermediate copy
+        torch.index_select(old[:, :, :filled], 0, index, out=new[:, :, :filled])
+    return new

@@ -68,7 +68,10 @@ def residual(block: Residual, x: Float[Tensor, "b i height width"]) -> Float[Ten
     y = x
     for layer in block.layers[:-1]:
         y = F.relu(layer(y))
-    return F.relu(block.layers[-1](y) + (x if block.shortcut is None else block.shortcut(x)))
+    y = block.layers[-1](y)
+    if block.shortcut is not None:
+        x = block.shortcut(x)
+    return F.relu(y + x)
 
 
 class Residual(nn.Module):
@@ -107,19 +110,25 @@ class Residual(nn.Module):
         one_of("block", kind, EXPANSION)
         one_of("shrink", shrink, SHRINKS)
         outputs = width * EXPANSION[kind]
-        early, late = (stride, 1) if shrink == "first" else (1, stride)
         if kind == "basic":
-            first = [ConvNorm(inputs, width, 3, stride=stride, eps=eps)]
+            layers = [
+                ConvNorm(inputs, width, 3, stride=stride, eps=eps),
+                ConvNorm(width, outputs, 3, eps=eps),
+            ]
         else:
-            first = [
+            early, late = 1, stride
+            if shrink == "first":
+                early, late = stride, 1
+            layers = [
                 ConvNorm(inputs, width, 1, stride=early, eps=eps),
                 ConvNorm(width, width, 3, stride=late, eps=eps),
+                ConvNorm(width, outputs, 1, eps=eps),
             ]
-        last = ConvNorm(width, outputs, 3 if kind == "basic" else 1, eps=eps)
-        nn.init.zeros_(last.norm.weight)
-        self.layers = nn.ModuleList([*first, last])
-        projected = stride > 1 or inputs != outputs
-        self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride, eps=eps) if projected else None
+        nn.init.zeros_(layers[-1].norm.weight)
+        self.layers = nn.ModuleList(layers)
+        self.shortcut: ConvNorm | None = None
+        if stride > 1 or inputs != outputs:
+            self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride, eps=eps)
 
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
         return self.compute(self, x)
@@ -178,15 +187,14 @@ class ResidualStem(nn.Module):
     def __init__(self, width: int, *, channels: int = 3, depth: int = 1, hidden: int = 64) -> None:
         super().__init__()
         self.first = ConvNorm(channels, hidden, 3)
-        widths = [hidden * 2**i for i in range(depth)]
-        before = [hidden, *widths[:-1]]
-        self.stages = nn.ModuleList(
-            nn.ModuleList(
-                [Residual(inputs, outputs, stride=2 if i else 1), Residual(outputs, outputs)]
-            )
-            for i, (inputs, outputs) in enumerate(zip(before, widths, strict=True))
-        )
-        self.last = nn.Conv2d(widths[-1], width, 3, stride=2, padding=1)
+        self.stages = nn.ModuleList()
+        inputs = hidden
+        for i in range(depth):
+            outputs = hidden * 2**i
+            first = Residual(inputs, outputs, stride=2 if i else 1)
+            self.stages.append(nn.ModuleList([first, Residual(outputs, outputs)]))
+            inputs = outputs
+        self.last = nn.Conv2d(inputs, width, 3, stride=2, padding=1)
 
     def forward(self, image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         x = F.relu(self.first(image))

@@ -35,14 +35,17 @@ class Tokens(nn.Module):
 
     def __init__(self, vocab: int, width: int, *, scale: bool = False) -> None:
         super().__init__()
-        self.table = nn.Parameter(
-            torch.empty(vocab, width).normal_(std=width**-0.5 if scale else 0.02)
-        )
-        self.scale = width**0.5 if scale else 1.0
+        # numbers of a scaled embedding have variance 1
+        self.scale, std = 1.0, 0.02
+        if scale:
+            self.scale, std = width**0.5, width**-0.5
+        self.table = nn.Parameter(torch.empty(vocab, width).normal_(std=std))
 
     def forward(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
         x = F.embedding(ids, self.table)
-        return x if self.scale == 1.0 else x * self.scale
+        if self.scale != 1.0:
+            x = x * self.scale
+        return x
 
     def logits(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
         """Return the logits of an output layer whose weights are the embedding table (tied)."""
@@ -94,35 +97,39 @@ class Patches(nn.Module):
         one_of("positions", positions, PATCH_POSITIONS)
         one_of("join", join, JOINS)
         self.join, self.antialias = join, antialias
-        # columns of positions alone
-        apart = width // 2 if join == "concatenate" and positions != "none" else 0
         self.patch = (patch, patch) if isinstance(patch, int) else patch
         self.grid = (grid, grid) if isinstance(grid, int) else grid
-        self.project = (
-            nn.Conv2d(channels, width - apart, self.patch, stride=self.patch)
-            if stem is None
-            else stem(width - apart)
-        )
-        self.cls = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02)) if cls else None
-        self.registers = (
-            nn.Parameter(torch.empty(1, registers, width).normal_(std=0.02)) if registers else None
-        )
-        places = self.grid[0] * self.grid[1]
-        learned = positions == "learned"
-        self.places = (
-            nn.Parameter(torch.empty(places, apart or width).normal_(std=0.02)) if learned else None
-        )
-        self.cls_place = (
-            nn.Parameter(torch.empty(1, width).normal_(std=0.02))
-            if learned and cls and not apart
-            else None
-        )
-        self.sincos = SinCos2d(apart or width) if positions == "sincos2d" else None
+
+        # concatenated positions have the second half of the columns to themselves
+        patch_width = place_width = width
+        if join == "concatenate" and positions != "none":
+            place_width = width // 2
+            patch_width = width - place_width
+        self.project: nn.Module
+        if stem is None:
+            self.project = nn.Conv2d(channels, patch_width, self.patch, stride=self.patch)
+        else:
+            self.project = stem(patch_width)
+
+        self.cls: nn.Parameter | None = None
+        self.registers: nn.Parameter | None = None
+        self.places: nn.Parameter | None = None
+        self.cls_place: nn.Parameter | None = None
+        if cls:
+            self.cls = _drawn(1, 1, width)
+        if registers:
+            self.registers = _drawn(1, registers, width)
+        if positions == "learned":
+            self.places = _drawn(self.grid[0] * self.grid[1], place_width)
+            if cls and place_width == width:
+                self.cls_place = _drawn(1, width)
+        self.sincos = SinCos2d(place_width) if positions == "sincos2d" else None
 
     @property
     def special(self) -> int:
         """The number of tokens before the patches."""
-        return (self.cls is not None) + (0 if self.registers is None else self.registers.shape[1])
+        registers = 0 if self.registers is None else self.registers.shape[1]
+        return (self.cls is not None) + registers
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of patches of an image; raise if its size is not a multiple of the patch."""
@@ -136,22 +143,29 @@ class Patches(nn.Module):
         size = self.size(*image.shape[-2:])
         x = self.project(image).flatten(2).mT  # (b, d, y, x) -> (b, y x, d)
         if self.places is not None:
-            x = self._joined(x, resize(self.places, self.grid, size, antialias=self.antialias))
+            places = resize(self.places, self.grid, size, antialias=self.antialias)
+            x = self._joined(x, places)
         elif self.sincos is not None:
-            x = self._joined(x, self.sincos.vectors(self.at(size, x.device)).to(x.dtype))
-        before = []
+            places = self.sincos.vectors(self.at(size, x.device))
+            x = self._joined(x, places.to(x.dtype))
+
+        # the class token and the registers come first, the same for every image
+        tokens = []
         if self.cls is not None:
-            before.append(self.cls if self.cls_place is None else self.cls + self.cls_place)
+            cls: Tensor = self.cls
+            if self.cls_place is not None:
+                cls = cls + self.cls_place
+            tokens.append(cls.expand(x.shape[0], -1, -1))
         if self.registers is not None:
-            before.append(self.registers)
-        return torch.cat([*(t.expand(x.shape[0], -1, -1) for t in before), x], dim=1)
+            tokens.append(self.registers.expand(x.shape[0], -1, -1))
+        return torch.cat([*tokens, x], dim=1)
 
     def at(self, size: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "t 2"]:
         """Return the (row, column) of each patch of a grid of this size, in units of the grid it was made for."""
         row, column = grid(*size, device=device).unbind(-1)
-        return torch.stack(
-            [row * (self.grid[0] / size[0]), column * (self.grid[1] / size[1])], dim=-1
-        )
+        row = row * (self.grid[0] / size[0])
+        column = column * (self.grid[1] / size[1])
+        return torch.stack([row, column], dim=-1)
 
     def _joined(
         self, x: Float[Tensor, "b t p"], places: Float[Tensor, "t q"]
@@ -186,6 +200,11 @@ def resize(
         )
     if old == new:
         return table
-    field = table.reshape(1, *old, -1).permute(0, 3, 1, 2)
+    field = table.reshape(1, *old, -1).permute(0, 3, 1, 2)  # (y x, d) -> (1, d, y, x)
     field = F.interpolate(field, size=new, mode="bicubic", align_corners=False, antialias=antialias)
     return field.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1)
+
+
+def _drawn(*shape: int) -> nn.Parameter:
+    """A learned token or position, random with the standard deviation of BERT's."""
+    return nn.Parameter(torch.empty(*shape).normal_(std=0.02))

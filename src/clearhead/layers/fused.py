@@ -46,6 +46,7 @@ def fused(
     bit.
     """
     if bias is None and q.shape[2] == 1 and mask.numbers and not mask.free:  # a decoding step
+        # its mask is a range of keys, so that cutting them needs no mask
         low, high = mask.reach(0, 1, k.shape[2])
         if low < high:
             k, v, mask = k[:, :, low:high], v[:, :, low:high], FREE
@@ -55,14 +56,10 @@ def fused(
         if both is not None:
             return both
     by_block = bias is not None or mask.window is not None or mask.documents is not None
-    if (
-        q.is_cuda
-        and by_block
-        and q.shape[2] >= FLEX_FROM
-        and dropout == 0.0
-        and q.dtype != torch.float64
-    ):
+    supported = q.is_cuda and dropout == 0.0 and q.dtype != torch.float64
+    if by_block and supported and q.shape[2] >= FLEX_FROM:
         return flex(q, k, v, mask, bias, scale), None
+
     # The kernels need equal head dimensions: zeros change neither a dot product nor the columns that are kept.
     e, f = q.shape[-1], v.shape[-1]
     if e < f:
@@ -73,7 +70,9 @@ def fused(
         out = sdpa(q, k, v, None, scale, dropout, causal=mask.causal)
     else:
         out = _bands(q, k, v, mask, bias, scale, dropout)
-    return (out[..., :f] if f < e else out), None
+    if f < e:
+        out = out[..., :f]
+    return out, None
 
 
 def _bands(
@@ -85,15 +84,18 @@ def _bands(
         return _band(q, k, v, mask, bias, scale, dropout, (0, n), (0, m))
     band = n
     if n * m > SMALL:
-        band = max(16, min(BAND, ROOM // (m * (1 if bias is None else q.shape[1]))))
+        heads = 1 if bias is None else q.shape[1]  # a mask is the same for all heads, mostly
+        band = max(16, min(BAND, ROOM // (m * heads)))
+    # with a window, the keys in reach of a band are those of its queries and one window more
     if mask.window is not None:
         band = min(band, max(64, mask.window))
     out = []
     for start in range(0, n, max(band, 1)):
         rows = (start, min(start + band, n))
-        low, high = mask.reach(*rows, m)
-        # Queries without a key in reach get one, which the mask then forbids as for any other query.
-        keys = (low, high) if low < high else (0, min(1, m))
+        keys = mask.reach(*rows, m)
+        if keys[0] >= keys[1]:
+            # Queries without a key in reach get one, which the mask then forbids as for any other query.
+            keys = (0, min(1, m))
         out.append(_band(q, k, v, mask, bias, scale, dropout, rows, keys))
     if out:
         return torch.cat(out, dim=2)
@@ -123,7 +125,9 @@ def _band(
     else:
         tile = tile.masked_fill(~allowed, float("-inf"))
     out = sdpa(q, k, v, tile, scale, dropout)
-    return out if empty is None else out.masked_fill(empty, 0.0)
+    if empty is not None:
+        out = out.masked_fill(empty, 0.0)
+    return out
 
 
 _TILES: MaskCache[tuple[Tensor, Tensor | None]] = MaskCache()
@@ -150,10 +154,13 @@ def mask_tile(
     if tiles is not None and key in tiles:
         return tiles[key]
     allowed = mask.dense(n, m, rows=rows, keys=keys, device=device)
-    some = allowed.any(-1, keepdim=True)
+    empty = ~allowed.any(-1, keepdim=True)
+    tile: tuple[Tensor, Tensor | None] = (allowed | empty, empty)
+    # on another device the host would wait for the answer whether any query is empty
     if tiles is None or device.type != "cpu":
-        return allowed | ~some, ~some
-    tile = (allowed | ~some, None if bool(some.all()) else ~some)
+        return tile
+    if not bool(empty.any()):
+        tile = (allowed, None)
     if allowed.numel() <= SMALL:
         tiles[key] = tile
     return tile
@@ -173,13 +180,9 @@ def flex(
     """Return softmax(scale q k' + bias, where the mask allows) v by a compiled FlexAttention kernel."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if torch.compiler.is_compiling():
-        run = flex_attention
-    else:
-        run = _compiled_flex()
-    if mask.free:
-        blocks = None
-    else:
+    run = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    blocks = None
+    if not mask.free:
         blocks = _blocks(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
     score_mod = None if bias is None else bias.mod()
     grouped = q.shape[1] != k.shape[1]
@@ -210,15 +213,11 @@ def _blocks(mask: Mask, b: int, h: int, q: int, k: int, device: torch.device) ->
     """The block mask of a mask, with as few rows and heads as differ."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    rows = (
-        isinstance(mask.lengths, Tensor)
-        or isinstance(mask.offset, Tensor)
-        or mask.documents is not None
-    )
-    if not rows and mask.allow is None:
-        b = 1
+    # `allow` may differ between heads; without it and without tensors, the mask is the same for all rows
     if mask.allow is None:
         h = 1
+    if mask.numbers:
+        b = 1
     if traced():
         return create_block_mask(mask.predicate(k, device), b, h, q, k, device=device)
     blocks, key = _BLOCKS.of(mask), (b, h, q, k, device)

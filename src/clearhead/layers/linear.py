@@ -64,13 +64,12 @@ class Readout(Linear):
         self.scale, self.cap = scale, cap
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        logits = super().forward(x if self.scale == 1.0 else x * self.scale)
-        if self.cap is None:
-            return logits
-        return torch.tanh(logits / self.cap) * self.cap
-
-
-# Constants that keep their dtype in a model of any dtype.
+        if self.scale != 1.0:
+            x = x * self.scale
+        logits = super().forward(x)
+        if self.cap is not None:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return logits
 
 
 class Exact(nn.Module):
@@ -87,17 +86,13 @@ class Exact(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Exact:
         super()._apply(fn, recurse)
+        # fn has moved and cast the buffers: the constants follow the move only
         for name, value in self.__dict__.get("_exact", {}).items():
-            device = self.get_buffer(name).device
-            # Apple GPUs have no float64
-            narrow = device.type == "mps" and value.dtype == torch.float64
-            self.register_buffer(
-                name, value.to(device, torch.float32 if narrow else value.dtype), persistent=False
-            )
+            device, dtype = self.get_buffer(name).device, value.dtype
+            if device.type == "mps" and dtype == torch.float64:  # Apple GPUs have none
+                dtype = torch.float32
+            self.register_buffer(name, value.to(device, dtype), persistent=False)
         return self
-
-
-# The mean of a row's tokens, without its padding.
 
 
 def mean_of_tokens(
@@ -118,5 +113,5 @@ def mean_of_tokens(
     if lengths is None:
         return x.mean(1)
     lengths = lengths.to(x.device)
-    inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (b, t)
     return (x * inside[..., None]).sum(1) / lengths.clamp(min=1)[:, None]

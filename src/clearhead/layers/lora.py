@@ -87,9 +87,12 @@ class LoraLinear(Linear):
         module.__class__ = LoraLinear
         lora: Any = module
         like, (out, width) = module.weight, module.weight.shape
-        bound = 1 / math.sqrt(width)
-        a = torch.empty(rank, width, device="meta" if like.is_meta else "cpu", dtype=torch.float32)
-        if not like.is_meta:
+        # drawn on the CPU, so that A is the same on every device; a meta tensor has no numbers
+        if like.is_meta:
+            a = torch.empty(rank, width, device="meta", dtype=torch.float32)
+        else:
+            bound = 1 / math.sqrt(width)
+            a = torch.empty(rank, width, device="cpu", dtype=torch.float32)
             a.uniform_(-bound, bound, generator=generator)
         lora.lora_a = nn.Parameter(a.to(like))
         lora.lora_b = nn.Parameter(like.new_zeros(out, rank))
@@ -109,9 +112,8 @@ class LoraLinear(Linear):
     @torch.no_grad()
     def merge(self) -> Linear:
         """Add the update to the weight, in place; the module is a Linear again."""
-        self.weight.copy_(
-            self.weight.to(torch.promote_types(self.weight.dtype, torch.float32)) + self.update()
-        )
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        self.weight.copy_(self.weight.to(wide) + self.update())
         return self.drop()
 
     def drop(self) -> Linear:
@@ -125,8 +127,9 @@ class LoraLinear(Linear):
         drops, scale = self.training and self.lora_dropout > 0.0, self.lora_scale
         a, b = self.lora_a.to(self.weight.dtype), self.lora_b.to(self.weight.dtype)
         trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        # Eq. 3 as it is written, where the shorter ways below do not hold
         if drops or trained or torch.is_autocast_enabled(x.device.type) or _transformed():
-            inner = F.linear(F.dropout(x, self.lora_dropout, drops), a)
+            inner = F.linear(F.dropout(x, self.lora_dropout, drops), a)  # (..., rank)
             return self.product(x, self.weight, self.bias) + F.linear(inner, scale * b)
         if not torch.is_grad_enabled():
             return _added(self.product(x, self.weight, self.bias), F.linear(x, a), b, scale)
@@ -167,18 +170,17 @@ class _LowRank(torch.autograd.Function):
         # for second derivatives, which the saved product has no graph for
         if torch.is_grad_enabled():
             inner = F.linear(x, a)
-        g, rows, scale = grads[0].reshape(-1, b.shape[0]), x.reshape(-1, x.shape[-1]), ctx.scale
-        back = (g @ b).mul_(scale)  # (n, rank)
+        # all rows of the batch side by side: g (n, out), rows (n, in)
+        g, rows = grads[0].reshape(-1, b.shape[0]), x.reshape(-1, x.shape[-1])
+        back = (g @ b).mul_(ctx.scale)  # (n, rank): the gradient of x A'
+        dx = da = db = None
         if ctx.needs_input_grad[0]:
             dx = (g @ weight).addmm_(back, a).view_as(x)
-        else:
-            dx = None
-        da = back.t() @ rows if ctx.needs_input_grad[3] else None
-        # (inner' g)', which is faster than g' inner, since its result has few and long rows
+        if ctx.needs_input_grad[3]:
+            da = back.t() @ rows
         if ctx.needs_input_grad[4]:
-            db = (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(scale).t()
-        else:
-            db = None
+            # (inner' g)', which is faster than g' inner, since its result has few and long rows
+            db = (inner.reshape(-1, inner.shape[-1]).t() @ g).mul_(ctx.scale).t()
         return dx, None, None, da, db, None
 
 
@@ -197,16 +199,19 @@ def choose_maps(
         >>> list(choose_maps(model, ("q", "v")))
         ['blocks.0.attn.query', 'blocks.0.attn.value']
     """
-    leaves = {MAPS[word] for given in as_words(maps) for word in GROUPS.get(given, (given,))}
-    chosen = {
-        f"{path}.{name}": module
-        for path, block in model.named_modules()
-        if isinstance(block, Block)
-        for name, module in block.named_modules()
-        if type(module) is Linear
-        and name.rpartition(".")[2] in leaves
-        and not any(f"{path}.{name}".startswith(f"{part}.") for part in skip)
-    }
+    leaves: set[str] = set()
+    for word in as_words(maps):
+        leaves.update(MAPS[leaf] for leaf in GROUPS.get(word, (word,)))
+    skipped = tuple(f"{part}." for part in skip)
+    chosen: dict[str, Linear] = {}
+    for path, block in model.named_modules():
+        if not isinstance(block, Block):
+            continue
+        for name, module in block.named_modules():
+            full_name = f"{path}.{name}"
+            is_chosen = type(module) is Linear and name.rpartition(".")[2] in leaves
+            if is_chosen and not full_name.startswith(skipped):
+                chosen[full_name] = module
     if not chosen:
         raise InputError(
             f"maps={maps!r}: a {type(model).__name__} has no such linear maps in Transformer blocks, which LoRA adapts"
@@ -217,7 +222,8 @@ def choose_maps(
 
 def as_words(maps: str | Sequence[str]) -> tuple[str, ...]:
     """The words of `maps`; raises for an unknown one."""
-    words, known = (maps,) if isinstance(maps, str) else tuple(maps), (*MAPS, *GROUPS)
+    words = (maps,) if isinstance(maps, str) else tuple(maps)
+    known = (*MAPS, *GROUPS)
     for word in words:
         if word not in known:
             raise InputError(
@@ -256,17 +262,20 @@ def add_adapters(
         >>> sum(p.numel() for p in model.parameters() if p.requires_grad)  # 4 x (2 x 8 + 8 x 2)
         128
     """
-    chosen, scale = choose_maps(model, maps, skip), (2.0 if alpha is None else alpha / rank)
+    chosen = choose_maps(model, maps, skip)
+    scale = 2.0 if alpha is None else alpha / rank
     model.requires_grad_(False)
-    return {
-        name: LoraLinear.convert(
-            module, rank=rank, scale=scale, dropout=dropout, generator=_generator(seed, name)
+    added = {}
+    for name, module in chosen.items():
+        generator = _generator(seed, name)
+        added[name] = LoraLinear.convert(
+            module, rank=rank, scale=scale, dropout=dropout, generator=generator
         )
-        for name, module in chosen.items()
-    }
+    return added
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
+    """Random numbers that depend on the seed and the name of a map, and not on which other maps have adapters."""
     digest = hashlib.blake2b(f"{seed} {name}.lora_a".encode(), digest_size=8).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "big") >> 1)
 

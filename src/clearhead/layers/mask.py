@@ -54,11 +54,10 @@ class Mask:
             )
         object.__setattr__(self, "lengths", _per_row("lengths", self.lengths))
         object.__setattr__(self, "offset", _per_row("offset", self.offset))
-        if self.documents is not None and (
-            self.documents.ndim != 2 or self.documents.is_floating_point()
-        ):
+        documents = self.documents
+        if documents is not None and (documents.ndim != 2 or documents.is_floating_point()):
             raise InputError(
-                f"documents has shape {tuple(self.documents.shape)} and type {self.documents.dtype}: "
+                f"documents has shape {tuple(documents.shape)} and type {documents.dtype}: "
                 "expected integers (batch, keys)"
             )
         if self.allow is not None and self.allow.dtype != torch.bool:
@@ -72,11 +71,14 @@ class Mask:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Mask:
         """Return the mask with `change` applied to each of its tensors."""
-        names = ("lengths", "offset", "documents", "allow")
-        new: dict[str, Any] = {
-            n: change(getattr(self, n)) for n in names if isinstance(getattr(self, n), Tensor)
-        }
-        return replace(self, **new) if new else self
+        new: dict[str, Any] = {}
+        for name in ("lengths", "offset", "documents", "allow"):
+            tensor = getattr(self, name)
+            if isinstance(tensor, Tensor):
+                new[name] = change(tensor)
+        if not new:
+            return self
+        return replace(self, **new)
 
     @property
     def version(self) -> tuple[int, ...] | None:
@@ -102,21 +104,19 @@ class Mask:
     @property
     def plain_causal(self) -> bool:
         """Whether a kernel's causal flag, which places the first query at the first key, describes the whole mask."""
-        return (
-            self.causal
-            and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
-            and self.window is None
-            and self.lengths is None
-            and self.documents is None
-            and self.allow is None
-        )
+        if not self.causal:
+            return False
+        at_first_key = self.offset is None or (isinstance(self.offset, int) and self.offset == 0)
+        nothing_else = self.window is self.lengths is self.documents is self.allow is None
+        return at_first_key and nothing_else
 
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the mask fits scores of shape (b, h, q, k); values are checked only on the host."""
         if self.placed and self.offset is None and q != k:
+            example = f", for example offset={k - q} for the last {q}" if q < k else ""
             raise InputError(
                 f"{q} queries over {k} keys: give the position of the first query among the keys by Mask(offset=...)"
-                + (f", for example offset={k - q} for the last {q}" if q < k else "")
+                f"{example}"
             )
         if self.offset is self.lengths is self.documents is self.allow is None:
             return
@@ -138,17 +138,16 @@ class Mask:
     def predicate(self, k: int, device: torch.device | str) -> Predicate:
         """Return `allowed(b, h, i, j)`, a function of broadcastable index tensors: FlexAttention's `mask_mod`."""
         offset, lengths = _tensor(self.offset, device), _tensor(self.lengths, device)
-        if self.documents is None:
-            documents = None
-        else:
-            documents = self.documents.to(device)
+        documents = None if self.documents is None else self.documents.to(device)
         allow = None if self.allow is None else four(self.allow.to(device))
         # No reference to self: caches hold the predicate, and would keep the mask alive.
         causal, window = self.causal, self.window
 
         def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            p = i if offset is None else i + offset[at(b, offset.shape[0])]
-            ok = j >= 0
+            p = i  # the position of query i among the keys
+            if offset is not None:
+                p = i + offset[at(b, offset.shape[0])]
+            ok = j >= 0  # True, in the shape of j
             if causal:
                 ok = ok & (j <= p)
             if window is not None:
@@ -157,7 +156,8 @@ class Mask:
                 ok = ok & (j < lengths[at(b, lengths.shape[0])])
             if documents is not None:
                 row = at(b, documents.shape[0])
-                ok = ok & (documents[row, p.clamp(max=k - 1)] == documents[row, j])
+                own = documents[row, p.clamp(max=k - 1)]
+                ok = ok & (own == documents[row, j])
             if allow is not None:
                 y, x, m, n = allow.shape
                 ok = ok & allow[at(b, y), at(h, x), at(i, m), at(j, n)]
@@ -179,21 +179,24 @@ class Mask:
         Batch and heads have size 1 if the mask is the same for all of them.
         """
         rows, keys = rows or (0, q), keys or (0, k)
-        sized = [
-            t.shape[0] for t in (self.lengths, self.offset, self.documents) if isinstance(t, Tensor)
-        ]
-        if self.allow is None:
-            allow = torch.empty(1, 1, 1, 1)
-        else:
+        # the batch size is that of any field that has one
+        b = h = 1
+        for field in (self.lengths, self.offset, self.documents):
+            if isinstance(field, Tensor) and b == 1:
+                b = field.shape[0]
+        if self.allow is not None:
             allow = four(self.allow)
-        b, h = next((n for n in (*sized, allow.shape[0]) if n != 1), 1), allow.shape[1]
+            h = allow.shape[1]
+            if b == 1:
+                b = allow.shape[0]
         grid = (
             torch.arange(b, device=device)[:, None, None, None],
             torch.arange(h, device=device)[:, None, None],
             torch.arange(*rows, device=device)[:, None],
             torch.arange(*keys, device=device),
         )
-        return self.predicate(k, device)(*grid).expand(b, h, rows[1] - rows[0], keys[1] - keys[0])
+        allowed = self.predicate(k, device)(*grid)
+        return allowed.expand(b, h, rows[1] - rows[0], keys[1] - keys[0])
 
     @property
     def numbers(self) -> bool:
@@ -265,13 +268,15 @@ def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
         return cast(int, value)
     if isinstance(value, Sequence | Tensor):
         value = torch.as_tensor(value)
-        if value.ndim != 1 or (
-            value.numel() and (value.is_floating_point() or value.dtype == torch.bool)
-        ):
+        # an empty list becomes an empty tensor of floats
+        integers = not value.is_floating_point() and value.dtype != torch.bool
+        if value.ndim != 1 or not (integers or value.numel() == 0):
             raise InputError(
                 f"{name} has shape {tuple(value.shape)} and type {value.dtype}: expected an int, or integers (batch,)"
             )
-        least = int(value.min()) if value.numel() and _readable(value) else 0
+        least = 0
+        if value.numel() and _readable(value):
+            least = int(value.min())
     else:
         try:
             value = least = operator.index(value)
@@ -280,9 +285,6 @@ def _per_row(name: str, value: PerRow | None) -> int | Tensor | None:
     if least < 0:
         raise InputError(f"{name} holds {least}: expected numbers of 0 or more")
     return value
-
-
-# A cache of what is computed from a mask, such as its dense form.
 
 
 Value = TypeVar("Value")

@@ -61,14 +61,12 @@ class Memory(Exact):
         self.heads = heads
         self.value = nn.Linear(width, width)
         # A learned gamma is a sigmoid, which keeps it in (0, 1); the logarithm of a fixed one is exact in any dtype.
-        self.rate = (
-            nn.Parameter(torch.tensor([math.log(g / (1 - g)) for g in gammas])) if learned else None
-        )
-        if not learned:
-            self.constant(
-                "log",
-                torch.tensor([math.log(g) for g in gammas], dtype=torch.float64, device="cpu"),
-            )
+        self.rate: nn.Parameter | None = None
+        if learned:
+            self.rate = nn.Parameter(torch.tensor([math.log(g / (1 - g)) for g in gammas]))
+        else:
+            logs = [math.log(g) for g in gammas]
+            self.constant("log", torch.tensor(logs, dtype=torch.float64, device="cpu"))
 
     def log_gamma(self, dtype: torch.dtype) -> Float[Tensor, "h"]:
         """Return log(gamma) of each head, in float32 or float64."""
@@ -99,15 +97,12 @@ class Memory(Exact):
             chunk: tokens that are computed in parallel.
         """
         v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, e)
-        log = self.log_gamma(x.dtype)[:, None, None]
-        # (b, h, 1, e)
-        if state is None:
-            carry = None
-        else:
-            carry = state.unflatten(-1, (self.heads, -1))[:, :, None]
-        if documents is None:
-            changes = None
-        else:
+        log = self.log_gamma(x.dtype)[:, None, None]  # (h, 1, 1)
+        carry = None  # the memory before a chunk
+        if state is not None:
+            carry = state.unflatten(-1, (self.heads, -1))[:, :, None]  # (b, h, 1, e)
+        changes = None  # how often the document has changed up to each token: (b, t)
+        if documents is not None:
             changes = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
         out = []
         for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
@@ -115,6 +110,7 @@ class Memory(Exact):
             age = i[:, None] - i  # of token j, seen from token i
             decay = torch.where(age >= 0, (log * age.clamp(min=0)).exp(), 0.0)  # (h, t, t)
             left = (log * (i + 1)[:, None]).exp()  # share of the carry: (h, t, 1)
+            # nothing is left of another document
             if changes is not None:
                 now = changes[:, start : start + chunk]
                 before = changes[:, max(start - 1, 0), None]

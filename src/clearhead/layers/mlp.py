@@ -20,9 +20,8 @@ def gelu_tanh(x: Tensor) -> Tensor:
     # tanh u = 2 sigmoid(2u) - 1, fewer instructions on a GPU
     if torch.compiler.is_compiling() and x.is_cuda:
         wide = x.float()
-        return (
-            wide * torch.sigmoid(1.5957691216057308 * (wide + 0.044715 * wide * wide * wide))
-        ).to(x.dtype)
+        u = 1.5957691216057308 * (wide + 0.044715 * wide * wide * wide)  # 2 sqrt(2 / pi) = 1.59...
+        return (wide * torch.sigmoid(u)).to(x.dtype)
     return F.gelu(x, approximate="tanh")
 
 
@@ -86,4 +85,6 @@ class MLP(nn.Module):
             inner = ACTIVATIONS[self.kind](self.up(x))
         else:
             inner = GATES[self.kind](self.gate(x)) * self.up(x)
-        return self.down(F.dropout(inner, self.dropout) if self.training else inner)
+        if self.training:
+            inner = F.dropout(inner, self.dropout)
+        return self.down(inner)

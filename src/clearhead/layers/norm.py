@@ -38,9 +38,9 @@ class RMSNormPlusOne(RMSNorm):
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        kind = torch.promote_types(x.dtype, torch.float32)
-        scale = 1.0 + self.weight.to(kind)
-        return self.normalise(x.to(kind), self.normalized_shape, scale, self.eps).to(x.dtype)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        scale = 1.0 + self.weight.to(wide)
+        return self.normalise(x.to(wide), self.normalized_shape, scale, self.eps).to(x.dtype)
 
 
 # "layer": (x - mean) / standard deviation over the width, then a learned scale and shift (Ba et al. 2016, Eq. 4).

@@ -129,16 +129,18 @@ class RecurrentLayers(Recurrent):
             state = []
         if gates:
             return self._step(x.squeeze(1), state).unsqueeze(1)
-        before: Tensor | tuple[Tensor, Tensor] | None = None
+        # the list of layers <-> nn.GRU's state (layers, b, o), or nn.LSTM's pair of states and cell states
+        before: State | None = None
         if state and isinstance(self.cell, nn.LSTM):
             half = len(state) // 2
             before = torch.stack(state[:half]), torch.stack(state[half:])
         elif state:
             before = torch.stack(state)
         out, last = self.run(x, before, lengths=lengths)
-        state[:] = [
-            layer for part in (last if isinstance(last, tuple) else (last,)) for layer in part
-        ]
+        if isinstance(last, tuple):
+            state[:] = [*last[0], *last[1]]
+        else:
+            state[:] = [*last]
         return out
 
     def input_gates(
@@ -153,8 +155,9 @@ class RecurrentLayers(Recurrent):
         """One token through all layers, from the gates of the first layer's input."""
         depth = self.cell.num_layers
         for i, (w_ih, w_hh, b_ih, b_hh) in enumerate(self.cell.all_weights):
-            if i:
-                x = F.linear(F.dropout(state[i - 1], self.cell.dropout, self.training), w_ih, b_ih)
+            if i:  # the input of a further layer is the new state of the one below
+                below = F.dropout(state[i - 1], self.cell.dropout, self.training)
+                x = F.linear(below, w_ih, b_ih)
             h = F.linear(state[i], w_hh, b_hh)
             if isinstance(self.cell, nn.LSTM):
                 state[i], state[depth + i] = lstm_step(x, h, state[depth + i])
@@ -172,12 +175,13 @@ def gru_step(
     """
     if x.is_cuda and not torch.compiler.is_compiling():  # one kernel, the one of nn.GRUCell
         return torch.ops.aten._thnn_fused_gru_cell(x, h, state)[0]
-    (x, x_new), (h, h_new) = (
-        gates.split([2 * state.shape[1], state.shape[1]], dim=1) for gates in (x, h)
-    )
+    # reset gate r and update gate z, then the candidate
+    sizes = [2 * state.shape[1], state.shape[1]]
+    x, x_new = x.split(sizes, dim=1)
+    h, h_new = h.split(sizes, dim=1)
     reset, update = torch.sigmoid(x + h).chunk(2, dim=1)
     new = torch.tanh(x_new + reset * h_new)
-    return new + update * (state - new)
+    return new + update * (state - new)  # z h + (1 - z) h~
 
 
 def lstm_step(

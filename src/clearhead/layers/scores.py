@@ -60,8 +60,9 @@ class Dot:
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         if self.cap is None:
             return q, k, scale
-        kind = torch.promote_types(q.dtype, torch.float32)
-        scores = (q.to(kind) * scale) @ repeat_heads(k, q.shape[1]).to(kind).mT
+        wide = torch.promote_types(q.dtype, torch.float32)
+        k = repeat_heads(k, q.shape[1]).to(wide)
+        scores = (q.to(wide) * scale) @ k.mT  # (b, h, q, k)
         return torch.tanh(scores / self.cap) * self.cap
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.backends import cuda
 from torch.nn.attention import SDPBackend
 
+from .scores import repeat_heads
+
 CUDNN_FROM = 513  # queries from which cuDNN may be used without gradients
 STRETCH = 32  # keys; the CPU kernel takes 512 at a time
 Result = TypeVar("Result")
@@ -40,7 +42,7 @@ def sdpa(
     """
     grouped = q.shape[1] != k.shape[1]
     if grouped and mask is not None and q.is_cuda:  # no CUDA kernel takes both groups and a mask
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
         grouped = False
     how: dict[str, Any] = {
         "dropout_p": dropout,
@@ -70,10 +72,9 @@ def sdpa_with_lse(
     call that. None if that operator returns no log-sum-exp, if SDPA would pad or repeat its inputs first, and under
     autocast, which casts the inputs of SDPA but not those of the operators.
     """
-    same = (
-        q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1] and 0 not in (*q.shape, *k.shape)
-    )
-    if not same or torch.is_autocast_enabled(q.device.type):
+    same = q.shape[:2] == k.shape[:2] and q.shape[-1] == v.shape[-1]
+    empty = 0 in (*q.shape, *k.shape)
+    if not same or empty or torch.is_autocast_enabled(q.device.type):
         return None
     if _avoids_cudnn(q, k, v):
         choice = _CUDNN.without(torch._fused_sdp_choice, q, k, v, None, 0.0, causal, scale=scale)
@@ -141,9 +142,10 @@ def _avoids_cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -
     """Whether to keep SDPA from choosing cuDNN; a compiled graph has few shapes, so it is left to choose."""
     if not q.is_cuda or traced():
         return False
-    gradient = torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in (q, k, v, mask)
-    )
+    trained = q.requires_grad or k.requires_grad or v.requires_grad
+    if mask is not None:
+        trained = trained or mask.requires_grad
+    gradient = torch.is_grad_enabled() and trained
     return not cudnn_pays(q.shape[2], gradient)
 
 
@@ -187,10 +189,12 @@ def _restore_nan(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
         tested = k.detach()[:, :, ::STRETCH]
     if not traced() and not (q.detach().sum() + tested.sum()).isnan():
         return out
-    keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    # whether each query (b, h, q) sees a NaN: in itself, or in a key that it attends to
+    nan_keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (b, h, k)
     if causal:  # a query attends to the keys up to its own
         last = torch.arange(q.shape[2], device=q.device).clamp(max=k.shape[2] - 1)
-        keys = (keys.cumsum(-1) > 0)[..., last]
+        nan_keys = (nan_keys.cumsum(-1) > 0)[..., last]
     else:
-        keys = keys.any(-1, keepdim=True)
-    return torch.where((q.isnan().any(-1) | keys)[..., None], float("nan"), out)
+        nan_keys = nan_keys.any(-1, keepdim=True)
+    sees_nan = q.isnan().any(-1) | nan_keys
+    return torch.where(sees_nan[..., None], float("nan"), out)

@@ -46,12 +46,13 @@ class Stack(nn.Module):
         one_of("connect", connect, CONNECTIONS)
         one_of("activation", activation, ACTIVATIONS)
         self.connect, self.activation = connect, activation
-        dense = connect == "dense"
-        self.layers = nn.ModuleList(
-            nn.Linear(width * (k + 1 if dense else 1), width) for k in range(depth)
-        )
+        # the input of layer k, and of the readout after the last: with dense connections x and all layers before it
+        inputs = [width] * (depth + 1)
+        if connect == "dense":
+            inputs = [width * (k + 1) for k in range(depth + 1)]
+        self.layers = nn.ModuleList(nn.Linear(inputs[k], width) for k in range(depth))
         self.norms = nn.ModuleList(make_norm(norm, width) for _ in range(depth))
-        self.readout = nn.Linear(width * (depth + 1 if dense else 1), width)
+        self.readout = nn.Linear(inputs[depth], width)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         z = x
@@ -59,6 +60,8 @@ class Stack(nn.Module):
             new = norm(ACTIVATIONS[self.activation](layer(z)))
             if self.connect == "dense":
                 z = torch.cat([z, new], dim=-1)
+            elif self.connect == "residual":
+                z = z + new
             else:
-                z = z + new if self.connect == "residual" else new
+                z = new
         return self.readout(z)

@@ -106,9 +106,9 @@ def family(name: str) -> tuple[type[Model], type[Any]]:
         raise InputError(
             f"no model {name!r}: expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}"
         )
-    module, kind, _ = FAMILIES[name]
+    module, model_class, _ = FAMILIES[name]
     file = import_module(f".{module}", __name__)
-    return getattr(file, kind), file.Config
+    return getattr(file, model_class), file.Config
 
 
 def build(name: str, **options: Any) -> Model:
@@ -126,8 +126,8 @@ def build(name: str, **options: Any) -> Model:
         >>> model.config.positions
         'rotary'
     """
-    kind, config = family(name)
-    return kind(read(config, options, where="model"))
+    model, config = family(name)
+    return model(read(config, options, where="model"))
 
 
 def family_of(model: nn.Module) -> str:
@@ -140,8 +140,9 @@ def family_of(model: nn.Module) -> str:
         >>> family_of(build("mlp", inputs=3, outputs=2))
         'mlp'
     """
-    for name, (module, kind, _) in FAMILIES.items():
-        if type(model).__name__ == kind and type(model).__module__ == f"{__name__}.{module}":
+    own = (type(model).__module__, type(model).__name__)
+    for name, (module, model_class, _) in FAMILIES.items():
+        if own == (f"{__name__}.{module}", model_class):
             return name
     raise InputError(
         f"{type(model).__name__} belongs to no known family: expected one of {', '.join(FAMILIES)}"

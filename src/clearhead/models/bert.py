@@ -48,9 +48,8 @@ class Config:
     eps: float = 1e-12  # added to the variance in a norm
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
-    answer: Literal["words", "class", "sentence"] = (
-        "words"  # forward returns logits of tokens, logits of classes, or a vector
-    )
+    # forward returns logits of tokens, logits of classes, or a vector
+    answer: Literal["words", "class", "sentence"] = "words"
     classes: int | None = None  # answer=class: number of classes
     # class, sentence: take the first token's vector, or the mean of all
     pool: Literal["first", "mean"] = "first"
@@ -74,6 +73,10 @@ class Config:
             )
 
 
+# What a model can do, by its answer.
+CAN = {"words": "fill", "class": "classify", "sentence": "embed"}
+
+
 class BERT(Model):
     """Token ids (b, t) -> logits of each token, logits of classes, or one vector, as `answer` says."""
 
@@ -87,25 +90,27 @@ class BERT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.can = frozenset(
-            {"encode", {"words": "fill", "class": "classify", "sentence": "embed"}[c.answer]}
-        )
+        self.can = frozenset({"encode", CAN[c.answer]})
         if c.answer == "class" and c.classes is None:
             raise InputError(
                 "answer='class' needs the number of classes: give classes, or train on data that has them"
             )
         self.embed = Tokens(c.vocab, c.width)
         self.types = Tokens(c.types, c.width) if c.types else None
-        more: dict[str, Any] = {"offset": c.offset} if c.offset else {}
+        options: dict[str, Any] = {}
+        if c.offset:
+            options["offset"] = c.offset
         self.positions = make_positions(
             c.positions,
             width=c.width,
             heads=c.heads,
             head=c.width // c.heads,
             context=c.context,
-            **more,
+            **options,
         )
-        self.embed_norm = make_norm(c.norm if c.order == "post" else "none", c.width, eps=c.eps)
+        # with "post" each sublayer ends with a norm, so that the embeddings need one and the last block none
+        post = c.order == "post"
+        self.embed_norm = make_norm(c.norm if post else "none", c.width, eps=c.eps)
         self.blocks = nn.ModuleList(
             Block(
                 c.width,
@@ -120,7 +125,7 @@ class BERT(Model):
             )
             for _ in range(c.depth)
         )
-        self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
+        self.norm = make_norm("none" if post else c.norm, c.width, eps=c.eps)
         self.head: Linear | nn.Identity
         if c.answer == "words":
             self.transform = Linear(c.width, c.width, bias=c.bias)
@@ -129,15 +134,11 @@ class BERT(Model):
             self.head.weight = self.embed.table
         else:
             self.pooler = Linear(c.width, c.width, bias=c.bias) if c.pooler else None
-            if c.classes is not None:
-                self.head = Linear(c.width, c.classes)
-            else:
-                self.head = nn.Identity()
+            self.head = nn.Identity() if c.classes is None else Linear(c.width, c.classes)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {
-            "ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
-        }
+        size = min(size, self.config.context)
+        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def encode(
         self,
@@ -159,13 +160,16 @@ class BERT(Model):
         """
         if at is None:
             at = torch.arange(ids.shape[1], device=ids.device)
-        x = self.embed(ids)
-        if self.types is not None:
-            x = x + self.types(torch.zeros_like(ids) if types is None else types)
-        elif types is not None:
+        if types is not None and self.types is None:
             raise InputError(
                 "types were given to a model without token types (types=0): expected none"
             )
+        # the sum of the embeddings of token, type and position (Fig. 2 of Devlin et al. 2019)
+        x = self.embed(ids)
+        if self.types is not None:
+            if types is None:
+                types = torch.zeros_like(ids)
+            x = x + self.types(types)
         x = self.embed_norm(self.positions.add(x, at))
         x = F.dropout(x, self.config.dropout, self.training)
         mask = Mask(lengths=lengths, documents=documents)
@@ -188,6 +192,7 @@ class BERT(Model):
             # The transform has no gate: with a gated MLP it uses the activation alone.
             activation = (ACTIVATIONS | GATES)[self.config.mlp]
             return cast(Tensor, self.transform_norm(activation(self.transform(x))))
+        # (b, t, d) -> (b, d): the mean of the tokens, or the first, which pretraining makes a summary
         if self.config.pool == "mean":
             x = mean_of_tokens(x, lengths)
         else:

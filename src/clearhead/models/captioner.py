@@ -71,13 +71,11 @@ class Config:
     """The sizes and choices of a captioner."""
 
     vocab: int  # number of tokens in the vocabulary of captions
-    encoder: dict[str, Any] = field(
-        default_factory=lambda: {"name": "mobilenet"}
-    )  # image encoder: name, its family (mobilenet, resnet, convnext or vit), and the options of that family
+    # image encoder: name, its family (mobilenet, resnet, convnext or vit), and the options of that family
+    encoder: dict[str, Any] = field(default_factory=lambda: {"name": "mobilenet"})
     decoder: Literal["rnn", "transformer"] = "transformer"  # kind of decoder
-    attention: Literal["none", "soft", "hard"] = (
-        "soft"  # rnn: one vector for the whole image, a weighted sum of places, or one place
-    )
+    # rnn: one vector for the whole image, a weighted sum of places, or one place
+    attention: Literal["none", "soft", "hard"] = "soft"
     context: int = 64  # tokens per caption; learned positions have a table of this size
     # width of the memory, of the embeddings, and of a Transformer's residual stream
     width: int = 256
@@ -87,11 +85,9 @@ class Config:
     # number of Transformer blocks that read the grid before the decoder does
     encoder_depth: int = 0
     heads: int = 4  # transformer, encoder_depth: attention heads per block
-    bridge: Literal["norm", "linear", "none"] = (
-        # from encoder to memory: a projection and a norm, a projection, or nothing (if the widths
-        # are equal)
-        "norm"
-    )
+    # from encoder to memory: a projection and a norm, a projection, or nothing (if the widths are
+    # equal)
+    bridge: Literal["norm", "linear", "none"] = "norm"
     # vit: the memory also holds the class token and registers, which have no place
     special: bool = False
     places: Literal["none", "sincos2d"] = "sincos2d"  # how the places of the grid are encoded
@@ -151,14 +147,18 @@ class GridMemory(nn.Module):
             raise InputError(
                 f"bridge='none': the encoder has {channels} channels, expected width={c.width}"
             )
-        self.project = nn.Identity() if c.bridge == "none" else Linear(channels, c.width)
+        self.project: nn.Module = nn.Identity()
+        if c.bridge != "none":
+            self.project = Linear(channels, c.width)
         self.norm = make_norm("layer" if c.bridge == "norm" else "none", c.width, eps=c.eps)
         self.places = SinCos2d(c.width) if c.places == "sincos2d" else None
+        # `hidden` is the width of a recurrent decoder's state: then the blocks have the usual width
+        hidden = c.hidden if c.decoder == "transformer" else None
         self.blocks = nn.ModuleList(
             Block(
                 c.width,
                 c.heads,
-                hidden=c.hidden if c.decoder == "transformer" else None,
+                hidden=hidden,
                 order=c.order,
                 eps=c.eps,
                 mlp=c.mlp,
@@ -167,9 +167,8 @@ class GridMemory(nn.Module):
             )
             for _ in range(c.encoder_depth)
         )
-        self.last_norm = make_norm(
-            "layer" if c.encoder_depth and c.order != "post" else "none", c.width, eps=c.eps
-        )
+        normed = not c.encoder_depth or c.order == "post"  # already, by what comes before
+        self.last_norm = make_norm("none" if normed else "layer", c.width, eps=c.eps)
 
     def forward(
         self, features: Float[Tensor, "b c y x"], special: Float[Tensor, "b s c"] | None = None
@@ -177,7 +176,7 @@ class GridMemory(nn.Module):
         x = self.norm(self.project(features.flatten(2).mT))  # (b, c, y, x) -> (b, y x, d)
         if self.places is not None:
             x = self.places.add(x, grid(features.shape[2], features.shape[3], device=x.device))
-        if special is not None:
+        if special is not None:  # tokens that have no place come first
             x = torch.cat([self.norm(self.project(special)), x], dim=1)
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
@@ -207,9 +206,11 @@ class LookLayer(nn.Module):
         self.cell = RecurrentLayers(
             2 * c.width, c.state_width, cell=c.cell, depth=c.depth, dropout=c.dropout
         )
-        attends = c.attention != "none"
-        self.cross = (
-            Attention(
+        self.cross: Attention | None = None
+        self.gate: nn.Linear | None = None
+        if c.attention != "none":
+            # Eq. 4: W a_i and U h are the keys and the queries; the values are the a_i themselves
+            self.cross = Attention(
                 c.state_width,
                 head=c.state_width,
                 value=c.width,
@@ -218,10 +219,8 @@ class LookLayer(nn.Module):
                 out=False,
                 score=Additive(c.state_width),
             )
-            if attends
-            else None
-        )
-        self.gate = nn.Linear(c.state_width, 1) if attends and c.gate else None
+            if c.gate:
+                self.gate = nn.Linear(c.state_width, 1)  # beta, section 4.2.1
 
     def remember(self, memory: Float[Tensor, "b k d"]) -> tuple[Tensor, ...]:
         """What the steps need of an image: keys and values, or the mean of its places."""
@@ -237,23 +236,25 @@ class LookLayer(nn.Module):
         trace: Trace | None,
     ) -> Float[Tensor, "b t o"]:
         """The states and what was looked at, side by side; `state` is advanced."""
-        if self.cross is None:  # the same for all tokens
+        # without attention every token sees the same vector: all steps in one call
+        if self.cross is None:
             ((mean,),), fold = state.source.memory, state.source.fold
             if fold != 1:
                 mean = mean.repeat_interleave(fold, dim=0)
             looked = mean[:, None].expand(-1, x.shape[1], -1)
-            return torch.cat(
-                [self.cell(torch.cat([x, looked], dim=-1), state.cell), looked], dim=-1
-            )
+            out = self.cell(torch.cat([x, looked], dim=-1), state.cell)
+            return torch.cat([out, looked], dim=-1)
+
+        # else a step needs z, which depends on the state of the step before; what depends on the tokens is computed
+        # before for all of them
         gates, weight = self.cell.input_gates(x)
-        top, outs, contexts = self.cell.cell.num_layers - 1, [], []
+        top = self.cell.cell.num_layers - 1
+        outs, contexts = [], []
         for i, token in enumerate(gates.unbind(1)):
-            z = self._look(
-                state.cell[top], state.source, None if draws is None else draws[:, i], trace
-            )
-            outs.append(
-                self.cell(torch.addmm(token, z, weight.T).unsqueeze(1), state.cell, gates=True)
-            )
+            draw = None if draws is None else draws[:, i]
+            z = self._look(state.cell[top], state.source, draw, trace)
+            token_gates = torch.addmm(token, z, weight.T).unsqueeze(1)  # (b, 1, g)
+            outs.append(self.cell(token_gates, state.cell, gates=True))
             contexts.append(z)
         return torch.cat([torch.cat(outs, dim=1), torch.stack(contexts, dim=1)], dim=-1)
 
@@ -266,10 +267,9 @@ class LookLayer(nn.Module):
     ) -> Float[Tensor, "b d"]:
         """The gated vector of what a state looks at; rows that share an image are the queries of one call."""
         assert self.cross is not None
-        queries = h.reshape(-1, source.fold, h.shape[1])
-        z = self.cross(queries, source.memory[0], choose=self._choice(draws, trace)).reshape(
-            h.shape[0], -1
-        )
+        queries = h.reshape(-1, source.fold, h.shape[1])  # (b n, o) -> (b, n, o)
+        z = self.cross(queries, source.memory[0], choose=self._choice(draws, trace))
+        z = z.reshape(h.shape[0], -1)
         if self.gate is None:
             return z
         return torch.sigmoid(self.gate(h)) * z
@@ -286,17 +286,17 @@ class LookLayer(nn.Module):
         def choose(weights: Tensor) -> Tensor:
             if trace is not None:
                 trace.weights.append(weights[:, 0, 0])
-            if not sampled:
-                if greedy:
-                    return one_hot(weights.argmax(-1), weights)
+            if not sampled and not greedy:
                 return weights
+            if not sampled:
+                return one_hot(weights.argmax(-1), weights)
             assert draws is not None
             places = sample_places(weights[:, 0, 0], draws)
             if trace is not None:
                 trace.places.append(places)
-            return torch.where(
-                (draws < 0)[:, None, None, None], weights, one_hot(places[:, None, None], weights)
-            )
+            # a negative draw asks for the weighted sum
+            soft = (draws < 0)[:, None, None, None]
+            return torch.where(soft, weights, one_hot(places[:, None, None], weights))
 
         return choose
 
@@ -308,7 +308,7 @@ class RNNCaptionDecoder(nn.Module):
         super().__init__()
         self.embed, self.dropout = embed, c.dropout
         self.blocks = nn.ModuleList([LookLayer(c)])
-        self.states = c.depth * (2 if c.cell == "lstm" else 1)
+        self.states = 2 * c.depth if c.cell == "lstm" else c.depth
         self.first = nn.Linear(c.width, self.states * c.state_width)
         self.readout = nn.Linear(c.state_width + c.width, c.width)
 
@@ -333,9 +333,8 @@ class RNNCaptionDecoder(nn.Module):
         """The state before the first token, computed from the mean of all places (section 3.1.2)."""
         cell = torch.tanh(self.first(memory.mean(1))).chunk(self.states, dim=-1)
         at = torch.zeros(memory.shape[0], dtype=torch.long, device=memory.device)
-        return State(
-            list(cell), SourceMemory([cast(LookLayer, self.blocks[0]).remember(memory)], None), at
-        )
+        remembered = cast(LookLayer, self.blocks[0]).remember(memory)
+        return State(list(cell), SourceMemory([remembered], None), at)
 
     def advance(self, ids: Tensor, state: State | DecoderState) -> Tensor:
         assert isinstance(state, State)
@@ -398,7 +397,7 @@ DECODERS: dict[str, type[RNNCaptionDecoder] | type[TransformerCaptionDecoder]] =
 
 def sample_places(weights: Float[Tensor, "b k"], draws: Float[Tensor, "b"]) -> Int[Tensor, "b"]:
     """The place at which the cumulative weight passes a row's uniform random number."""
-    cumulative = weights.detach().float().cumsum(-1)
+    cumulative = weights.detach().float().cumsum(-1)  # (b, k)
     passed = (cumulative <= draws[:, None] * cumulative[:, -1:]).sum(-1)
     return passed.clamp(max=weights.shape[-1] - 1)
 
@@ -498,9 +497,9 @@ class Captioner(Model):
 def _encoder_module(options: Mapping[str, Any]) -> Any:
     name = options.get("name")
     if name not in ENCODERS:
+        hint = nearest(name, ENCODERS) if isinstance(name, str) else ""
         raise InputError(
-            f"encoder.name={name!r}: expected a family of image models, one of {', '.join(ENCODERS)}"
-            + (nearest(name, ENCODERS) if isinstance(name, str) else "")
+            f"encoder.name={name!r}: expected a family of image models, one of {', '.join(ENCODERS)}{hint}"
         )
     return import_module(f".{name}", __package__)
 

@@ -68,15 +68,20 @@ class ConvBlock(nn.Module):
         self.conv = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width)
         self.norm = nn.LayerNorm(width, eps=eps)
         self.mlp = MLP(width, 4 * width, kind="gelu")
-        self.scale = (
-            None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
-        )
+        self.scale: nn.Parameter | None = None
+        if layer_scale is not None:
+            self.scale = nn.Parameter(torch.full((width,), layer_scale))
         self.skip = skip
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        y = self.mlp(self.norm(self.conv(x).permute(0, 2, 3, 1)))  # (b, c, y, x) -> (b, y, x, c)
-        y = (y if self.scale is None else y * self.scale).permute(0, 3, 1, 2)
-        return x + (skip_rows(y, self.skip) if self.training and self.skip else y)
+        y = self.conv(x).permute(0, 2, 3, 1)  # (b, c, y, x) -> (b, y, x, c)
+        y = self.mlp(self.norm(y))
+        if self.scale is not None:
+            y = y * self.scale
+        y = y.permute(0, 3, 1, 2)
+        if self.training and self.skip:
+            y = skip_rows(y, self.skip)
+        return x + y
 
 
 class ConvNeXt(Model):
@@ -91,11 +96,11 @@ class ConvNeXt(Model):
         super().__init__()
         c = self.config = config
         self.can = frozenset({"classify" if c.classes else "embed"})
-        self.stem = nn.Sequential(
-            nn.Conv2d(c.channels, c.width, c.patch, stride=c.patch), ChannelNorm(c.width, eps=c.eps)
-        )
+        patches = nn.Conv2d(c.channels, c.width, c.patch, stride=c.patch)
+        self.stem = nn.Sequential(patches, ChannelNorm(c.width, eps=c.eps))
         self.stages = nn.ModuleList()
-        width, blocks, last = c.width, 0, max(sum(c.depths) - 1, 1)
+        width = c.width
+        blocks, last = 0, max(sum(c.depths) - 1, 1)  # blocks so far, and the number of the last
         for i, depth in enumerate(c.depths):
             stage = nn.ModuleList()
             if i:
@@ -104,11 +109,8 @@ class ConvNeXt(Model):
                 width *= 2
             for _ in range(depth):
                 skip = c.skip * blocks / last
-                stage.append(
-                    ConvBlock(
-                        width, kernel=c.kernel, layer_scale=c.layer_scale, eps=c.eps, skip=skip
-                    )
-                )
+                options = {"layer_scale": c.layer_scale, "eps": c.eps, "skip": skip}
+                stage.append(ConvBlock(width, kernel=c.kernel, **options))  # type: ignore[arg-type]
                 blocks += 1
             self.stages.append(stage)
         self.norm = nn.LayerNorm(width, eps=c.last_eps)
@@ -132,7 +134,8 @@ class ConvNeXt(Model):
 
     def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         """A vector per place: the normalised output of the last stage."""
-        return self.norm(self._last_stage(images).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        places = self._last_stage(images).permute(0, 2, 3, 1)  # (b, d, y, x) -> (b, y, x, d)
+        return self.norm(places).permute(0, 3, 1, 2)
 
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
         """One vector per image, the normalised mean over all places: the input of the output layer."""
@@ -147,4 +150,6 @@ class ConvNeXt(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
-        return x if self.head is None else self.head(x)
+        if self.head is None:
+            return x
+        return self.head(x)

@@ -26,10 +26,8 @@ class Config:
 
     width: int = 16  # width of the input, of every layer and of the output
     depth: int = 8  # number of layers before the readout
-    connect: Connection = (
-        # plain: a chain; dense: a layer reads all before it; residual: it adds to its input
-        "residual"
-    )
+    # plain: a chain; dense: a layer reads all before it; residual: it adds to its input
+    connect: Connection = "residual"
     norm: Norm = "none"  # normalisation of each layer's output
     activation: Activation = "leaky_relu"  # activation of each layer
 

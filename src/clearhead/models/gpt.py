@@ -111,9 +111,10 @@ class Config:
         at_least(self, 0, "depth")
         above_zero(self, "scale", "score_cap", "logit_cap", "window_base")
         fraction(self, "dropout")
-        rotates = self.positions if self.rotated is None else "none"  # all columns, an even number
+        # with `rotated`, it is that number which must be even, and not the head width
+        positions = self.positions if self.rotated is None else "none"
         check_heads(
-            self.width, self.heads, positions=rotates, head=self.head, kv_heads=self.kv_heads
+            self.width, self.heads, positions=positions, head=self.head, kv_heads=self.kv_heads
         )
         if self.rotated is not None and (self.rotated % 2 or self.rotated > self.head_width):
             raise InputError(
@@ -145,7 +146,9 @@ class Config:
 
     def window_of(self, block: int) -> int | None:
         """The window of a block; None if it attends to all keys."""
-        return None if self.full_every and (block + 1) % self.full_every == 0 else self.window
+        if self.full_every and (block + 1) % self.full_every == 0:
+            return None
+        return self.window
 
 
 class GPT(Model):
@@ -159,12 +162,16 @@ class GPT(Model):
         super().__init__()
         c = self.config = config
         # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
-        self.embed = Tokens(
-            c.vocab, c.width, scale=c.positions == "sinusoid" if c.scaled is None else c.scaled
-        )
+        scaled = c.positions == "sinusoid" if c.scaled is None else c.scaled
+        self.embed = Tokens(c.vocab, c.width, scale=scaled)
         self.positions = _positions(c, base=c.base, scaling=c.scaling, factor=c.factor)
-        self.window_positions = None if c.window_base is None else _positions(c, base=c.window_base)
-        score = c.score if c.scale is None and c.score_cap is None else Dot(c.scale, c.score_cap)
+        # Gemma 3: blocks with a window rotate faster than those that see the whole text
+        self.window_positions: Positions | None = None
+        if c.window_base is not None:
+            self.window_positions = _positions(c, base=c.window_base)
+        score: DotScore | Dot = c.score
+        if c.scale is not None or c.score_cap is not None:
+            score = Dot(c.scale, c.score_cap)
         self.blocks = nn.ModuleList(
             Block(
                 c.width,
@@ -184,12 +191,13 @@ class GPT(Model):
             )
             for _ in range(c.depth)
         )
+        # a block that ends with a norm needs none after it
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
-        self.head = (
-            Linear(c.width, c.vocab, bias=False)
-            if c.logit_cap is None
-            else Readout(c.width, c.vocab, cap=c.logit_cap)
-        )
+        self.head: Linear
+        if c.logit_cap is None:
+            self.head = Linear(c.width, c.vocab, bias=False)
+        else:
+            self.head = Readout(c.width, c.vocab, cap=c.logit_cap)
         if c.tied:
             self.head.weight = self.embed.table
 
@@ -211,9 +219,8 @@ class GPT(Model):
         )
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {
-            "ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
-        }
+        size = min(size, self.config.context)
+        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def states(
         self,
@@ -231,8 +238,10 @@ class GPT(Model):
         """
         if at is None:
             at = torch.arange(ids.shape[1], device=ids.device)
+        # one mask per window, shared by all its blocks, so that kernels prepare it once
         masks = {w: Mask(causal=True, window=w, documents=documents) for w in self._windows()}
-        return self._run_blocks(self.positions.add(self.embed(ids), at), masks, at)
+        x = self.positions.add(self.embed(ids), at)
+        return self._run_blocks(x, masks, at)
 
     def encode(
         self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None
@@ -256,19 +265,20 @@ class GPT(Model):
             raise InputError(
                 f"{limit} tokens, prompt and answer together: this model reads {c.context} at once"
             )
-        attention = cast(Block, self.blocks[0]).attn if c.depth else None
-        return DecoderState(
-            KVState(
-                c.depth,
-                rows,
-                c.kv_heads or c.heads,
-                limit,
-                c.head_width,
-                value=None if attention is None else attention.value_width,
-                dtype=like.dtype,
-                device=like.device,
-            )
+        value = None
+        if c.depth:  # values that are not projected may be wider than keys
+            value = cast(Block, self.blocks[0]).attn.value_width
+        kv = KVState(
+            c.depth,
+            rows,
+            c.kv_heads or c.heads,
+            limit,
+            c.head_width,
+            value=value,
+            dtype=like.dtype,
+            device=like.device,
         )
+        return DecoderState(kv)
 
     def read(
         self, ids: Int[Tensor, "b t"], state: DecoderState, counts: Int[Tensor, "b"] | None = None
@@ -305,19 +315,26 @@ class GPT(Model):
     ) -> Tensor:
         """The blocks and the final norm; `masks` has the mask of each window."""
         x = F.dropout(x, self.config.dropout, self.training)
-        for i, (block, cache) in enumerate(
-            zip(self.blocks, caches or [None] * len(self.blocks), strict=False)
-        ):
+        for i, block in enumerate(self.blocks):
             window = self.config.window_of(i)
-            local = window is not None and self.window_positions is not None
-            positions = self.window_positions if local else self.positions
+            positions = self.positions
+            if window is not None and self.window_positions is not None:
+                positions = self.window_positions
+            cache = caches[i] if caches else None
             x = block(x, mask=masks[window], positions=positions, at=at, cache=cache)
         return self.norm(x)
 
 
 def _positions(c: Config, **rotary: Any) -> Positions:
-    more = {**rotary, "columns": c.rotated} if c.positions == "rotary" else {}
-    context = c.context if c.positions == "learned" else c.trained or int(c.context / c.factor)
+    # `rotary` holds the options of rotary positions, and so of no other kind
+    options: dict[str, Any] = {}
+    if c.positions == "rotary":
+        options = {**rotary, "columns": c.rotated}
+    context = c.context
+    if (
+        c.positions != "learned"
+    ):  # a learned table has the stretched context, others know the trained one
+        context = c.trained or int(c.context / c.factor)
     return make_positions(
         c.positions,
         width=c.width,
@@ -325,5 +342,5 @@ def _positions(c: Config, **rotary: Any) -> Positions:
         head=c.head_width,
         causal=True,
         context=context,
-        **more,
+        **options,
     )

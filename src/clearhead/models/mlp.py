@@ -39,11 +39,9 @@ class HiddenLayer(nn.Module):
 
     def __init__(self, inputs: int, c: Config) -> None:
         super().__init__()
-        self.linear, self.norm, self.activation = (
-            Linear(inputs, c.hidden),
-            make_norm(c.norm, c.hidden),
-            c.activation,
-        )
+        self.linear = Linear(inputs, c.hidden)
+        self.norm = make_norm(c.norm, c.hidden)
+        self.activation = c.activation
 
     def forward(self, x: Float[Tensor, "b i"]) -> Float[Tensor, "b d"]:
         return ACTIVATIONS[self.activation](self.norm(self.linear(x)))
@@ -59,10 +57,12 @@ class Perceptron(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.blocks = nn.ModuleList(
-            HiddenLayer(c.hidden if i else c.inputs, c) for i in range(c.depth)
-        )
-        self.head = Linear(c.hidden if c.depth else c.inputs, c.outputs)
+        self.blocks = nn.ModuleList()
+        width = c.inputs
+        for _ in range(c.depth):
+            self.blocks.append(HiddenLayer(width, c))
+            width = c.hidden
+        self.head = Linear(width, c.outputs)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {"x": torch.randn(rows, self.config.inputs, generator=generator)}

@@ -66,9 +66,14 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-        y = x if self.widen is None else F.relu6(self.widen(x))
-        y = self.narrow(F.relu6(self.filter(y)))
-        return x + y if self.residual else y
+        y = x
+        if self.widen is not None:
+            y = F.relu6(self.widen(y))
+        y = F.relu6(self.filter(y))
+        y = self.narrow(y)  # a linear bottleneck: no activation (section 3.2)
+        if self.residual:
+            y = x + y
+        return y
 
 
 class MobileNet(Model):
@@ -85,18 +90,15 @@ class MobileNet(Model):
         self.can = frozenset({"classify" if c.classes else "embed"})
         self.stem = ConvNorm(c.channels, c.width, 3, stride=2, eps=c.eps)
         self.stages = nn.ModuleList()
-        inputs = c.width
-        for i, (outputs, depth, stride) in enumerate(
-            zip(c.widths, c.depths, c.strides, strict=True)
-        ):
-            stage, expansion = nn.ModuleList(), c.expansion if i else 1
-            for j in range(depth):
-                block = InvertedResidual(
-                    inputs, outputs, stride=1 if j else stride, expansion=expansion, eps=c.eps
-                )
-                stage.append(block)
-                inputs = outputs
+        inputs, expansion = c.width, 1  # the first stage does not widen
+        for outputs, depth, stride in zip(c.widths, c.depths, c.strides, strict=True):
+            stage = nn.ModuleList()
+            for _ in range(depth):
+                options = {"stride": stride, "expansion": expansion}
+                stage.append(InvertedResidual(inputs, outputs, **options, eps=c.eps))
+                inputs, stride = outputs, 1  # only the first block shrinks the grid
             self.stages.append(stage)
+            expansion = c.expansion
         self.last = ConvNorm(inputs, c.hidden, 1, eps=c.eps) if c.hidden else None
         self.head = Linear(c.hidden or inputs, c.classes) if c.classes else None
 
@@ -114,7 +116,9 @@ class MobileNet(Model):
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
                 x = block(x)
-        return x if self.last is None else F.relu6(self.last(x))
+        if self.last is not None:
+            x = F.relu6(self.last(x))
+        return x
 
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d"]:
         """One vector per image, the mean over all places: the input of the output layer."""
@@ -122,4 +126,6 @@ class MobileNet(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = F.dropout(self.states(images), self.config.dropout, self.training)
-        return x if self.head is None else self.head(x)
+        if self.head is None:
+            return x
+        return self.head(x)

@@ -62,10 +62,7 @@ class Config:
     def __post_init__(self) -> None:
         at_least(self, 1, "vocab", "context", "width", "heads", "hidden")
         check_heads(self.width, self.heads, positions=self.positions)
-        if isinstance(self.gamma, Sequence):
-            gammas = self.gamma
-        else:
-            gammas = (self.gamma,)
+        gammas = self.gamma if isinstance(self.gamma, Sequence) else (self.gamma,)
         if not all(0 < gamma <= 1 for gamma in gammas) or len(gammas) not in (1, self.heads):
             raise InputError(
                 f"gamma={self.gamma}: expected one number in (0, 1], or {self.heads}, one per head"
@@ -90,13 +87,15 @@ class MemoryBlock(nn.Module):
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.attn = Attention(c.width, c.heads) if c.mix == "attention" else None
-        gamma = 1.0 if c.mix == "sum" else c.gamma
-        self.memory = (
-            None
-            if self.attn
-            else Memory(c.width, c.heads, gamma=_per_head(gamma, c.heads), learned=c.learned)
-        )
+        self.attn: Attention | None = None
+        self.memory: Memory | None = None
+        if c.mix == "attention":
+            self.attn = Attention(c.width, c.heads)
+        elif c.mix == "forget":
+            gammas = _per_head(c.gamma, c.heads)
+            self.memory = Memory(c.width, c.heads, gamma=gammas, learned=c.learned)
+        else:  # a sum is a memory that forgets nothing
+            self.memory = Memory(c.width, c.heads, gamma=1.0)
         self.norm = make_norm(c.norm, c.width)
         self.mlp = MLP(c.width, c.hidden, kind=c.mlp)
 
@@ -109,9 +108,8 @@ class MemoryBlock(nn.Module):
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
         if self.attn is not None:
-            x = self.attn(
-                x, mask=Mask(causal=True, documents=documents), positions=positions, at=at
-            )
+            mask = Mask(causal=True, documents=documents)
+            x = self.attn(x, mask=mask, positions=positions, at=at)
         elif self.memory is not None:
             x = self.memory(x, documents=documents)
         x = self.norm(x)
@@ -130,8 +128,7 @@ class Reader(Model):
         c = self.config = config
         # Sinusoids have amplitude 1: embeddings are scaled, so as not to drown (Vaswani et al. 2017, section 3.4).
         self.embed = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
-        # of the previous token
-        self.before = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")
+        self.before = Tokens(c.vocab, c.width, scale=c.positions == "sinusoid")  # of the previous
         self.positions = make_positions(
             c.positions,
             width=c.width,
@@ -144,9 +141,8 @@ class Reader(Model):
         self.head = Linear(c.width, c.vocab, bias=False)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {
-            "ids": random_ids(self.config.vocab, rows, min(size, self.config.context), generator)
-        }
+        size = min(size, self.config.context)
+        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def states(
         self,
@@ -163,7 +159,7 @@ class Reader(Model):
             at: Position of each token in its own document; 0, 1, ... if not given.
         """
         before = F.pad(self.before(ids)[:, :-1], (0, 0, 1, 0))  # the first token has none before it
-        if documents is not None:
+        if documents is not None:  # nor has the first of a document
             first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
             before = before.masked_fill(first[..., None], 0.0)
         x = self.positions.add(self.embed(ids) + before, at)
@@ -184,4 +180,6 @@ class Reader(Model):
 def _per_head(gamma: float | Sequence[float], heads: int) -> list[float]:
     """One gamma for each head."""
     gammas = list(gamma) if isinstance(gamma, Sequence) else [gamma]
-    return gammas * heads if len(gammas) == 1 else gammas
+    if len(gammas) == 1:
+        gammas = gammas * heads
+    return gammas

@@ -32,9 +32,8 @@ class Config:
     # number of classes; 0: no output layer, the model embeds an image as one vector
     classes: int = 1000
     channels: int = 3  # channels of the images
-    stem: Literal["large", "small"] = (
-        "large"  # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
-    )
+    # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
+    stem: Literal["large", "small"] = "large"
     width: int = 64  # channels of the first stage; each stage doubles them
     depths: tuple[int, ...] = (2, 2, 2, 2)  # blocks per stage
     # two 3x3 convolutions; or 1x1, 3x3 and 1x1 to four times the width
@@ -70,7 +69,8 @@ class GridAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         tokens = x.flatten(2).mT  # (b, c, y, x) -> (b, y x, c)
-        return x + self.gamma * self.attn(tokens).mT.unflatten(2, x.shape[2:])
+        out = self.attn(tokens).mT.unflatten(2, x.shape[2:])
+        return x + self.gamma * out
 
 
 class Stem(nn.Module):
@@ -79,7 +79,9 @@ class Stem(nn.Module):
     def __init__(self, kind: str, channels: int, width: int, *, eps: float) -> None:
         super().__init__()
         self.large = kind == "large"
-        kernel, stride = (7, 2) if self.large else (3, 1)
+        kernel, stride = 3, 1
+        if self.large:
+            kernel, stride = 7, 2
         self.first = ConvNorm(channels, width, kernel, stride=stride, eps=eps)
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
@@ -106,12 +108,12 @@ class ResNet(Model):
         inputs = c.width
         for i, depth in enumerate(c.depths):
             width, stage = c.width * 2**i, nn.ModuleList()
-            for j in range(depth):
-                stride = 2 if i and not j else 1
+            stride = 2 if i else 1  # of the first block: each stage but the first halves the grid
+            for _ in range(depth):
                 stage.append(
                     Residual(inputs, width, kind=c.block, stride=stride, shrink=c.shrink, eps=c.eps)
                 )
-                inputs = width * EXPANSION[c.block]
+                inputs, stride = width * EXPANSION[c.block], 1
             if i in c.attention:
                 stage.append(GridAttention(inputs))
             self.stages.append(stage)
@@ -123,7 +125,8 @@ class ResNet(Model):
     @property
     def grid_channels(self) -> int:
         """The channels of `grid`."""
-        return self.config.width * 2 ** (len(self.config.depths) - 1) * EXPANSION[self.config.block]
+        c = self.config
+        return c.width * 2 ** (len(c.depths) - 1) * EXPANSION[c.block]
 
     def grid(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         """A vector per place: the output of the last stage."""
@@ -139,4 +142,6 @@ class ResNet(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
-        return x if self.head is None else self.head(x)
+        if self.head is None:
+            return x
+        return self.head(x)

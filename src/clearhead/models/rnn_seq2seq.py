@@ -46,10 +46,8 @@ class Config:
     """The sizes and choices of the two networks; the defaults are a small version of Bahdanau et al. 2015."""
 
     vocab: int  # number of tokens in the source vocabulary
-    target_vocab: int | None = (
-        # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
-        None
-    )
+    # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+    target_vocab: int | None = None
     context: int = 512  # tokens per sentence that it is meant for; no weight depends on it
     width: int = 256  # width of the embeddings and of the readout
     # width of the decoder's state, and of the encoder's, both directions together
@@ -114,18 +112,15 @@ class RNNEncoder(nn.Module):
     def __init__(self, c: Config, embed: Tokens) -> None:
         super().__init__()
         self.embed, self.dropout, self.directions = embed, c.dropout, 1 + c.bidirectional
-        self.blocks = nn.ModuleList(
-            [
-                RecurrentLayers(
-                    c.width,
-                    c.hidden // self.directions,
-                    cell=c.cell,
-                    depth=c.depth,
-                    bidirectional=c.bidirectional,
-                    dropout=c.dropout,
-                )
-            ]
+        layers = RecurrentLayers(
+            c.width,
+            c.hidden // self.directions,
+            cell=c.cell,
+            depth=c.depth,
+            bidirectional=c.bidirectional,
+            dropout=c.dropout,
         )
+        self.blocks = nn.ModuleList([layers])
 
     def forward(
         self,
@@ -139,10 +134,11 @@ class RNNEncoder(nn.Module):
         x = F.dropout(self.embed(source), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, last, lengths=lengths)
-        last[:] = [
-            torch.cat(last[i : i + self.directions], dim=-1)
-            for i in range(0, len(last), self.directions)
-        ]
+        # both directions of a layer side by side: as wide as the decoder's state
+        joined = []
+        for i in range(0, len(last), self.directions):
+            joined.append(torch.cat(last[i : i + self.directions], dim=-1))
+        last[:] = joined
         return x
 
 
@@ -152,7 +148,9 @@ class DecoderLayer(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.feed = c.feed or FEEDS[c.attention]
-        width = c.width + (c.hidden if self.feed == "input" else 0)
+        width = c.width
+        if self.feed == "input":
+            width += c.hidden  # the context beside the token
         self.cell = RecurrentLayers(width, c.hidden, cell=c.cell, depth=c.depth, dropout=c.dropout)
         self.cross = _attention(c)
 
@@ -168,23 +166,28 @@ class DecoderLayer(nn.Module):
         """The input of the readout: the state, the context, and with feed="input" also x; `state` is advanced."""
         if self.feed == "input" and self.cross is not None:
             return self._step_by_step(x, state)
+        # without attention the context is one vector, the same for all tokens; with feed="start" there is none
         context: list[Tensor] = []
-        if self.cross is None and self.feed != "start":  # the same for all tokens
+        if self.cross is None and self.feed != "start":
             ((vector,),), fold = state.source.memory, state.source.fold
             if fold != 1:
                 vector = vector.repeat_interleave(fold, dim=0)
             context = [vector[:, None].expand(-1, x.shape[1], -1)]
-        out = self.cell(torch.cat([x, *context], dim=-1) if self.feed == "input" else x, state.cell)
+        if self.feed == "input":
+            out = self.cell(torch.cat([x, *context], dim=-1), state.cell)
+            return torch.cat([out, *context, x], dim=-1)
+        out = self.cell(x, state.cell)
         if self.cross is not None:
             context = [self._attend(out, state.source)]
-        return torch.cat([out, *context, x] if self.feed == "input" else [out, *context], dim=-1)
+        return torch.cat([out, *context], dim=-1)
 
     def _step_by_step(self, x: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t o"]:
         """Each step of the cell needs the context of the state before; what does not depend on it is computed first."""
         gates, weight = self.cell.input_gates(x)
-        top, outs, contexts = self.cell.cell.num_layers - 1, [], []
+        top = self.cell.cell.num_layers - 1
+        outs, contexts = [], []
         for token in gates.unbind(1):
-            context = self._attend(state.cell[top].unsqueeze(1), state.source)
+            context = self._attend(state.cell[top].unsqueeze(1), state.source)  # (b, 1, c)
             token = torch.addmm(token, context.squeeze(1), weight.T)
             outs.append(self.cell(token.unsqueeze(1), state.cell, gates=True))
             contexts.append(context)
@@ -194,7 +197,8 @@ class DecoderLayer(nn.Module):
         """The context of each state; rows that share a source are the queries of one call."""
         assert self.cross is not None
         queries = x.reshape(-1, source.fold * x.shape[1], x.shape[2])  # (b n, t, o) -> (b, n t, o)
-        return self.cross(queries, source.memory[0], mask=source.mask).reshape(x.shape)
+        context = self.cross(queries, source.memory[0], mask=source.mask)
+        return context.reshape(x.shape)
 
 
 class RNNDecoder(nn.Module):
@@ -232,9 +236,8 @@ class RNNSeq2Seq(Model):
         super().__init__()
         c = self.config = config
         embed = Tokens(c.vocab, c.width, scale=True)
-        if c.target_vocab is None:
-            target = embed
-        else:
+        target = embed
+        if c.target_vocab is not None:
             target = Tokens(c.target_vocab, c.width, scale=True)
         self.encoder = RNNEncoder(c, embed)
         self.decoder = RNNDecoder(c, target)
@@ -285,12 +288,10 @@ class RNNSeq2Seq(Model):
         last: list[Tensor] = []
         memory = self.encoder(source, lengths, last)
         context = cast(DecoderLayer, self.decoder.blocks[0]).remember(memory, last)
+        if lengths is not None:
+            lengths = lengths.to(source.device)
         at = torch.zeros(source.shape[0], dtype=torch.long, device=source.device)
-        return State(
-            last,
-            SourceMemory([context], None if lengths is None else lengths.to(source.device)),
-            at,
-        )
+        return State(last, SourceMemory([context], lengths), at)
 
 
 def _attention(c: Config) -> Attention | None:

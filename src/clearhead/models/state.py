@@ -101,10 +101,9 @@ class SourceMemory:
 
     def reorder(self, index: Int[Tensor, "n"], rows: int) -> None:
         """Let row i be what row index[i] was; `rows` is the number of rows before."""
-        source = index[:: self.fold] // self.fold
-        if len(index) == rows and torch.equal(
-            source, torch.arange(len(source), device=index.device)
-        ):
+        source = index[:: self.fold] // self.fold  # of the first of each group of rows
+        same = torch.arange(len(source), device=index.device)
+        if len(index) == rows and torch.equal(source, same):
             return  # only beams of the same source changed places
         self.memory = [tuple(x[source] for x in layer) for layer in self.memory]
         if self.lengths is not None:

@@ -42,10 +42,8 @@ class Config:
     """The sizes and choices of a Transformer; the defaults are the base model of Vaswani et al. 2017."""
 
     vocab: int  # number of tokens in the source vocabulary
-    target_vocab: int | None = (
-        # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
-        None
-    )
+    # number of tokens in the target vocabulary; None: one vocabulary and one embedding for both
+    target_vocab: int | None = None
     context: int = 512  # tokens per sentence; learned positions have a table of this size
     width: int = 512  # width of the residual stream (d_model)
     depth: int = 6  # number of encoder blocks
@@ -167,12 +165,12 @@ class TransformerDecoder(nn.Module):
             at: Position of each token in its own document; 0, 1, ... if not given.
             kv: The KV cache, while decoding.
         """
-        mask = Mask(causal=True, documents=documents) if kv is None else kv.mask()
-        if kv is not None:
-            at = kv.positions(ids.shape[1])
-        x = F.dropout(
-            self.embed_norm(self.positions.add(self.embed(ids), at)), self.dropout, self.training
-        )
+        if kv is None:
+            mask = Mask(causal=True, documents=documents)
+        else:
+            mask, at = kv.mask(), kv.positions(ids.shape[1])
+        x = self.embed_norm(self.positions.add(self.embed(ids), at))
+        x = F.dropout(x, self.dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -199,12 +197,16 @@ class Transformer(Model):
         c = self.config = config
         embed = Tokens(c.vocab, c.width, scale=c.scaled)
         self.encoder = TransformerEncoder(c, embed)
-        target = (
-            embed if c.target_vocab is None else Tokens(c.target_vocab, c.width, scale=c.scaled)
-        )
+        target = embed
+        if c.target_vocab is not None:
+            target = Tokens(c.target_vocab, c.width, scale=c.scaled)
         self.decoder = TransformerDecoder(c, target)
         sizes = (c.width, c.target_vocab or c.vocab, c.readout_bias)
-        self.head = Readout(*sizes, scale=c.width**-0.5) if c.readout_scaled else Linear(*sizes)
+        self.head: Linear
+        if c.readout_scaled:
+            self.head = Readout(*sizes, scale=c.width**-0.5)
+        else:
+            self.head = Linear(*sizes)
         if c.tied:
             self.head.weight = target.table
 
@@ -265,13 +267,12 @@ class Transformer(Model):
     def start(self, inputs: Mapping[str, Tensor], rows: int, limit: int) -> DecoderState:
         """Encode the sources (`source`, and `lengths` if they differ), and make KV caches for `limit` target tokens."""
         source, lengths = inputs["source"], inputs.get("lengths")
-        if (
-            lengths is not None
-            and lengths.device.type == "cpu"
-            and bool((lengths == source.shape[1]).all())
-        ):
-            lengths = None  # no padding
+        # without padding no mask is needed; another device would have to be waited for
+        if lengths is not None and lengths.device.type == "cpu":
+            padded = bool((lengths != source.shape[1]).any())
+            lengths = lengths if padded else None
         x = self.encoder(source, Mask(lengths=lengths))
+        # the keys and values of each block's cross-attention, computed once for all steps
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
         kv = KVState(
@@ -325,7 +326,7 @@ def _block(c: Config, cross: bool) -> Block:
 
 
 def _positions(c: Config, causal: bool) -> Positions:
-    more = {
+    options = {
         name: getattr(c, name) for name, kinds in POSITION_OPTIONS.items() if c.positions in kinds
     }
     return make_positions(
@@ -336,5 +337,5 @@ def _positions(c: Config, causal: bool) -> Positions:
         context=c.context,
         causal=causal,
         pairs=c.pairs,
-        **more,
+        **options,
     )

@@ -46,11 +46,8 @@ class Config:
     size: int | tuple[int, int] = 224
     # height and width of a patch in pixels: the ratio of the image and the grid of tokens
     patch: int = 16
-    stem: Literal["patch", "conv", "resnet"] = (
-        # linear map of each patch, log2(patch) convolutions with pooling, or as many stages of a
-        # ResNet
-        "patch"
-    )
+    # linear map of each patch, log2(patch) convolutions with pooling, or as many stages of a ResNet
+    stem: Literal["patch", "conv", "resnet"] = "patch"
     # conv, resnet: channels of the first layers; each further stage of a ResNet doubles them
     stem_width: int = 64
     width: int = 768  # width of the residual stream (d_model)
@@ -70,12 +67,10 @@ class Config:
     eps: float = 1e-6  # added to the variance in a norm
     mlp: MLPKind = "gelu"  # activation of the MLP; swiglu and geglu have a gate
     bias: bool = True  # linear maps have a bias
-    pool: Literal["cls", "mean", "both", "attention", "distilled"] = (
-        # one vector: the class token, the mean of the patches, both side by side, a learned
-        # weighted mean, or
-        "cls"
-        # the class token and the first register side by side (the distillation token of DeiT, Touvron et al. 2021)
-    )
+    # one vector: the class token, the mean of the patches, both side by side, a learned weighted
+    # mean, or the class token and the first register side by side (the distillation token of DeiT,
+    # Touvron et al. 2021)
+    pool: Literal["cls", "mean", "both", "attention", "distilled"] = "cls"
     # output layer; mlp: one hidden layer of the model's width before it
     head: Literal["linear", "mlp"] = "linear"
     # initial value of a learned factor per column of each sublayer; None: no factor
@@ -90,9 +85,10 @@ class Config:
         at_least(self, 0, "classes", "depth", "registers")
         fraction(self, "dropout", "skip")
         check_heads(self.width, self.heads)
-        if self.positions == "rotary" and self.width // self.heads % 4:
+        head_width = self.width // self.heads
+        if self.positions == "rotary" and head_width % 4:
             raise InputError(
-                f"positions='rotary' rotates pairs by row and by column: the head width {self.width // self.heads} is "
+                f"positions='rotary' rotates pairs by row and by column: the head width {head_width} is "
                 "not a multiple of 4"
             )
         if self.pool == "distilled" and not self.registers:
@@ -115,7 +111,9 @@ class Config:
     @property
     def shape(self) -> tuple[int, int]:
         """The height and width of training images in pixels."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        if isinstance(self.size, int):
+            return self.size, self.size
+        return self.size
 
 
 class ViT(Model):
@@ -135,8 +133,10 @@ class ViT(Model):
         super().__init__()
         c = self.config = config
         self.can = frozenset({"classify" if c.classes else "embed"})
-        rotary = c.positions == "rotary"
-        added: PatchPosition = "none" if c.positions == "rotary" else c.positions
+        # rotary positions turn queries and keys; the others are joined with the patches
+        joined: PatchPosition = "none"
+        if c.positions != "rotary":
+            joined = c.positions
         self.embed = Patches(
             c.width,
             patch=c.patch,
@@ -144,14 +144,18 @@ class ViT(Model):
             grid=(c.shape[0] // c.patch, c.shape[1] // c.patch),
             cls=c.pool in ("cls", "both", "distilled"),
             registers=c.registers,
-            positions=added,
+            positions=joined,
             join=c.join,
             antialias=c.antialias,
             stem=None if c.stem == "patch" else self._stem,
         )
-        self.positions: Positions = Rotary2d(c.width // c.heads) if rotary else Positions()
-        self.blocks = nn.ModuleList(
-            Block(
+        self.positions = Positions()
+        if c.positions == "rotary":
+            self.positions = Rotary2d(c.width // c.heads)
+        self.blocks = nn.ModuleList()
+        for i in range(c.depth):
+            depth_share = i / (c.depth - 1) if c.depth > 1 else 1.0
+            block = Block(
                 c.width,
                 c.heads,
                 hidden=c.hidden,
@@ -162,20 +166,25 @@ class ViT(Model):
                 bias=c.bias,
                 dropout=c.dropout,
                 layer_scale=c.layer_scale,
-                skip=c.skip * (i / (c.depth - 1) if c.depth > 1 else 1.0),
+                skip=c.skip * depth_share,
             )
-            for i in range(c.depth)
-        )
+            self.blocks.append(block)
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
-        learned = c.pool == "attention"
-        self.pool = Attention(c.width, project="none", out=False, score="dot") if learned else None
-        self.pool_query = (
-            nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02)) if learned else None
-        )
-        pooled = 2 * c.width if c.pool in ("both", "distilled") else c.width
-        hidden = bool(c.classes) and c.head == "mlp"
-        self.head_hidden = Linear(pooled, c.width) if hidden else None
-        self.head = Linear(c.width if hidden else pooled, c.classes) if c.classes else None
+
+        # one vector per image: a learned query attends to all tokens, or some of them are taken (see `states`)
+        self.pool: Attention | None = None
+        self.pool_query: nn.Parameter | None = None
+        if c.pool == "attention":
+            self.pool = Attention(c.width, project="none", out=False, score="dot")
+            self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02))
+        width = 2 * c.width if c.pool in ("both", "distilled") else c.width
+        self.head_hidden: Linear | None = None
+        self.head: Linear | None = None
+        if c.classes and c.head == "mlp":
+            self.head_hidden = Linear(width, c.width)
+            width = c.width
+        if c.classes:
+            self.head = Linear(width, c.classes)
 
     def _stem(self, width: int) -> nn.Module:
         c = self.config
@@ -184,14 +193,15 @@ class ViT(Model):
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         c = self.config
-        edge = max(size - size % c.patch, c.patch)
-        height, width = (edge, edge) if c.shape[0] == c.shape[1] else c.shape
+        height, width = c.shape
+        if height == width:  # a multiple of the patch, close to the size
+            height = width = max(size - size % c.patch, c.patch)
         return {"images": torch.randn(rows, c.channels, height, width, generator=generator)}
 
     def encode(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t d"]:
         """A vector per token: class token and registers, if there are any, then the patches row by row."""
         size = self.embed.size(*images.shape[-2:])
-        # others: the place (0, 0)
+        # the row and column of each patch; tokens that belong to no place are at (0, 0), where nothing is rotated
         at = F.pad(self.embed.at(size, images.device), (0, 0, self.embed.special, 0))
         x = F.dropout(self.embed(images), self.config.dropout, self.training)
         for block in self.blocks:
@@ -212,7 +222,8 @@ class ViT(Model):
     ) -> tuple[Float[Tensor, "b s d"], Float[Tensor, "b d y x"]]:
         """The class token and registers, which have no place, and the grid of the patches."""
         x, special = self.encode(images), self.embed.special
-        return x[:, :special], x[:, special:].mT.unflatten(2, self.embed.size(*images.shape[-2:]))
+        places = x[:, special:].mT  # (b, y x, d) -> (b, d, y x)
+        return x[:, :special], places.unflatten(2, self.embed.size(*images.shape[-2:]))
 
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
         """One vector per image, pooled from its tokens: the input of the output layer."""
@@ -225,10 +236,14 @@ class ViT(Model):
         if self.config.pool == "distilled":
             return x[:, :2].flatten(1)
         mean = x[:, special:].mean(1)
-        return mean if self.config.pool == "mean" else torch.cat([x[:, 0], mean], dim=-1)
+        if self.config.pool == "mean":
+            return mean
+        return torch.cat([x[:, 0], mean], dim=-1)
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
         if self.head_hidden is not None:
             x = torch.tanh(self.head_hidden(x))
-        return x if self.head is None else self.head(x)
+        if self.head is None:
+            return x
+        return self.head(x)

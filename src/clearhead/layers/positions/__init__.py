@@ -73,6 +73,7 @@ def make_positions(
         >>> Attention(12, heads=3)(torch.zeros(2, 7, 12), positions=positions).shape
         torch.Size([2, 7, 12])
     """
+    # functions, because only one of them may be built: the sizes need not fit the others
     makers: dict[str, Callable[[], Positions]] = {
         "none": Positions,
         "sinusoid": lambda: Sinusoid(width, join=join, pairs=pairs or "neighbours", **more),

@@ -33,7 +33,7 @@ class Alibi(Positions):
         super().__init__()
         if heads < 1:
             raise InputError(f"heads={heads}: expected 1 or more")
-        below = 2 ** int(math.log2(heads))
+        below = 2 ** int(math.log2(heads))  # the largest power of two that is no more
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         slopes += [2.0 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
         self.constant("slope", -torch.tensor(slopes, dtype=torch.float32, device="cpu"))
@@ -69,10 +69,11 @@ class Relative(Positions):
         self, heads: int, *, buckets: int = 32, reach: int = 128, causal: bool = False
     ) -> None:
         super().__init__()
-        exact = buckets // 2 if causal else buckets // 4  # distances with a bucket of their own
+        fewest = 2 if causal else 4
+        exact = buckets // fewest  # distances with a bucket of their own
         if exact < 1 or reach <= exact:
             raise InputError(
-                f"buckets={buckets}, reach={reach}: expected at least {2 if causal else 4} buckets, and a reach past "
+                f"buckets={buckets}, reach={reach}: expected at least {fewest} buckets, and a reach past "
                 f"the first {exact} distances, which have a bucket each"
             )
         self.reach = reach
@@ -94,6 +95,8 @@ def _bucket(distance: Int[Tensor, "d"], buckets: int, reach: int, causal: bool) 
         buckets //= 2
         first = (distance > 0) * buckets  # later keys have the second half
         back = distance.abs()
+    # half of the buckets have one distance each; the others grow with the logarithm up to `reach`
     exact = buckets // 2
-    far = torch.log(back.clamp(min=1).float() / exact) / math.log(reach / exact) * (buckets - exact)
-    return first + torch.where(back < exact, back, (exact + far.long()).clamp(max=buckets - 1))
+    ratio = torch.log(back.clamp(min=1).float() / exact) / math.log(reach / exact)
+    far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return first + torch.where(back < exact, back, far)

@@ -75,10 +75,9 @@ class Rotary(Positions):
                 f"factor={factor}: expected 1 or more, since scaling stretches a context"
             )
         self.head, self.columns, self.pairs = head, columns, pairs
-        if scaling == "yarn":
+        self.attention_factor = 1.0
+        if scaling == "yarn":  # sharper scores: Eq. 22 of Peng et al. 2023
             self.attention_factor = 0.1 * math.log(factor) + 1.0
-        else:
-            self.attention_factor = 1.0
         self.constant("speed", _speeds(columns, base, scaling, factor, context))
         self.speed: Tensor
 
@@ -98,25 +97,27 @@ class Rotary(Positions):
 
         They are at least float32: in half precision position 4,097 would be 4,096.
         """
-        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         # inference tensors cannot be trained with
         inference = not traced and torch.is_inference_mode_enabled()
         last = None if traced else _LAST.get(self)
-        if last is not None and last[0]() is at and last[1:4] == (at._version, kind, inference):
+        if last is not None and last[0]() is at and last[1:4] == (at._version, wide, inference):
             return last[4], last[5]
-        angle = self.angle(at.to(kind))
-        angle = angle[:, None] if angle.ndim == 3 else angle  # an axis for the heads
+
+        angle = self.angle(at.to(wide))  # (t, pairs) or (b, t, pairs)
+        if angle.ndim == 3:
+            angle = angle[:, None]  # an axis for the heads
         cos, sin = angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
+        # per column: the pair (a, b) becomes (a cos - b sin, b cos + a sin), each column with its partner times sin
         if self.pairs == "halves":
-            cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+            cos = torch.cat([cos, cos], dim=-1)
+            sin = torch.cat([-sin, sin], dim=-1)
         else:
-            cos, sin = (
-                cos.repeat_interleave(2, dim=-1),
-                torch.stack([-sin, sin], dim=-1).flatten(-2),
-            )
+            cos = cos.repeat_interleave(2, dim=-1)
+            sin = torch.stack([-sin, sin], dim=-1).flatten(-2)
         if not traced and not at.is_inference():
-            _LAST[self] = (weakref.ref(at), at._version, kind, inference, cos, sin)
+            _LAST[self] = (weakref.ref(at), at._version, wide, inference, cos, sin)
         return cos, sin
 
     def angle(self, at: Float[Tensor, "*b t"]) -> Float[Tensor, "*b t pairs"]:
@@ -181,20 +182,17 @@ def _speeds(
     """The angle of each pair of columns, in radians per position."""
     if scaling == "ntk" and head > 2:
         base = base * factor ** (head / (head - 2))
+    # theta_i = base^(-2i/e)
     speed = base ** -(torch.arange(0, head, 2, dtype=torch.float64, device="cpu") / head)
     if scaling == "linear":
         return speed / factor
     if scaling == "yarn":
         assert context is not None
-        # The pair that makes `turns` turns over the trained context.
-        pair = [
-            head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
-            for turns in (32, 1)
-        ]
-        low, high = max(math.floor(pair[0]), 0), min(math.ceil(pair[1]), head - 1)
-        ramp = (torch.arange(head // 2, dtype=torch.float64, device="cpu") - low) / max(
-            high - low, 0.001
-        )
+        # pairs that make more than 32 turns over the trained context are kept, those of less than 1 are slowed down
+        low = max(math.floor(_pair_with(32, head, base, context)), 0)
+        high = min(math.ceil(_pair_with(1, head, base, context)), head - 1)
+        pairs = torch.arange(head // 2, dtype=torch.float64, device="cpu")
+        ramp = (pairs - low) / max(high - low, 0.001)
         keep = 1 - ramp.clamp(0, 1)
         return speed * keep + speed / factor * (1 - keep)
     if scaling == "llama3":
@@ -203,3 +201,8 @@ def _speeds(
         keep = ((turns - 1) / (4 - 1)).clamp(0, 1)  # under 1 turn: slowed down; over 4: kept
         return speed * keep + speed / factor * (1 - keep)
     return speed
+
+
+def _pair_with(turns: int, head: int, base: float, context: int) -> float:
+    """The number of the pair of columns that makes so many turns over the context."""
+    return head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))

@@ -110,11 +110,11 @@ class Learned(Vectors):
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.device.type == "cpu" and not torch.compiler.is_compiling() and at.numel():
-            least, most = int(at.min()), int(at.max())
-            if least < 0 or most >= self.context:
-                raise InputError(
-                    f"position {least if least < 0 else most}: the learned table has positions 0 to {self.context - 1}"
-                )
+            for position in (int(at.min()), int(at.max())):
+                if not 0 <= position < self.context:
+                    raise InputError(
+                        f"position {position}: the learned table has positions 0 to {self.context - 1}"
+                    )
         if self.offset:
             return self.table[at + self.offset]
         return self.table[at]
@@ -154,9 +154,9 @@ class SinCos2d(Vectors):
                 f"at has shape {tuple(at.shape)}: expected (..., 2), the row and column of each token"
             )
         half = self.width // 2
-        return torch.cat(
-            [_waves(at[..., 0], half, self.base), _waves(at[..., 1], half, self.base)], dim=-1
-        )
+        rows = _waves(at[..., 0], half, self.base)
+        columns = _waves(at[..., 1], half, self.base)
+        return torch.cat([rows, columns], dim=-1)
 
 
 def grid(y: int, x: int, device: torch.device | str = "cpu") -> Int[Tensor, "t 2"]:
@@ -177,7 +177,10 @@ def grid(y: int, x: int, device: torch.device | str = "cpu") -> Int[Tensor, "t 2
 
 def _waves(at: Tensor, width: int, base: float) -> Float[Tensor, "*b t d"]:
     """sin in even columns and cos in odd ones, of the angles at / base^(2i/width)."""
-    kind = torch.float32 if at.device.type == "mps" else torch.float64  # Apple GPUs have no float64
-    speed = base ** -(torch.arange(0, width, 2, dtype=kind, device=at.device) / width)
-    angle = at[..., None].to(kind) * speed
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
+    exact = (
+        torch.float32 if at.device.type == "mps" else torch.float64
+    )  # Apple GPUs have no float64
+    speed = base ** -(torch.arange(0, width, 2, dtype=exact, device=at.device) / width)
+    angle = at[..., None].to(exact) * speed  # (..., width / 2)
+    waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
+    return waves[..., :width]  # an odd width has one sine more
