@@ -1,6 +1,8 @@
 """finetune: a checkpoint and a file of data become a training, or a sentence that says what would fit."""
 
 import json
+import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +13,14 @@ import clearhead as ch
 from clearhead import tokens
 from clearhead.config import ConfigError
 from clearhead.data import DataError
+from clearhead.data.text import chats, labelled, plain, translations
 from clearhead.errors import InputError, InputTypeError
 from clearhead.training import finetune, finetune_recipe, read_recipe, train
 from clearhead.training.own_data import memory
 from clearhead.training.own_data.finetune import _check_valid, choose_task
-from clearhead.training.own_data.new_recipe import is_data, new_recipe
+from clearhead.training.own_data.new_recipe import is_data, new_recipe, with_steps
 from clearhead.training.run_folder import FolderError
+from clearhead.weights.tensor_files import Tensors
 
 TEMPLATE = (
     "{% for m in messages %}{{ 'Q ' if m.role == 'user' else 'A ' }}{{ m.content }} {{ eos_token }}{% endfor %}"
@@ -85,6 +89,67 @@ def test_the_objective_follows_from_the_model_and_the_data(name, method, checkpo
     assert any(not torch.equal(before[key], after[key]) for key in before.keys() & after.keys())
     assert run.model.chat == (TEMPLATE if name == "chat" else None)
     assert run.model.tokens == ch.load(checkpoints / name).tokens
+
+
+# By checkpoint: what tokenizes a row, a part (training, validation) or all of its data, and how often it is called.
+TOKENIZED = {
+    "chat": (chats.Rendering, "tokenized", 64), "gpt": (plain, "tokenize", 1),
+    "bert": (labelled.EncodedTexts, "__init__", 2), "translator": (translations.EncodedPairs, "__init__", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[], ["data.valid_most=1", "seed=3"]])
+@pytest.mark.parametrize("name", TOKENIZED)
+def test_weights_are_read_once_and_data_is_tokenized_once(name, words, checkpoints, files, tmp_path, monkeypatch):
+    read, called = Counter(), Counter()
+    get, (owner, function, times) = Tensors.__getitem__, TOKENIZED[name]
+    tokenize = getattr(owner, function)
+
+    def counted_get(self, key):
+        read[self.path, key] += 1
+        return get(self, key)
+
+    def counted_tokenize(*given, **more):
+        called[function] += 1
+        return tokenize(*given, **more)
+
+    monkeypatch.setattr(Tensors, "__getitem__", counted_get)
+    monkeypatch.setattr(owner, function, counted_tokenize)
+    out = {"out": tmp_path / "run", "device": "cpu", "quiet": True}
+    finetune(checkpoints / name, files / FITS[name][0], "steps=1", *words, **out)
+    assert called[function] == times
+    weights = {key: n for (path, key), n in read.items() if path.is_relative_to(checkpoints / name)}
+    assert weights
+    assert set(weights.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, []) for name in ("chat", "bert", "translator", "masked")),
+        *((name, ["data.valid_most=1", "seed=3"]) for name in ("chat", "bert", "translator", "masked")),
+        ("chat", ["data.pack=true"]),
+    ],
+)  # fmt: skip
+def test_the_data_of_a_plan_is_that_of_its_recipe(name, words, checkpoints, files, tmp_path, monkeypatch):
+    plans = []
+
+    def kept_with_steps(*given, **more):
+        plans.append(with_steps(*given, **more))
+        return plans[-1]
+
+    monkeypatch.setattr(sys.modules[finetune.__module__], "with_steps", kept_with_steps)
+    model, data = ("bert", "lines.txt") if name == "masked" else (name, FITS[name][0])
+    recipe = finetune_recipe(checkpoints / model, files / data, "epochs=2", *words, out=tmp_path / "run", device="cpu")
+    section, kept = recipe["data"], plans[0].data
+    fresh = ch.data.make_data(section["name"], section.without("name"), seed=recipe.get("seed", 0))
+    for fact in ("description", "keys", "sizes", "longest", "steps_per_epoch", "valid_batches", "special", "classes"):
+        assert getattr(kept, fact) == getattr(fresh, fact)
+    pairs = [(kept.batch(i), fresh.batch(i)) for i in range(3)]
+    pairs += [(kept.valid(i), fresh.valid(i)) for i in range(fresh.valid_batches)]
+    for ours, theirs in pairs:
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
 
 
 def test_columns_that_the_user_names_decide_what_is_learned(checkpoints, files, tmp_path):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,11 +100,36 @@ def spread(batches: int, most: int | None) -> NDArray[np.int64]:
 class Bucketed(Data):
     """Data with one batch per bucket and epoch, so that step -> (epoch, bucket) is arithmetic."""
 
-    def _open(
-        self, training: Examples, validation: Examples, *, seed: int, valid_most: int | None
-    ) -> None:
+    config: Any  # its options; `valid_most` is one of them
+    seed: int
+
+    @abstractmethod
+    def _group(self) -> None:
+        """Divide the rows, which have been read and tokenized, into batches as `config` says, and describe them."""
+
+    def regroup(self, **limits: Any) -> None:
+        """Divide the same rows into other batches, without reading and tokenizing them again.
+
+        Args:
+            limits: New values of `batch_tokens`, `longest`, `pack` and `valid_most`. No row may be longer than the new
+                `longest`: rows are not cut again.
+
+        Examples:
+            >>> _ = (tmp / "a.tsv").write_text("A dog.\\tEin Hund.\\nTwo dogs.\\tZwei Hunde.\\n" * 9)
+            >>> data = clearhead.data.make_data("pairs", {"path": str(tmp / "a.tsv"), "share": 0.0}, seed=0)
+            >>> data.steps_per_epoch
+            1
+            >>> data.regroup(batch_tokens=100)
+            >>> data.steps_per_epoch
+            4
+        """
+        self.config = replace(self.config, **limits)
+        self._group()
+
+    def _take(self, training: Examples, validation: Examples) -> None:
         """Take the examples; the end of the description says how many of validation are measured, if not all are."""
-        self.training, self.validation, self.seed = training, validation, seed
+        self.training, self.validation = training, validation
+        valid_most = self.config.valid_most
         self.longest = max([*training.buckets.batch_widths, *validation.buckets.batch_widths])
         self.steps_per_epoch = len(training.buckets)
         # validation batches that are measured
@@ -153,6 +179,13 @@ class Ragged:
         self.lengths = np.array([len(row) for row in rows], np.int64)
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.ids = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield self.ids[start : start + length]
 
     def padded(self, chosen: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
         """Return the rows of these numbers, padded to a width with `fill`."""

@@ -11,7 +11,7 @@ import torch
 
 from ..data.data import IGNORE
 from ..data.files import DataError
-from ..data.text.chats import Answered, ChatsConfig, Rendering, columns_of, split_chats
+from ..data.text.chats import ChatIds, ChatsConfig, Rendering, columns_of, split_chats
 from ..data.text.conversations import Columns, read_chats
 from ..data.text.documents import Documents
 from ..errors import InputError, TextError
@@ -136,7 +136,7 @@ def answer_likelihoods(
     chats = found.chats
     if options is not None and part != "all":
         chats = split_chats(chats, options.share)[part == "valid"]
-    rows: list[Answered] = [row for chat in chats if (row := rendering.answered(chat))]
+    rows: list[ChatIds] = [row for chat in chats if (row := rendering.tokenized(chat))]
     if not rows:
         raise DataError(
             f"{path} has no conversation with an answer that this {bundle.name} can read"

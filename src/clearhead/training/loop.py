@@ -131,14 +131,19 @@ class Loop:
         world: World,
         quiet: bool,
         propose: Propose | None = None,
+        data: Data | None = None,
     ) -> None:
         self.recipe, self.world, self.propose = recipe, world, propose
         self.stopping = self._agreed = self._save_is_due = False
         # validation of the mean of the last checkpoints, of a run with run.average
         self.mean: dict[str, float] = {}
         with ExitStack() as stack:
-            self.data = self._open(recipe.data, root, stack)
-            feeds = {name: self._open(table, root, stack) for name, table in recipe.feeds.items()}
+            # a plan for a file of data has opened it to count its steps
+            self.data = self._open(recipe.data, root) if data is None else data
+            stack.callback(self.data.close)
+            feeds = {name: self._open(table, root) for name, table in recipe.feeds.items()}
+            for feed in feeds.values():
+                stack.callback(feed.close)
             resumes = any((out / "checkpoints").glob("step-*"))
             self.facts = data_facts(self.data, feeds.values(), root)
             if (
@@ -227,13 +232,11 @@ class Loop:
             part for part in (self.data.description, f"columns {columns}" * bool(columns)) if part
         )
 
-    def _open(self, table: Any, root: Path | None, stack: ExitStack) -> Data:
+    def _open(self, table: Any, root: Path | None) -> Data:
         name, _ = named_options(table, "data")
         if not isinstance(table, config.Table):
             table = config.Table(table)
-        data = make_data(name, table.without("name"), seed=self.recipe.seed, root=root)
-        stack.callback(data.close)
-        return data
+        return make_data(name, table.without("name"), seed=self.recipe.seed, root=root)
 
     def _check(self) -> None:
         run = self.recipe.run

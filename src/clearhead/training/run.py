@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from ..data import Data
 from ..weights import Bundle, load
 from .checkpoints import latest
 from .distributed import World
 from .logs import Talk
 from .loop import Loop, Propose
-from .own_data.new_recipe import is_data, new_recipe, propose_shorter
+from .own_data.new_recipe import is_data, plan_new, propose_shorter
 from .recipe import Recipe, read_recipe
 from .run_folder import Folder, changed_files
 
@@ -99,10 +100,16 @@ def train(
     root = None if data is None else Path(data)
     if is_data(recipe):
         assert isinstance(recipe, str | Path)
-        settings = read_recipe(new_recipe(recipe, *overrides, root=root, device=device))
-        propose = partial(propose_shorter, settings, new=True)
+        plan = plan_new(recipe, *overrides, root=root, device=device)
+        settings = read_recipe(plan.recipe)
         return run_recipe(
-            settings, out=Path(out), root=root, device=device, quiet=quiet, propose=propose
+            settings,
+            out=Path(out),
+            root=root,
+            device=device,
+            quiet=quiet,
+            propose=partial(propose_shorter, settings, new=True),
+            data=plan.data,
         )
     return run_recipe(
         read_recipe(recipe, *overrides), out=Path(out), root=root, device=device, quiet=quiet
@@ -117,8 +124,12 @@ def run_recipe(
     device: str,
     quiet: bool,
     propose: Propose | None = None,
+    data: Data | None = None,
 ) -> Run:
-    """Train a recipe in a run folder, as `train` does; `propose` says what would take less time than an hour."""
+    """Train a recipe in a run folder, as `train` does.
+
+    `propose` says what would take less time than an hour; `data` is that of the recipe, if it has been opened.
+    """
     # cuBLAS reads this when it starts; without it the order of its sums may vary.
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -128,7 +139,7 @@ def run_recipe(
             return done
         with (
             _torch_settings(settings, world.device),
-            Loop(settings, out, root, world, quiet, propose) as loop,
+            Loop(settings, out, root, world, quiet, propose, data) as loop,
         ):
             model = loop.run()
             return Run(

@@ -169,7 +169,7 @@ class LongChats(Cut):
     def add(self, row: Row) -> None:
         chat = Chats().take(self.messages(row), row.where)
         if chat is not None:
-            self.rendering.answered(chat)
+            self.rendering.tokenized(chat)
 
     def told(self, measured: Measured) -> str:
         shortened, left_out = self.rendering.shortened, self.rendering.left_out

@@ -7,7 +7,7 @@ of rows beyond is estimated from the share of the file that was read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -84,18 +84,12 @@ class Understood:
     @property
     def chosen(self) -> str:
         """The columns that are read, in words, by what they are for: text = review, label = stars."""
-        return columns_told(
-            {name: value for name, value in self.options.items() if name in COLUMNS[self.kind]}
-        )
+        return _chosen(self.kind, self.options)
 
     @property
     def other_columns(self) -> str:
         """The columns that could be read instead, in words, or "" if there is none."""
-        words = [f"{option} = {' or '.join(names)}" for option, names in self.candidates.items()]
-        first = next(((option, names[0]) for option, names in self.candidates.items()), ("", ""))
-        if words:
-            return f"{', '.join(words)}: data.{first[0]}={first[1]} chooses it"
-        return ""
+        return _other_columns(self.candidates)
 
 
 def understand(
@@ -130,19 +124,8 @@ def understand(
     """
     if context is not None and context < 1:
         raise InputError(f"context={context}: expected 1 or more")
-    place, valid = _files(locate(path, root))
-    if place == locate(path, root):
-        paths = {"path": str(path)}
-    else:
-        paths = {"path": str(place)}
-    paths |= {} if valid is None else {"valid_path": str(valid)}
-    words = dict(given or {})
-    by_class = place.is_dir() and named_kind(words) == "labelled"
-    if place.is_dir() and not by_class:
-        found = _text(place)
-    else:
-        found = _table(place, words) or _text(place)
-    guessed = found.guessed
+    found = recognise(path, root, given=given)
+    guessed, place, valid = found.guessed, found.place, found.valid
     tokenizers = _tokenizers(tokens, root, guessed)
     measured = Measured(guessed.columns or ("line",), tokenizers)
     cut = what_is_cut(guessed, found.table, context, tokens, root)
@@ -150,8 +133,9 @@ def understand(
     with progress_bar() as stage:
         _measure(found, measured, cut, first, stage)
     rows = _number_of_rows(found, measured.rows)
-    more = {} if tokens is None else {"tokens": tokens}
-    header = {"header": words["header"]} if "header" in words else {}
+    options = found.options
+    if tokens is not None:
+        options = {**options, "tokens": tokens}
     table = found.table
     return Understood(
         path=str(path),
@@ -163,7 +147,7 @@ def understand(
         columns=table.columns if table else (),
         kind=guessed.kind,
         why=guessed.why,
-        options={"name": guessed.kind, **paths, **guessed.options, **header, **more},
+        options=options,
         rows=rows,
         read=measured.rows,
         sampled=not found.ended,
@@ -179,20 +163,73 @@ def understand(
 
 
 @dataclass
-class Found:
-    """A file that was opened: its rows, and what kind of data it is."""
+class Recognised:
+    """An opened file or folder of data: its kind, its [data] section, and its rows, of which few are read."""
 
+    place: Path  # the file or folder that is read
     guessed: Guess
     rows: Iterator[Row]
     encoding: str | None
-    share_read: Any  # () -> float
+    share_read: Callable[[], float]
     table: Table | None = None
     ended: bool = False  # whether all of it has been read
+    valid: Path | None = None  # a file for validation
+    # a [data] section
+    options: dict[str, Any] = field(default_factory=dict)
     # other columns, by the option to name them
     candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def chosen(self) -> str:
+        """The columns that are read, in words, by what they are for: text = review, label = stars."""
+        return _chosen(self.guessed.kind, self.options)
 
-def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
+    @property
+    def other_columns(self) -> str:
+        """The columns that could be read instead, in words, or "" if there is none."""
+        return _other_columns(self.candidates)
+
+
+def _chosen(kind: Kind, options: Mapping[str, Any]) -> str:
+    return columns_told({name: value for name, value in options.items() if name in COLUMNS[kind]})
+
+
+def _other_columns(candidates: Mapping[str, tuple[str, ...]]) -> str:
+    if not candidates:
+        return ""
+    words = [f"{option} = {' or '.join(names)}" for option, names in candidates.items()]
+    option, names = next(iter(candidates.items()))
+    return f"{', '.join(words)}: data.{option}={names[0]} chooses it"
+
+
+def recognise(
+    path: str | Path, root: Path | None = None, *, given: Mapping[str, Any] | None = None
+) -> Recognised:
+    """Open a file or folder of data, and say what kind it is by its columns and its first rows.
+
+    The arguments are those of `understand`, which also reads the rows.
+    """
+    words = dict(given or {})
+    place, valid = _files(locate(path, root))
+    by_class = place.is_dir() and named_kind(words) == "labelled"
+    if place.is_dir() and not by_class:
+        found = _text(place)
+    else:
+        found = _table(place, words) or _text(place)
+    found.valid = valid
+    found.options = {
+        "name": found.guessed.kind,
+        "path": str(path if place == locate(path, root) else place),
+    }
+    if valid is not None:
+        found.options["valid_path"] = str(valid)
+    found.options |= found.guessed.options
+    if "header" in words:
+        found.options["header"] = words["header"]
+    return found
+
+
+def _table(path: Path, given: Mapping[str, Any]) -> Recognised | None:
     """Open a table, or a text file whose lines all have TABs; None for other text files."""
     kind = named_kind(given)
     if not is_table(path) and (kind in (None, "text") and not _has_tabs(path)):
@@ -204,7 +241,8 @@ def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
     if not sample:
         raise DataError(f"{path} has no rows")
     guessed = guess(table, sample, given)
-    return Found(
+    return Recognised(
+        path,
         guessed,
         chain(sample, reading),
         table.encoding,
@@ -214,7 +252,7 @@ def _table(path: Path, given: Mapping[str, Any]) -> Found | None:
     )
 
 
-def _text(path: Path) -> Found:
+def _text(path: Path) -> Recognised:
     """Open a text file, or a folder of text files, as lines."""
     files = Documents([path]).files
     sources = [TextFile(file) for file in files]
@@ -238,7 +276,7 @@ def _text(path: Path) -> Found:
 
     for source in sources:
         source.position = 0
-    return Found(Guess("text", {}, why), lines, sources[0].encoding, share)
+    return Recognised(path, Guess("text", {}, why), lines, sources[0].encoding, share)
 
 
 def _has_tabs(path: Path) -> bool:
@@ -294,7 +332,7 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
 
 
 def _measure(
-    found: Found, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage
+    found: Recognised, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage
 ) -> None:
     """Read the rows, up to the limits."""
     label = found.guessed.options.get("label")
@@ -326,7 +364,7 @@ def _measure(
     found.ended = True
 
 
-def _number_of_rows(found: Found, read: int) -> int:
+def _number_of_rows(found: Recognised, read: int) -> int:
     """Return the number of rows of a file: as it says, as they were read, or estimated by the share that was read."""
     if found.table is not None and found.table.known_rows:
         return found.table.known_rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -33,7 +33,7 @@ from .tokenizers import find_tokenizer, open_tokenizer, vocabulary_size
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ChatIds:
     """A conversation as ids, with the next id as target where it belongs to an answer, and -100 elsewhere."""
 
     ids: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedChat:
     """A conversation as the template writes it, and the ids of that text."""
 
     messages: Sequence[Message]
@@ -68,13 +68,13 @@ class Rendering:
         # without names nothing matches
         self._pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")
 
-    def answered(self, chat: Chat) -> Answered | None:
+    def tokenized(self, chat: Chat) -> ChatIds | None:
         """Return a conversation without the oldest turns that do not fit; None if its last turn does not fit."""
         system = [one for one in chat.messages[:1] if one["role"] == "system"]
         turns = chat.messages[len(system) :]
         begins = [i for i, one in enumerate(turns) if i == 0 or one["role"] == "user"]
 
-        def rendered(begin: int) -> Rendered:
+        def rendered(begin: int) -> RenderedChat:
             return self._rendered([*system, *turns[begin:]], chat.where)
 
         whole, first = rendered(begins[0]), 0
@@ -89,15 +89,15 @@ class Rendering:
                 return None
             if len(ids) <= self.longest:  # a border that a token would cross can add a token
                 self.shortened += begin > 0
-                return Answered(ids, np.append(np.where(counted, ids, IGNORE)[1:], IGNORE))
+                return ChatIds(ids, np.append(np.where(counted, ids, IGNORE)[1:], IGNORE))
         self.left_out += 1
         return None
 
-    def _rendered(self, messages: Sequence[Message], where: str) -> Rendered:
+    def _rendered(self, messages: Sequence[Message], where: str) -> RenderedChat:
         text = self._render(messages, where, prompt=False)
-        return Rendered(messages, where, text, self.tokens.marked(text))
+        return RenderedChat(messages, where, text, self.tokens.marked(text))
 
-    def _ids(self, whole: Rendered) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _ids(self, whole: RenderedChat) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the ids of a conversation, and whether each belongs to an answer."""
         parts = self._parts(whole)
         rows = self._rows([text for text, _ in parts], whole.ids)
@@ -173,7 +173,7 @@ class Rendering:
             counted[special[-1] + 1 :] = False
         return counted
 
-    def _parts(self, whole: Rendered) -> list[tuple[str, bool]]:
+    def _parts(self, whole: RenderedChat) -> list[tuple[str, bool]]:
         """Return the text of a conversation in parts, and whether each is an answer.
 
         An answer before the first question counts only if the template writes its prompt as it writes all others.
@@ -260,10 +260,7 @@ class ChatRows(Bucketed):
                 "chat_template in tokenizer_config.json, as chat models have"
             )
         self.files = given_files(config.path, config.valid_path)
-        self.config, self.keys = (
-            config,
-            ("ids", "targets", *(("documents", "at") if config.pack else ())),
-        )
+        self.config, self.seed = config, seed
         self.sizes = {"vocab": vocabulary_size(folder, self.tokens)}
         rendering = Rendering(
             self.chat, token_names(special, self.tokens), self.tokens, config.longest
@@ -275,43 +272,60 @@ class ChatRows(Bucketed):
             train.chats, valid.chats = split_chats(train.chats, config.share)
         else:
             valid = read_chats(locate(config.valid_path, root), columns)
-        both = [
-            [
-                row
-                for some in in_parts(part.chats, "tokenizing")
-                for chat in some
-                if (row := rendering.answered(chat))
-            ]
-            for part in (train, valid)
-        ]
-        if not both[0]:
+        train_rows, valid_rows = (_tokenized(chats, rendering) for chats in (train, valid))
+        if not train_rows:
             raise DataError(
                 f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long"
             )
-        pad = 0 if special.pad is None else special.pad
-        training, validation = (EncodedChats(rows, config, pad) for rows in both)
-        self.special = _with_turn_end(special, both[0], self.tokens)
-        counts = [len(rows) for rows in both]
-        self.description = _described(config, train, valid, rendering, counts)
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self.special = _with_turn_end(special, train_rows, self.tokens)
+        self._pad = 0 if special.pad is None else special.pad
+        self._conversations = (_ragged(train_rows), _ragged(valid_rows))
+        counts = [len(rows) for rows in (train_rows, valid_rows)]
+        self._describe = _description(config, train, valid, rendering, counts)
+        self._group()
+
+    def _group(self) -> None:
+        self.keys = ("ids", "targets")
+        if self.config.pack:
+            self.keys += ("documents", "at")
+        self.description = self._describe(self.config.longest)
+        training, validation = (
+            EncodedChats(ids, targets, self.config, self._pad)
+            for ids, targets in self._conversations
+        )
+        self._take(training, validation)
+
+
+def _tokenized(chats: Chats, rendering: Rendering) -> list[ChatIds]:
+    """Return the conversations that fit, as ids."""
+    rows = []
+    for some in in_parts(chats.chats, "tokenizing"):
+        for chat in some:
+            row = rendering.tokenized(chat)
+            if row is not None:
+                rows.append(row)
+    return rows
+
+
+def _ragged(rows: Sequence[ChatIds]) -> tuple[Ragged, Ragged]:
+    """Return the ids and the targets of conversations."""
+    return Ragged([row.ids for row in rows]), Ragged([row.targets for row in rows])
 
 
 class EncodedChats:
     """Conversations as ids in rows of one or several, and their buckets."""
 
-    def __init__(self, chats: Sequence[Answered], config: ChatsConfig, pad: int) -> None:
+    def __init__(self, ids: Ragged, targets: Ragged, config: ChatsConfig, pad: int) -> None:
         self.pad, self.packed, self.rounding = pad, config.pack, config.rounding
-        sizes = [len(chat.ids) for chat in chats]
         if config.pack:
-            rows = pack(sizes, config.longest)
+            rows = pack(ids.lengths.tolist(), config.longest)
+            self.ids, self.targets = _joined(ids, rows), _joined(targets, rows)
+            # the number of the conversation in its row, and the position of each token in its conversation
+            sizes = [ids.lengths[row] for row in rows]
+            self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes])
+            self.at = _joined(Ragged([np.arange(size) for size in ids.lengths.tolist()]), rows)
         else:
-            rows = [[i] for i in range(len(chats))]
-        parts = [[chats[i] for i in row] for row in rows]
-        self.ids = Ragged([np.concatenate([one.ids for one in row]) for row in parts])
-        self.targets = Ragged([np.concatenate([one.targets for one in row]) for row in parts])
-        sizes_of = [[len(one.ids) for one in row] for row in parts]
-        self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes_of])
-        self.at = Ragged([np.concatenate([np.arange(size) for size in row]) for row in sizes_of])
+            self.ids, self.targets = ids, targets
         self.buckets = Buckets(
             self.ids.lengths, config.batch_tokens, config.rounding, config.longest
         )
@@ -337,6 +351,12 @@ class EncodedChats:
             batch["documents"] = np.where(documents < 0, padding, documents)
             batch["at"] = self.at.padded(chosen, width, 0)
         return batch
+
+
+def _joined(single: Ragged, rows: Sequence[Sequence[int]]) -> Ragged:
+    """Concatenate the rows of these numbers to longer ones."""
+    every = list(single)
+    return Ragged([np.concatenate([every[i] for i in row]) for row in rows])
 
 
 def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
@@ -377,7 +397,7 @@ def _content(chat: Chat) -> tuple[tuple[str, str], ...]:
     return tuple((one["role"], one["content"]) for one in chat.messages)
 
 
-def _with_turn_end(special: Special, rows: Sequence[Answered], tokens: Tokenizer) -> Special:
+def _with_turn_end(special: Special, rows: Sequence[ChatIds], tokens: Tokenizer) -> Special:
     """Add the special token that ends the answers to those that end a generated text."""
     names = set(tokens.special_names.values())
     turns = dict.fromkeys(int(row.last) for row in rows if int(row.last) in names)
@@ -386,29 +406,25 @@ def _with_turn_end(special: Special, rows: Sequence[Answered], tokens: Tokenizer
     )
 
 
-def _described(
+def _description(
     config: ChatsConfig, train: Chats, valid: Chats, rendering: Rendering, counts: Sequence[int]
-) -> str:
-    """A sentence about the split, and about conversations that were left out or shortened."""
+) -> Callable[[int], str]:
+    """Return the sentence about the split, and about conversations that were left out or shortened, for a `longest`."""
     source = config.valid_path or f"share = {config.share} of the different first questions"
     known = {_content(chat) for chat in train.chats}
     twice = sum(_content(chat) in known for chat in valid.chats)
-    parts = [told(range(counts[0]), range(counts[1]), "conversation", source, twice)]
-    for count, what in (
-        (
-            train.unanswered + valid.unanswered + rendering.unanswered,
-            "left out, which have no answer",
-        ),
-        (train.empty + valid.empty, "left out, which have an empty message"),
-        (
-            rendering.shortened,
-            f"without their oldest turns, to fit into longest={config.longest} tokens",
-        ),
-        (
-            rendering.left_out,
-            f"left out, whose last question and answer have more than {config.longest} tokens",
-        ),
-    ):
-        if count:
-            parts.append(f"{count:,} {what}")
-    return "; ".join(parts)
+    split = told(range(counts[0]), range(counts[1]), "conversation", source, twice)
+    unanswered = train.unanswered + valid.unanswered + rendering.unanswered
+    empty = train.empty + valid.empty
+    shortened, left_out = rendering.shortened, rendering.left_out
+
+    def describe(longest: int) -> str:
+        parts = [
+            (unanswered, "left out, which have no answer"),
+            (empty, "left out, which have an empty message"),
+            (shortened, f"without their oldest turns, to fit into longest={longest} tokens"),
+            (left_out, f"left out, whose last question and answer have more than {longest} tokens"),
+        ]
+        return "; ".join([split, *(f"{count:,} {what}" for count, what in parts if count)])
+
+    return describe

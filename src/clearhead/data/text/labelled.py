@@ -72,6 +72,22 @@ class TextRowConfig:
         )
 
 
+class TextRows(Bucketed):
+    """Texts as ids; every text once per epoch."""
+
+    tokens: Tokenizer
+    _encoded: tuple[EncodedTexts, EncodedTexts]  # of training and of validation
+    _split: str  # how the texts were divided, in a sentence
+
+    def _group(self) -> None:
+        for part in self._encoded:
+            part.group(self.config)
+        cut = cut_told(sum(part.cut for part in self._encoded), self.config.longest)
+        self.description = "; ".join(sentence for sentence in (self._split, cut) if sentence)
+        self._take(*self._encoded)
+        self.longest = self.config.longest
+
+
 class EncodedTexts:
     """Texts as ids, and their buckets."""
 
@@ -82,6 +98,10 @@ class EncodedTexts:
         room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
         # the number of texts that were longer than config.longest
         self.cut = sum(len(row) > room for row in rows)
+        self.group(config)
+
+    def group(self, config: TextRowConfig) -> None:
+        """Divide the texts into buckets."""
         self.rounding = config.rounding
         self.buckets = Buckets(
             self.ids.lengths, config.batch_tokens, config.rounding, config.longest
@@ -182,11 +202,10 @@ class LabelledConfig(TextRowConfig):
         fraction(self, "share")
 
 
-class Labelled(Bucketed):
+class Labelled(TextRows):
     """Texts as ids and labels as numbers; every text once per epoch."""
 
     keys = ("ids", "lengths", "labels")
-    tokens: Tokenizer
 
     def __init__(
         self,
@@ -200,7 +219,7 @@ class Labelled(Bucketed):
     ) -> None:
         if not train:
             raise DataError("no text is left to train on: expected a smaller share for validation")
-        self.config = config
+        self.config, self.seed = config, seed
         self.tokens = config.tokenizer([line.text for line in train], root)
         self.classes = tuple(sorted({line.label for line in train}))
         # A model that was or will be trained on masked tokens needs an embedding of the mask; a checkpoint has its own.
@@ -219,16 +238,12 @@ class Labelled(Bucketed):
         self._training, self._validation = (
             np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
         )
-        training, validation = (
-            EncodedTexts([line.text for line in lines], self.tokens, config)
-            for lines in (train, valid)
+        self._encoded = (
+            EncodedTexts([line.text for line in train], self.tokens, config),
+            EncodedTexts([line.text for line in valid], self.tokens, config),
         )
-        cut = training.cut + validation.cut
-        self.description = "; ".join(
-            part for part in (description, cut_told(cut, config.longest)) if part
-        )
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.longest
+        self._split = description
+        self._group()
 
     def _class_numbers(self) -> Sequence[np.ndarray]:
         return self._training, self._validation

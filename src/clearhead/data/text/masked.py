@@ -17,15 +17,13 @@ import numpy as np
 from ... import counter_rng
 from ...checks import fraction
 from ...errors import InputError
-from ...tokens import Tokenizer
-from ..batching import Bucketed
-from ..data import IGNORE, Batch, Rows, cut_told, empty_told, told
+from ..data import IGNORE, Batch, Rows, empty_told, told
 from ..files import DataError, given_files, locate
 from ..tables.column_names import TEXTS
 from ..tables.reading import is_table, open_table
 from ..text_files import read_lines
 from .documents import Documents
-from .labelled import EncodedTexts, TextRowConfig, mask_of, read_sst2
+from .labelled import EncodedTexts, TextRowConfig, TextRows, mask_of, read_sst2
 from .plain import read_everyday
 
 CHOICE, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
@@ -58,28 +56,27 @@ class MaskedConfig(TextRowConfig):
             raise InputError("of is empty: expected sst2, everyday, or files")
 
 
-class Masked(Bucketed):
+class Masked(TextRows):
     """Texts with masked tokens: every text once per epoch, masked differently each time."""
 
     keys = ("ids", "targets", "lengths")
-    tokens: Tokenizer
 
     def __init__(self, config: MaskedConfig, *, seed: int, root: Path | None = None) -> None:
-        self.config = config
+        self.config, self.seed = config, seed
         self.files = tuple(
             name for name in given_files(config.of, config.valid_path) if name not in SETS
         )
-        train, valid, description = _divided(config, root)
+        train, valid, self._split = _divided(config, root)
         self.tokens = config.tokenizer(train, root)
         self.mask, vocab = mask_of(self.tokens)
         self.sizes = {"vocab": vocab}
         special = (self.tokens.start, self.tokens.end, self.tokens.pad, self.mask)
         self.never_masked = np.array([i for i in special if i is not None], np.int64)
-        training, validation = (EncodedTexts(part, self.tokens, config) for part in (train, valid))
-        cut = cut_told(training.cut + validation.cut, config.longest)
-        self.description = "; ".join(part for part in (description, cut) if part)
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
-        self.longest = config.longest
+        self._encoded = (
+            EncodedTexts(train, self.tokens, config),
+            EncodedTexts(valid, self.tokens, config),
+        )
+        self._group()
 
     def _train(self, step: int, rows: Rows) -> Batch:
         return self._masked(super()._train(step, rows), seed=self.seed, step=step)

@@ -112,16 +112,26 @@ class Pairs(Bucketed):
     tokens: Characters
 
     def __init__(self, config: PairConfig, *, seed: int, root: Path | None = None) -> None:
-        self.config, self.files = config, given_files(config.path, config.valid_path)
-        train, valid, opened, self.description = config.read(root)
+        self.config, self.seed = config, seed
+        self.files = given_files(config.path, config.valid_path)
+        train, valid, opened, self._split = config.read(root)
         self.columns = {"source": opened.first, "target": opened.second}
         self.tokens = Characters.of(
             "".join({c for pair in (*train, *valid) for c in pair.source + pair.target})
         )
         self.sep, self.end = len(self.tokens), len(self.tokens) + 1
         self.sizes = {"vocab": len(self.tokens) + 2}
-        training, validation = (JoinedPairs(lines, self.tokens, config) for lines in (train, valid))
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self._encoded = (
+            JoinedPairs(train, self.tokens, config),
+            JoinedPairs(valid, self.tokens, config),
+        )
+        self._group()
+
+    def _group(self) -> None:
+        for part in self._encoded:
+            part.group(self.config)
+        self.description = self._split
+        self._take(*self._encoded)
 
 
 class JoinedPairs:
@@ -143,7 +153,10 @@ class JoinedPairs:
                 f"{pairs[i].where}: this pair has {self.lengths[i] - 1} tokens: "
                 f"expected batch_tokens={config.batch_tokens} or fewer"
             )
-        # END is never an input
+        self.group(config)
+
+    def group(self, config: PairConfig) -> None:
+        """Divide the pairs into buckets; END is never an input, so that a row is one shorter."""
         self.buckets = Buckets(self.lengths - 1, config.batch_tokens, config.rounding)
 
     def __len__(self) -> int:
@@ -258,7 +271,7 @@ class Translations(Bucketed):
         tokens: tuple[Pair, Special] | None = None,
         description: str = "",
     ) -> None:
-        self.config = config
+        self.config, self.seed = config, seed
         if not train:
             raise DataError("no pair is left to train on: expected a smaller share for validation")
         self.tokens, self.special = tokens or (config.pair(*_sides(train)), None)
@@ -277,12 +290,20 @@ class Translations(Bucketed):
         self.valid_texts = validation.texts(valid)
         # examples longer than config.longest
         self.left_out = training.left_out + validation.left_out
-        left_out = (
-            f"{counted(self.left_out, 'pair')} of more than {config.longest} tokens left out"
-            * bool(self.left_out)
-        )
-        self.description = "; ".join(part for part in (description, left_out) if part)
-        self._open(training, validation, seed=seed, valid_most=config.valid_most)
+        self._encoded, self._split = (training, validation), description
+        self._group()
+
+    def _group(self) -> None:
+        for part in self._encoded:
+            part.group(self.config)
+        sentences = [self._split] if self._split else []
+        if self.left_out:
+            longest = self.config.longest
+            sentences.append(
+                f"{counted(self.left_out, 'pair')} of more than {longest} tokens left out"
+            )
+        self.description = "; ".join(sentences)
+        self._take(*self._encoded)
 
 
 def multi30k(config: Multi30kConfig, *, seed: int, root: Path | None = None) -> Translations:
@@ -355,7 +376,6 @@ class EncodedPairs:
         special: Special | None = None,
     ) -> None:
         starts, counts = joined
-        self.rounding = config.rounding
         source_pad, pad = tokens.source.pad, tokens.target.pad
         assert source_pad is not None  # a Pair has both
         assert pad is not None
@@ -384,7 +404,13 @@ class EncodedPairs:
         self.source, self.target = (
             Ragged([rows[i] for i in kept.tolist()]) for rows in (source, target)
         )
-        self.buckets = Buckets(longer[kept], config.batch_tokens, config.rounding, config.longest)
+        self.lengths = longer[kept]
+        self.group(config)
+
+    def group(self, config: TranslationConfig) -> None:
+        """Divide the examples into buckets by their longer sides."""
+        self.rounding = config.rounding
+        self.buckets = Buckets(self.lengths, config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
         return len(self.source.lengths)

@@ -6,7 +6,7 @@ options and its tokenizer; the data gives the number of steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..recipe import read_recipe
 from ..run import Run, run_recipe
 from ..run_folder import FolderError, tokenizer_hash
 from .memory import check_memory
-from .new_recipe import DataLike, as_file, batch_size, propose_shorter, understood, with_steps
+from .new_recipe import DataLike, Plan, as_file, batch_size, propose_shorter, understood, with_steps
 
 EPOCHS = 3.0
 RANK = 16  # of low-rank updates
@@ -206,23 +206,19 @@ def finetune(
         (True, True)
     """
     place = Path(out) if out is not None else default_folder(model, data)
-    recipe = finetune_recipe(
-        model,
-        data,
-        *overrides,
-        method=method,
-        rank=rank,
-        merge=merge,
-        epochs=epochs,
-        valid=valid,
-        out=place,
-        root=root,
-        device=device,
-    )
-    settings = read_recipe(recipe)
-    propose = partial(propose_shorter, settings, new=False)
     where = None if root is None else Path(root)
-    return run_recipe(settings, out=place, root=where, device=device, quiet=quiet, propose=propose)
+    wanted = Wanted(method=method, rank=rank, merge=merge, epochs=epochs)
+    plan = _plan(model, data, overrides, wanted, valid, place, where, device)
+    settings = read_recipe(plan.recipe)
+    return run_recipe(
+        settings,
+        out=place,
+        root=where,
+        device=device,
+        quiet=quiet,
+        propose=partial(propose_shorter, settings, new=False),
+        data=plan.data,
+    )
 
 
 def default_folder(model: str | Path, data: DataLike) -> Path:
@@ -268,23 +264,51 @@ def finetune_recipe(
         >>> recipe["pretrained"], recipe["optim"]["lr"], recipe["data"]["name"]
         ('everyday', 5e-05, 'text')
     """
+    place = Path(out) if out is not None else default_folder(model, data)
+    where = None if root is None else Path(root)
+    wanted = Wanted(method=method, rank=rank, merge=merge, epochs=epochs)
+    return _plan(model, data, overrides, wanted, valid, place, where, device).recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """How a fine-tuning learns, as the arguments of `finetune` say."""
+
+    method: str
+    rank: int
+    merge: bool
+    epochs: float
+
+
+def _plan(
+    model: str | Path,
+    data: DataLike,
+    overrides: Sequence[str],
+    wanted: Wanted,
+    valid: DataLike | None,
+    place: Path,
+    root: Path | None,
+    device: str,
+) -> Plan:
+    """Choose the task, write the tokenizer into the run folder, and make the recipe; the data is opened on the way."""
+    method = wanted.method
     one_of("method", method, METHODS)
     if isinstance(model, Bundle):
         raise InputTypeError(
             "a Bundle is in memory, and a training must find its weights again: expected the folder or the name of a "
             "model; save(bundle, folder) writes one"
         )
-    place = Path(out) if out is not None else default_folder(model, data)
-    where, runs_on = None if root is None else Path(root), find_device(device)
+    runs_on = find_device(device)
     if place.exists() and not place.is_dir():
         raise InputError(f"out={str(place)!r} is a file: expected the name of a folder for the run")
-    bundle = load(model, device="cpu")
+    # only the training that follows reads the weights
+    bundle = load(model, device="meta")
     data = as_file(data, place / "data.jsonl")
     if valid is None:
         held_out = None
     else:
         held_out = as_file(valid, place / "valid.jsonl")
-    kind, options = understood(data, where, overrides)
+    kind, options = understood(data, root, overrides)
     task = choose_task(bundle, kind, data)
     if method == "lora":
         choose_maps(bundle.model, "all")  # raises if there are none
@@ -308,7 +332,8 @@ def finetune_recipe(
     chosen = config.override(
         config.Table({"data": section}), *(word for word in overrides if word.startswith("data."))
     )
-    section |= batch_size(chosen["data"], where, task.rows, _context(bundle))
+    limits, opened = batch_size(chosen["data"], root, task.rows, _context(bundle))
+    section |= limits
     how = METHODS[method]
     table: dict[str, Any] = {
         "pretrained": str(model),
@@ -323,10 +348,12 @@ def finetune_recipe(
     if changed := _changed_options(bundle, task):
         table["model"] = changed
     if method == "lora":
-        table["lora"] = {"rank": rank, "merge": merge}
-    recipe = with_steps(table, overrides, epochs=epochs, best=task.best, root=where)
-    check_memory(bundle.model, read_recipe(recipe), method, runs_on)
-    return recipe
+        table["lora"] = {"rank": wanted.rank, "merge": wanted.merge}
+    plan = with_steps(
+        table, overrides, epochs=wanted.epochs, best=task.best, root=root, opened=opened
+    )
+    check_memory(bundle.model, read_recipe(plan.recipe), method, runs_on)
+    return plan
 
 
 def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:

@@ -6,7 +6,7 @@ import json
 import warnings
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from ... import config
 from ...atomic_files import atomic_write
-from ...data import Data, data_config, make_data, understand
+from ...data import Data, data_config, make_data
 from ...data.batching import Bucketed
 from ...data.files import locate
-from ...data.tables.understand import is_images
+from ...data.tables.understand import is_images, recognise
 from ...devices import find_device
 from ...errors import InputError, InputTypeError, MissingFileError, Notice, nearest
 from ..logs import HOUR
@@ -29,6 +29,12 @@ LONGEST_INTERVAL = 1000  # steps between two validations
 CPU_STEPS = 10_000
 ROUND = 32  # tokens that limits are rounded up to
 BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
+LIMITS = (
+    "longest",
+    "batch_tokens",
+    "pack",
+    "valid_most",
+)  # options that divide the same rows into other batches
 LONGEST = 2048  # tokens of a row, whatever the context of a model
 # characters of text for each token of a vocabulary that is trained on it
 CHARACTERS_PER_TOKEN = 500
@@ -120,7 +126,7 @@ def understood(
     """The kind of a file or folder of data, and its [data] section; overrides like data.text=COLUMN decide first."""
     if is_images(data, root):
         return "images", {"name": "images", "path": str(data)}
-    found = understand(data, root, given=data_options(overrides))
+    found = recognise(data, root, given=data_options(overrides))
     if found.other_columns:
         warnings.warn(
             Notice(
@@ -128,7 +134,7 @@ def understood(
             ),
             stacklevel=4,
         )
-    return found.kind, dict(found.options)
+    return found.guessed.kind, found.options
 
 
 def data_options(overrides: Sequence[str]) -> dict[str, Any]:
@@ -137,10 +143,63 @@ def data_options(overrides: Sequence[str]) -> dict[str, Any]:
     return dict(config.override(config.Table({"data": {}}), *words)["data"])
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Data that was opened to plan a training, and the options that it was opened with."""
+
+    data: Data
+    config: Any
+    seed: int
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any], seed: int, root: Path | None) -> Opened:
+        """Open a [data] section."""
+        options = _table(section).without("name")
+        name = str(section["name"])
+        data = make_data(name, options, seed=seed, root=root)
+        return cls(data, config.read(data_config(name), options, where="data"), seed)
+
+    def adapted(self, section: Mapping[str, Any], seed: int, root: Path | None) -> Opened:
+        """Return the data of a section of the same name; rows are read and tokenized again only where it demands that.
+
+        No row may be longer than the `longest` of the new section.
+        """
+        wanted = config.read(type(self.config), _table(section).without("name"), where="data")
+        if (wanted, seed) == (self.config, self.seed):
+            return self
+        if isinstance(self.data, Bucketed):
+            limits = {name: getattr(wanted, name) for name in LIMITS if hasattr(wanted, name)}
+            if replace(self.config, **limits) == wanted:
+                self.data.seed = seed
+                self.data.regroup(**limits)
+                return Opened(self.data, wanted, seed)
+        self.data.close()
+        return Opened.of(section, seed, root)
+
+
+def _table(section: Mapping[str, Any]) -> config.Table:
+    return section if isinstance(section, config.Table) else config.Table(section)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A recipe, and its data, which was opened to count the steps."""
+
+    recipe: config.Table
+    data: Data
+
+
 def new_recipe(
     data: str | Path, *overrides: str, root: Path | None = None, device: str = "auto"
 ) -> config.Table:
-    """The recipe of a new model for a file of data, of a size that two CPU cores can train.
+    """Return the recipe of a new model for a file of data; the arguments are those of `plan_new`."""
+    return plan_new(data, *overrides, root=root, device=device).recipe
+
+
+def plan_new(
+    data: str | Path, *overrides: str, root: Path | None = None, device: str = "auto"
+) -> Plan:
+    """Plan the training of a new model for a file of data, of a size that two CPU cores can train.
 
     Args:
         data: A file or folder, as `clearhead data FILE` understands it.
@@ -203,30 +262,32 @@ def vocabulary_size(path: Path) -> int:
 
 def batch_size(
     section: Mapping[str, Any], root: Path | None, rows: int, context: int | None
-) -> dict[str, int]:
-    """Limits in tokens for about this many rows per step; none for data whose rows all have the same length.
+) -> tuple[dict[str, int], Opened | None]:
+    """Return limits in tokens for about this many rows per step, and the data, which was opened to find them.
+
+    There are none for data whose rows all have the same length; it is not opened.
 
     A row may be as long as the model's context, up to LONGEST and to batch_tokens, if it is given; the limit is that of
     the longest row, if it is shorter. With pack=true a step has as many tokens, in as few rows as the context allows.
     """
     if section["name"] not in BUCKETED:
-        return {}
+        return {}, None
     tokens = section.get("batch_tokens")
     most = min(context or LONGEST, LONGEST, tokens if isinstance(tokens, int) else LONGEST)
     limits = {"longest": most} | dict(section)
     if tokens is None or isinstance(tokens, int):
         limits["batch_tokens"] = max(most, 1 << 14)  # it does not change the lengths
     packs = bool(limits.pop("pack", False))
-    opened = _open(config.Table(limits), 0, root)
-    assert isinstance(opened, Bucketed)
-    lengths, others = (part.buckets.lengths for part in (opened.training, opened.validation))
-    opened.close()
+    opened = Opened.of(limits, 0, root)
+    assert isinstance(opened.data, Bucketed)
+    parts = opened.data.training, opened.data.validation
+    lengths, others = (part.buckets.lengths for part in parts)
     longest = min(_rounded_up(int(np.concatenate([lengths, others]).max())), most)
     usual = int(np.median(lengths))
     step = max(_rounded_up(rows * usual), longest)
     packed = max(step // -(-step // most), longest)  # as few rows as the context allows
     found = {"longest": packed if packs else longest, "batch_tokens": step}
-    return {name: value for name, value in found.items() if name not in section}
+    return {name: value for name, value in found.items() if name not in section}, opened
 
 
 def _rounded_up(tokens: int) -> int:
@@ -241,10 +302,12 @@ def with_steps(
     best: str,
     root: Path | None,
     most: int | None = None,
-) -> config.Table:
-    """A recipe with its overrides, the number of steps of these epochs, and validations in between.
+    opened: Opened | None = None,
+) -> Plan:
+    """Complete a recipe: its overrides, the number of steps of these epochs, and validations in between.
 
-    An override such as "epochs=20" changes their number; without one there are at most `most` steps.
+    An override such as "epochs=20" changes their number; without one there are at most `most` steps. `opened` is data
+    with other limits of its batches, if it has been opened.
     """
     times = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
     overrides = [word for word in overrides if not word.startswith("epochs=")]
@@ -256,20 +319,15 @@ def with_steps(
     if not epochs > 0:
         raise InputError(f"epochs={epochs}: expected more than 0")
     given = config.override(config.Table({"steps": 0, **table}), *overrides)
-    section = given["data"]
-    opened = _open(
-        section if isinstance(section, config.Table) else config.Table(section),
-        given.get("seed", 0),
-        root,
+    section, seed = given["data"], given.get("seed", 0)
+    opened = (
+        Opened.of(section, seed, root) if opened is None else opened.adapted(section, seed, root)
     )
-    try:
-        steps = given["steps"] or _steps(opened, epochs)
-        if most is not None and not times and not given["steps"] and steps > most:
-            _tell_shortened(steps, most, epochs)
-            steps = most
-        validations = opened.valid_batches
-    finally:
-        opened.close()
+    steps = given["steps"] or _steps(opened.data, epochs)
+    if most is not None and not times and not given["steps"] and steps > most:
+        _tell_shortened(steps, most, epochs)
+        steps = most
+    validations = opened.data.valid_batches
     interval = min(max(-(-int(steps) // VALIDATIONS), 1), LONGEST_INTERVAL)
     known = {f.name for f in fields(data_config(section["name"]))}
     # it would take longer than the steps in between
@@ -291,7 +349,8 @@ def with_steps(
             **table["optim"],
             "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4)),
         }
-    return config.override(config.Table({"steps": steps, **complete}), *overrides)
+    recipe = config.override(config.Table({"steps": steps, **complete}), *overrides)
+    return Plan(recipe, opened.adapted(recipe["data"], seed, root).data)
 
 
 def _tell_shortened(steps: int, most: int, epochs: float) -> None:
@@ -302,10 +361,6 @@ def _tell_shortened(steps: int, most: int, epochs: float) -> None:
         ),
         stacklevel=4,
     )
-
-
-def _open(section: config.Table, seed: int, root: Path | None) -> Data:
-    return make_data(str(section["name"]), section.without("name"), seed=seed, root=root)
 
 
 def _steps(data: Data, epochs: float) -> int:
