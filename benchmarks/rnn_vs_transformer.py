@@ -39,7 +39,7 @@ import clearhead as ch
 from clearhead.decode import Plan, search
 from clearhead.layers import Attention
 from clearhead.layers.attention import Tap
-from clearhead.training.objectives.tokens import Translation
+from clearhead.training.objectives.tokens import TranslationObjective
 
 VOCAB, START, END = 6000, 1, 2
 WIDTH = {"vocab": VOCAB, "width": 160, "dropout": 0.0}
@@ -140,7 +140,7 @@ def written_chain(model: Any, length: int) -> int:
 
 def train(model: nn.Module, batch: dict[str, Tensor]) -> None:
     model.zero_grad()
-    objective = Translation(Translation.Config(), {"model": model}, None)  # type: ignore[arg-type] (its loss needs no data)
+    objective = TranslationObjective(TranslationObjective.Config(), {"model": model}, None)  # type: ignore[arg-type] (its loss needs no data)
     objective.loss(batch).backward()
 
 

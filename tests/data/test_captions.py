@@ -10,7 +10,7 @@ from PIL import Image
 
 from clearhead.data import IGNORE, Preprocessing, make_data
 from clearhead.data.generated.scenes import COLOURS, RELATIONS, SHAPES
-from clearhead.data.images.captions import CaptionConfig, Captions, plain_caption, read_flickr8k
+from clearhead.data.images.captions import CaptionConfig, CaptionData, plain_caption, read_flickr8k
 
 TRAIN = [["a dog", "a brown dog runs"], ["two cats"], ["a man on a very long road"]]
 VALID = [["a cat"], ["a dog runs"]]
@@ -19,7 +19,7 @@ VALID = [["a cat"], ["a dog runs"]]
 def data(**options):
     images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 4, 4), np.uint8)
     config = CaptionConfig(vocabulary="words", minimum=1, **{"rows": 2, **options})
-    return Captions(config, images, TRAIN, VALID, Preprocessing(), seed=3)
+    return CaptionData(config, images, TRAIN, VALID, Preprocessing(), seed=3)
 
 
 def texts(captions, batch):

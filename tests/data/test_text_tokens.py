@@ -122,7 +122,7 @@ def test_a_large_text_is_sampled_evenly(folder, monkeypatch):
     monkeypatch.setattr(streams, "PIECE", 100)
     monkeypatch.setattr(tokenized, "SAMPLE", 2000)
     (folder / "l.txt").write_text("".join(f"{i:03} " * 25 for i in range(100)))
-    reading = tokenized.Reading(Documents([folder / "l.txt"]), 0.5, lambda name, share: None)
+    reading = tokenized.TokenizerSample(Documents([folder / "l.txt"]), 0.5, lambda name, share: None)
     texts = reading.sample()
     assert reading.limit == 5000
     assert 1500 < sum(map(len, texts)) <= 2000

@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.explore import schemas, store
 from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, outline, source_language
 from clearhead.explore.server import make_app
-from clearhead.explore.store import Training, views, why_no_view
+from clearhead.explore.store import RecipeFacts, views, why_no_view
 from clearhead.layers.lora import add_adapters
 from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words
 from clearhead.training import loop
@@ -231,10 +231,10 @@ def test_a_translator_has_examples_in_the_language_that_it_reads(tmp_path, setti
 
 
 def test_the_recipe_of_a_run_says_what_its_model_translates(tmp_path):
-    assert Training.of(tmp_path) == Training()
+    assert RecipeFacts.of(tmp_path) == RecipeFacts()
     recipe = {"pretrained": "/models/opus-mt-de-en", "data": {"name": "pairs", "source": "fr", "target": "en"}}
     ch.config.write(recipe, tmp_path / "recipe.toml")
-    assert Training.of(tmp_path) == Training("pairs", ("opus-mt-de-en", "fr-en"))
+    assert RecipeFacts.of(tmp_path) == RecipeFacts("pairs", ("opus-mt-de-en", "fr-en"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import clearhead as ch
 from clearhead.data import make_data
 from clearhead.tokens import Pair, Pieces
-from clearhead.tokens.sentencepiece import Model
+from clearhead.tokens.sentencepiece import SentencePieceModel
 from clearhead.weights import WeightsError
 
 ENGLISH = [
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (path / "source.spm").write_bytes(trained(ENGLISH))
     (path / "target.spm").write_bytes(trained(GERMAN))
-    pieces = [p for side in ("source", "target") for p in Model.read(path / f"{side}.spm").pieces[3:]]
+    pieces = [p for side in ("source", "target") for p in SentencePieceModel.read(path / f"{side}.spm").pieces[3:]]
     words = ["</s>", "<unk>", *random.Random(1).sample(sorted(set(pieces)), len(set(pieces))), *CODES, "<pad>"]
     (path / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
     (path / "tokenizer_config.json").write_text('{"source_lang": "eng", "target_lang": "gmw"}')
@@ -136,9 +136,12 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_equal_those_of_sentencepiece_for_every_setting(kind):
     data = trained(GERMAN, **KINDS[kind])
-    oracle, ours = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=data), Model.of(data)
+    oracle, ours = (
+        pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=data),
+        SentencePieceModel.of(data),
+    )
     again = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=ours.to_bytes())
-    assert Model.of(ours.to_bytes()) == ours
+    assert SentencePieceModel.of(ours.to_bytes()) == ours
     rng = random.Random(2)
     drawn = ["".join(rng.choices("aenrtHundß  ,.äü\u0308漢\x07\u3000ﬁ", k=rng.randint(1, 50))) for _ in range(300)]
     for text in [*ODD, *ENGLISH, *GERMAN, *drawn, "<sep> ein  Hund<sep>"]:
@@ -157,7 +160,7 @@ def test_near_ties_are_split_as_sentencepiece_does(kind, seed):
     words = list(dict.fromkeys(word for word in words if "\u2581" not in word[1:]))
     types = [1 if len(word) < 3 else rng.choice([1, 1, 1, 4, 5]) for word in words]
     scores = [-rng.randint(1, 30 if seed % 2 else 400) / 10 for _ in words]
-    ours = Model(
+    ours = SentencePieceModel(
         pieces=("<unk>", "<s>", "</s>", *words), scores=(0.0, 0.0, 0.0, *np.float32(scores).tolist()),
         types=(2, 3, 3, *types), kind=kind, tidy=False,
     )  # fmt: skip
@@ -219,7 +222,7 @@ def test_separate_vocabularies_of_source_and_target(folder, tmp_path):
     """separate_vocabs: vocab.json is of the source, target_vocab.json of the target."""
     sides = []
     for side in ("source", "target"):
-        model = Model.read(folder / f"{side}.spm")
+        model = SentencePieceModel.read(folder / f"{side}.spm")
         words = ["</s>", "<unk>", *model.pieces[:2:-1], "<pad>"]
         special = {"pad": len(words) - 1, "end": 0, "unknown": 1}
         sides.append(Pieces(model, {word: i for i, word in enumerate(words)}, special=special))
@@ -279,10 +282,10 @@ def test_damaged_tokenizer_files_are_named(folder, tmp_path, name, content, mess
 
 def test_a_truncated_sentencepiece_model_is_never_equal_to_the_whole(folder):
     data = (folder / "source.spm").read_bytes()
-    whole = Model.of(data)
+    whole = SentencePieceModel.of(data)
     for cut in random.Random(0).sample(range(len(data)), 50):
         try:
-            truncated = Model.of(data[:cut])
+            truncated = SentencePieceModel.of(data[:cut])
         except ValueError:
             continue
         assert truncated != whole  # the file ended between two of its pieces

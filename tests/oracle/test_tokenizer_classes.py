@@ -13,7 +13,7 @@ import torch
 
 import clearhead as ch
 from clearhead.tokens import Pair, Pieces, Subwords
-from clearhead.tokens.sentencepiece import Model
+from clearhead.tokens.sentencepiece import SentencePieceModel
 from clearhead.weights import WeightsError
 from clearhead.weights.huggingface.tokenizer_classes import read_pair, read_tokenizer
 
@@ -64,7 +64,7 @@ def byte_pairs() -> dict[str, bytes | dict]:
 
 def m2m_files(spm: dict[str, bytes]) -> dict[str, bytes | dict]:
     """Ids in an order of their own, and pieces that have none."""
-    pieces = Model.of(spm["bpe"]).pieces[3:]
+    pieces = SentencePieceModel.of(spm["bpe"]).pieces[3:]
     words = ["<s>", "<pad>", "</s>", "<unk>", *random.Random(2).sample(pieces, len(pieces) - 5)]
     return {"vocab.json": {word: i for i, word in enumerate(words)}, "sentencepiece.bpe.model": spm["bpe"]}
 
@@ -292,7 +292,7 @@ def test_a_model_of_other_rules_is_refused(spm: dict[str, bytes], tmp_path: Path
 
 
 def test_languages_of_pieces_are_special_and_kept(spm: dict[str, bytes]) -> None:
-    model = Model.of(spm["bpe"])
+    model = SentencePieceModel.of(spm["bpe"])
     vocab = {piece: i for i, piece in enumerate([*model.pieces, "__de__", "__en__"])}
     tokens = Pieces(model, vocab, languages=["__de__", "__en__"])
     assert tokens.decode([vocab["__de__"], *tokens.encode("a dog")]) == "a dog"

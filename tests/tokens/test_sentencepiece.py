@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clearhead.tokens import Pieces
-from clearhead.tokens.sentencepiece import SPACE, Model
+from clearhead.tokens.sentencepiece import SPACE, SentencePieceModel
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -24,7 +24,7 @@ SETTINGS = [
 ]
 
 
-def model(kind="unigram", **settings) -> Model:
+def model(kind="unigram", **settings) -> SentencePieceModel:
     """A small model: words with and without their space, unusual white space, a defined piece, perhaps all bytes."""
     suffix = settings.get("suffix", False)
     words = ["dog", "run", "a", "as", "do", "og", "un", "ru"]
@@ -33,7 +33,7 @@ def model(kind="unigram", **settings) -> Model:
     byte = [f"<0x{i:02X}>" for i in range(256)] if settings.get("bytewise") else []
     rng = random.Random(0)
     scores = np.float32([-rng.randint(10, 90) / 10 for _ in normal]).tolist()
-    return Model(
+    return SentencePieceModel(
         pieces=("<unk>", "<s>", "</s>", *normal, "<sep>", *byte),
         scores=(0.0, 0.0, 0.0, *scores, *[0.0] * (1 + len(byte))),
         types=(2, 3, 3, *[1] * len(normal), 4, *[6] * len(byte)),
@@ -42,7 +42,7 @@ def model(kind="unigram", **settings) -> Model:
     )
 
 
-def library(ours: Model):
+def library(ours: SentencePieceModel):
     return spm.SentencePieceProcessor(model_proto=ours.to_bytes())
 
 
@@ -56,7 +56,7 @@ def rules() -> dict[str, bytes]:
             sentence_iterator=iter(["a dog runs"] * 3), model_writer=file, minloglevel=2, hard_vocab_limit=False,
             vocab_size=20, normalization_rule_name=name,
         )  # fmt: skip
-        compiled[name] = Model.of(file.getvalue()).rules
+        compiled[name] = SentencePieceModel.of(file.getvalue()).rules
     assert compiled.pop("identity") == b""
     return {"identity": b"", **compiled}
 
@@ -114,7 +114,7 @@ def test_decode_drops_only_the_spaces_that_encode_adds():
 
 def test_a_file_of_another_kind_raises():
     data = model().to_bytes()
-    assert Model.of(data).kind == "unigram"
+    assert SentencePieceModel.of(data).kind == "unigram"
     trainer = data.rindex(b"\x18\x01\xc0\x01")  # model_type: 1 of the trainer's settings
     with pytest.raises(ValueError, match="of kind '9': expected unigram or bpe"):
-        Model.of(data[:trainer] + b"\x18\x09" + data[trainer + 2 :])
+        SentencePieceModel.of(data[:trainer] + b"\x18\x09" + data[trainer + 2 :])

@@ -17,7 +17,7 @@ from clearhead.training import Verdict, read_recipe, train, verify_resume
 from clearhead.training import logs as progress
 from clearhead.training.checkpoints import Writer, latest, step_name
 from clearhead.training.run_folder import FolderError
-from clearhead.training.verify import Kill, Part, _Runs, compare, compare_to_rounding, draw_kills
+from clearhead.training.verify import Kill, PartComparison, _Runs, compare, compare_to_rounding, draw_kills
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPE = {
@@ -175,7 +175,7 @@ def test_a_changed_line_of_metrics_is_found(pair):
 
 
 def test_a_verification_does_not_pass_if_a_kill_missed(tmp_path):
-    part = Part(name="weights", count=1, equal=1, largest=0.0)
+    part = PartComparison(name="weights", count=1, equal=1, largest=0.0)
     kills = [Kill(target=3, during="step", step=3, hit=True), Kill(target=9, during="step", step=9, hit=False)]
     verdict = Verdict(folder=tmp_path, steps=9, kills=kills, parts=[part])
     assert verdict.equal

@@ -145,9 +145,9 @@ def test_a_tokenizer_without_a_hugging_face_format_is_refused_before_anything_is
 
 
 def test_sentencepiece_tokenizers_are_kept_and_mistakes_refused(tmp_path: Path) -> None:
-    from clearhead.tokens.sentencepiece import Model
+    from clearhead.tokens.sentencepiece import SentencePieceModel
 
-    model = Model(
+    model = SentencePieceModel(
         pieces=("<unk>", "<s>", "</s>", "\u2581a", "b"), scores=(0.0, 0.0, 0.0, -1.0, -2.0), types=(2, 3, 3, 1, 1)
     )
     tokens = Pieces(model, special={"pad": 0}, first=True)
@@ -168,4 +168,4 @@ def test_sentencepiece_tokenizers_are_kept_and_mistakes_refused(tmp_path: Path) 
     with pytest.raises(ValueError, match="there is no piece for what is unknown"):
         Pieces(model, {"a": 0})
     with pytest.raises(ValueError, match="kind 'word': expected unigram or bpe"):
-        Model(pieces=("<unk>",), scores=(0.0,), types=(2,), kind="word")
+        SentencePieceModel(pieces=("<unk>",), scores=(0.0,), types=(2,), kind="word")

@@ -129,9 +129,9 @@ def _has_columns(name: str) -> bool:
 def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
     """Yield the texts of a column of a table; a row without one has a problem."""
     from ..data import DataError
-    from ..data.tables.reading import Row, open_table
+    from ..data.tables.reading import TableRow, open_table
 
-    def item(row: Row) -> Item:
+    def item(row: TableRow) -> Item:
         value = row.values.get(chosen)
         if value is None:
             return Item(text="", place=row.where)

@@ -153,7 +153,7 @@ ABOUT = {  # a description of each kind of attention
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tile:
+class MapTile:
     """A part of an attention map, or the whole of it between words."""
 
     layer: int | None  # None: the mean over all
@@ -234,7 +234,7 @@ class Group:
         rows: tuple[int, int],
         keys: tuple[int, int],
         cells: int = CELLS,
-    ) -> Tile:
+    ) -> MapTile:
         """The weights of a range of rows on a range of keys, pooled to at most `cells` cells per side.
 
         The mean over layers or heads is taken where `layer` or `head` is None. Pooling takes the mean over a cell's
@@ -258,9 +258,9 @@ class Group:
             kept = [*self._overviews.items(), ((layer, head, cells), weights)]
             # a new dict: other threads may be reading the old one
             self._overviews = dict(kept[-OVERVIEWS:])
-        return Tile(layer=layer, head=head, rows=rows, keys=keys, weights=weights)
+        return MapTile(layer=layer, head=head, rows=rows, keys=keys, weights=weights)
 
-    def by_word(self, layer: int | None, head: int | None) -> Tile:
+    def by_word(self, layer: int | None, head: int | None) -> MapTile:
         """The weights between words: the sum over the tokens of a key word, the mean over those of a query word."""
         queries, keys = self.rows.words, self.columns.words
         if queries is None or keys is None:
@@ -272,7 +272,7 @@ class Group:
         weights = self.tile(layer, head, (0, len(self.rows)), (0, len(self.columns))).weights
         sums = np.stack([weights[:, key].sum(1) for key in keys], axis=1)
         joined = np.stack([sums[query].mean(0) for query in queries])
-        return Tile(
+        return MapTile(
             layer=layer,
             head=head,
             rows=(0, len(queries)),

@@ -83,7 +83,7 @@ class Classify(RequestBody):
     image: LookId
 
 
-class Caption(RequestBody):
+class CaptionRequest(RequestBody):
     """Captions of an image by beam search; `text` is one of the user's own, to be scored and mapped as well."""
 
     model: Id
@@ -109,7 +109,7 @@ class Neighbours(RequestBody):
     ]
 
 
-class Saliency(RequestBody):
+class SaliencyRequest(RequestBody):
     """Which pixels of an image the score of a class depends on; without a target, of the likeliest class."""
 
     model: Id
@@ -125,7 +125,7 @@ class Compare(RequestBody):
     other: Id
 
 
-class Tokens(RequestBody):
+class TokensRequest(RequestBody):
     """Prompts whose tokens are asked for."""
 
     model: Id

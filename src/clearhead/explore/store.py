@@ -49,7 +49,7 @@ class TrainedRun(NamedTuple):
     model: Path  # folder of its model
 
 
-class Training(NamedTuple):
+class RecipeFacts(NamedTuple):
     """What the recipe of a run says about its model."""
 
     data: str | None = None  # the name of the data set
@@ -57,23 +57,23 @@ class Training(NamedTuple):
     names: tuple[str, ...] = ()
 
     @staticmethod
-    def of(folder: Path) -> Training:
+    def of(folder: Path) -> RecipeFacts:
         """What the recipe of a run folder says; empty if it has none that can be read."""
         try:
             recipe = config.load(folder / "recipe.toml")
         except (UserError, OSError):
-            return Training()
+            return RecipeFacts()
         data, started = recipe.get("data") or {}, recipe.get("pretrained")
         texts = [
             Path(started).name if isinstance(started, str) else None,
             f"{data.get('source')}-{data.get('target')}",
         ]
         name = data.get("name")
-        return Training(name if isinstance(name, str) else None, tuple(filter(None, texts)))
+        return RecipeFacts(name if isinstance(name, str) else None, tuple(filter(None, texts)))
 
 
 @dataclass(eq=False)
-class Model:
+class StoredModel:
     """A model that is loaded when it is first used."""
 
     id: str
@@ -82,7 +82,7 @@ class Model:
     # texts to try it with; none: those of examples.py, or example images
     examples: tuple[str, ...] = ()
     name: str = ""  # what the page calls it; "": its id
-    training: Training | None = None  # of the model of a run
+    training: RecipeFacts | None = None  # of the model of a run
     # held for one step at a time, so that requests alternate
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     study: Study | None = None  # what the view Compare has measured of it
@@ -205,12 +205,12 @@ class ModelStore:
     ) -> None:
         self._runs = runs if runs is not None else dict  # returns the runs that have a model, by id
         # models of runs, the most recently used last
-        self._trained: OrderedDict[str, Model] = OrderedDict()
+        self._trained: OrderedDict[str, StoredModel] = OrderedDict()
         # of models of runs; None: it cannot be read
         self._outlines: dict[Path, tuple[Stamp, Outline | None]] = {}
         zoo = shipped()
         named = [str(folder) for folder in folders if str(folder) in zoo]
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, StoredModel] = {}
         for folder in (str(f) for f in folders if str(f) not in zoo):
             self._add(folder, Path(folder).resolve().name, f"the folder {Path(folder).name}")
         for name in [*named, *(name for name in zoo if name not in named)]:
@@ -218,17 +218,19 @@ class ModelStore:
 
     def _add(self, folder: str, name: str, about: str, examples: tuple[str, ...] = ()) -> None:
         id_ = unique_id(name, self.models)
-        self.models[id_] = Model(id_, folder, about, examples)
+        self.models[id_] = StoredModel(id_, folder, about, examples)
 
-    def __getitem__(self, id_: str) -> Model:
+    def __getitem__(self, id_: str) -> StoredModel:
         runs = self._runs() if id_.startswith(RUN_PREFIX) else {}
         run = runs.get(id_.removeprefix(RUN_PREFIX))
         if run is not None:
             model = self._trained.get(id_)
             if model is None or model.folder != str(run.model):  # its training has finished since
-                model = Model(id_, str(run.model), f"trained in {run.folder.name}", name=run.name)
+                model = StoredModel(
+                    id_, str(run.model), f"trained in {run.folder.name}", name=run.name
+                )
                 self._trained[id_] = model
-            model.training = Training.of(run.folder)
+            model.training = RecipeFacts.of(run.folder)
             self._trained.move_to_end(id_)
             while len(self._trained) > MOST_RUN_MODELS:
                 self._trained.popitem(last=False)

@@ -43,8 +43,8 @@ from ..look import (
 )
 from ..training.optim.schedule import SHAPES, ScheduleConfig, scale
 from ..weights import Bundle, load
-from .compare.inputs import Inputs
-from .compare.pair import Pair
+from .compare.inputs import SharedInputs
+from .compare.pair import ModelPair
 from .compare.sections import distance
 from .example_inputs import TEXTS, example_crops
 from .registry import FIGURES as FIGURES
@@ -272,8 +272,8 @@ def cls_map() -> Figure:
 def attention_distance() -> Figure:
     """Attention distance of a vision transformer by depth."""
     vit = model("vit-cifar10")
-    images = Inputs(name="images that ship", items=example_crops()[::24])
-    return distance(Pair(models={"ViT": vit}, inputs=images, images=True)).figures[
+    images = SharedInputs(name="images that ship", items=example_crops()[::24])
+    return distance(ModelPair(models={"ViT": vit}, inputs=images, images=True)).figures[
         "attention distance"
     ]
 

@@ -15,7 +15,7 @@ from .. import config
 from ..errors import InputError
 from .pair import Pair
 from .pieces import Pieces
-from .sentencepiece import Model
+from .sentencepiece import SentencePieceModel
 from .special import read_special, tokenizer_settings
 
 ENTRY = "source.spm"  # the file that a folder of Marian is recognised by
@@ -63,7 +63,7 @@ def _read_pieces(
             raise InputError(f"{folder / file}: there is no {token}, the {name} token")
         special[name] = vocab[token]
     try:
-        return Pieces(Model.read(folder / f"{side}.spm"), vocab, special=special)
+        return Pieces(SentencePieceModel.read(folder / f"{side}.spm"), vocab, special=special)
     except FileNotFoundError as cause:
         raise InputError(f"{folder}: there is no {side}.spm in this folder") from cause
     except ValueError as cause:

@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from ..errors import InputError
 from .ids import NAMES, Ids, as_json, as_row, checked, words_of
-from .sentencepiece import CONTROL, SPACE, UNKNOWN, Model
+from .sentencepiece import CONTROL, SPACE, UNKNOWN, SentencePieceModel
 from .tokenizer import Tokenizer
 
 
@@ -46,7 +46,7 @@ class Pieces(Tokenizer):
 
     def __init__(
         self,
-        model: Model | bytes,
+        model: SentencePieceModel | bytes,
         vocab: Mapping[str, int] | None = None,
         *,
         special: Mapping[str, int] | None = None,
@@ -54,7 +54,7 @@ class Pieces(Tokenizer):
         last: bool = False,
         languages: Iterable[str] = (),
     ) -> None:
-        self._model = Model.of(model) if isinstance(model, bytes) else model
+        self._model = SentencePieceModel.of(model) if isinstance(model, bytes) else model
         if vocab is None:
             self.vocab = {p: i for i, p in enumerate(self._model.pieces)}
         else:
@@ -154,7 +154,7 @@ class Pieces(Tokenizer):
         return words_of("".join(parts), list(pairwise(ends)))
 
     @property
-    def model(self) -> Model:
+    def model(self) -> SentencePieceModel:
         """The SentencePiece model."""
         return self._model
 

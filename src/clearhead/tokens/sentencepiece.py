@@ -34,7 +34,7 @@ Piece = tuple[str, float, int]  # its text, its score, its type
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class SentencePieceModel:
     """The content of a SentencePiece file; the defaults are those of its format."""
 
     pieces: tuple[str, ...]  # by id
@@ -60,7 +60,7 @@ class Model:
             )
 
     @classmethod
-    def of(cls, data: bytes) -> Model:
+    def of(cls, data: bytes) -> SentencePieceModel:
         """Parse the content of a .spm file, or of a tokenizer.model: a protocol buffer."""
         try:
             return cls._parse(data)
@@ -69,7 +69,7 @@ class Model:
             raise InputError(f"not a whole SentencePiece model ({reason})") from cause
 
     @classmethod
-    def read(cls, path: str | Path) -> Model:
+    def read(cls, path: str | Path) -> SentencePieceModel:
         """Read a .spm file, or a tokenizer.model."""
         try:
             return cls.of(Path(path).read_bytes())
@@ -77,7 +77,7 @@ class Model:
             raise InputError(f"{path}: {cause}") from cause
 
     @classmethod
-    def _parse(cls, data: bytes) -> Model:
+    def _parse(cls, data: bytes) -> SentencePieceModel:
         pieces, scores, types = [], [], []
         trainer: dict[int, int | bytes] = {}
         normalizer: dict[int, int | bytes] = {}
@@ -211,7 +211,7 @@ class _Normaliser:
         defined: Pieces added by the user, which no rule changes.
     """
 
-    def __init__(self, model: Model, defined: Iterable[str]) -> None:
+    def __init__(self, model: SentencePieceModel, defined: Iterable[str]) -> None:
         self.lead, self.tidy, self.suffix = model.lead, model.tidy, model.suffix
         self.space = SPACE if model.escape else " "
         self._units: list[int] = []

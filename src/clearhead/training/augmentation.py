@@ -251,7 +251,7 @@ class Shift:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CropConfig:
+class RandomCropConfig:
     """Options of Crop."""
 
     least: float = 0.25  # smallest share of the area that a crop keeps
@@ -268,10 +268,10 @@ class CropConfig:
 class Crop:
     """Cut out a random part and resize it to the size of the image (Szegedy et al. 2015, section 6)."""
 
-    Config: ClassVar[type[Any]] = CropConfig
+    Config: ClassVar[type[Any]] = RandomCropConfig
     draws = 4
 
-    def __init__(self, config: CropConfig) -> None:
+    def __init__(self, config: RandomCropConfig) -> None:
         self.config = config
 
     def __call__(

@@ -40,7 +40,7 @@ PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PartComparison:
     """The comparison of one part of two runs, such as the weights."""
 
     name: str  # weights, buffers, optimiser, averages, lines of metrics, ...
@@ -52,7 +52,7 @@ class Part:
     within: float | None = None
 
 
-def compare(one: Path, other: Path) -> list[Part]:
+def compare(one: Path, other: Path) -> list[PartComparison]:
     """Compare the last checkpoints of two runs tensor by tensor, and their metrics line by line, to the bit."""
     a, b = _last(one), _last(other)
     if a.step != b.step:
@@ -71,7 +71,7 @@ def compare(one: Path, other: Path) -> list[Part]:
                 largest = max(largest, _distance(x, y))
         if names:
             parts.append(
-                Part(
+                PartComparison(
                     name=what,
                     count=len(names),
                     equal=len(names) - len(bad),
@@ -80,11 +80,13 @@ def compare(one: Path, other: Path) -> list[Part]:
                 )
             )
     parts.append(_compare_lines(_lines(one), _lines(other)))
-    facts = Part(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
+    facts = PartComparison(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
     return [*parts, facts]
 
 
-def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: float) -> list[Part]:
+def compare_to_rounding(
+    one: Path, other: Path, *, steps: int = FIRST, within: float
+) -> list[PartComparison]:
     """Compare the losses and gradient norms of the first steps of two runs; differences are relative.
 
     A loss depends on all earlier updates, so that equal losses mean equal gradients and optimiser steps.
@@ -107,7 +109,7 @@ def compare_to_rounding(one: Path, other: Path, *, steps: int = FIRST, within: f
         }
         bad = [step for step, size in apart.items() if not size <= within]
         parts.append(
-            Part(
+            PartComparison(
                 name=f"{key}, first {len(apart)} steps",
                 count=len(apart),
                 equal=len(apart) - len(bad),
@@ -137,7 +139,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
 
 
-def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Part:
+def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> PartComparison:
     count = max(len(mine), len(theirs))
     bad, largest = [], 0.0
     for i in range(count):
@@ -146,7 +148,7 @@ def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> 
             bad.append(f"line {i + 1}")
             numbers = [(x[key], y[key]) for key in x.keys() & y.keys() if isinstance(x[key], float)]
             largest = max([largest, *(abs(a - b) for a, b in numbers if isinstance(b, float))])
-    return Part(
+    return PartComparison(
         name="lines of metrics",
         count=count,
         equal=count - len(bad),
@@ -206,10 +208,10 @@ class Verdict:
     folder: Path  # folder with the run folders "whole", "broken" and "world"
     steps: int  # number of steps of the trainings
     kills: list[Kill]  # the kills, in order
-    parts: list[Part]  # the resumed training compared with the uninterrupted one
+    parts: list[PartComparison]  # the resumed training compared with the uninterrupted one
     workers: int | None = None  # number of workers of the third training; None: there was none
     # its first steps compared with those of one worker
-    world: list[Part] = dataclasses.field(default_factory=list)
+    world: list[PartComparison] = dataclasses.field(default_factory=list)
 
     @property
     def hits(self) -> int:
@@ -317,7 +319,7 @@ def verify_resume(
     runs = _Runs(
         out, settings, data, device, threads=max(1, torch.get_num_threads() // (world or 1))
     )
-    world_parts: list[Part] = []
+    world_parts: list[PartComparison] = []
     with exit_on_sigterm(), talk.status("", spinner="dots") as status:
         status.update(f"training {settings.steps} steps without interruption")
         runs.whole("whole")

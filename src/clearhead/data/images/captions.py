@@ -56,7 +56,7 @@ class CaptionConfig(TokenizerConfig):
             raise InputError(f"longest={self.longest}: expected 2 or more, of which one is <end>")
 
 
-class Captions(Data):
+class CaptionData(Data):
     """Every caption once per epoch, or a random one of every image, in the order of (seed, epoch).
 
     Args:
@@ -244,7 +244,7 @@ class CaptionedFiles:
     captions: list[list[str]]  # of each image, as they were written
 
 
-def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None) -> Captions:
+def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None) -> CaptionData:
     """Open Flickr8k: its training part, and its development part for validation.
 
     Args:
@@ -262,7 +262,7 @@ def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None
     ]
     images = decode_all(str(train.root), [*train.names, *valid.names], preprocessing)
     description = f"Flickr8k, {len(train.names)} images to train on: {train.root.name}"
-    return Captions(
+    return CaptionData(
         config, images, texts[0], texts[1], preprocessing, seed=seed, description=description
     )
 

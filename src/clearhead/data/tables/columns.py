@@ -8,31 +8,31 @@ from pathlib import Path
 
 from ..files import DataError
 from .column_names import LABELS, SOURCES, TARGETS, TEXTS, is_language
-from .reading import Row, Table, open_table
+from .reading import TableFile, TableRow, open_table
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ColumnRole:
     """What a column is for: the option that names it, and its usual names."""
 
     option: str
     usual: tuple[str, ...]
 
 
-LABELLED = (Role("text", TEXTS), Role("label", LABELS))
-PARALLEL = (Role("source", SOURCES), Role("target", TARGETS))
+LABELLED = (ColumnRole("text", TEXTS), ColumnRole("label", LABELS))
+PARALLEL = (ColumnRole("source", SOURCES), ColumnRole("target", TARGETS))
 
 
 @dataclass
 class TwoColumns:
     """Two columns of a table, and the number of rows that the last reading left out because one of them was empty."""
 
-    table: Table
+    table: TableFile
     first: str
     second: str
     empty: int = 0
 
-    def rows(self, *, skip_empty: bool = False) -> Iterator[Row]:
+    def rows(self, *, skip_empty: bool = False) -> Iterator[TableRow]:
         """Yield the rows; one without a value in either column raises, or is left out and counted."""
         self.empty = 0
         if not skip_empty:
@@ -53,7 +53,7 @@ class TwoColumns:
 
 def open_columns(
     path: Path,
-    roles: tuple[Role, Role],
+    roles: tuple[ColumnRole, ColumnRole],
     wanted: tuple[str | None, str | None] = (None, None),
     *,
     header: bool | None = None,
@@ -71,7 +71,9 @@ def open_columns(
 
 
 def two_columns(
-    table: Table, roles: tuple[Role, Role], wanted: tuple[str | None, str | None] = (None, None)
+    table: TableFile,
+    roles: tuple[ColumnRole, ColumnRole],
+    wanted: tuple[str | None, str | None] = (None, None),
 ) -> tuple[str, str]:
     """Return the names of two columns.
 

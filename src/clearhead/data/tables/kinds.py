@@ -12,7 +12,7 @@ from ..text.conversations import ANSWERS, LISTS, QUESTIONS, question_parts
 from .column_names import LABELS, OTHERS, SOURCES, TARGETS, TEXTS, is_language
 from .columns import LABELLED, PARALLEL, two_columns
 from .formats import looks_like_labels
-from .reading import Row, Table
+from .reading import TableFile, TableRow
 
 Kind = Literal["text", "labelled", "pairs", "chats"]
 CLASSES = 50  # a column with more different values is not one of labels, unless its name says so
@@ -70,7 +70,9 @@ def named_kind(given: Mapping[str, Any]) -> Kind | None:
     return kinds[0] if kinds else None
 
 
-def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = None) -> Guess:
+def guess(
+    table: TableFile, rows: Sequence[TableRow], given: Mapping[str, Any] | None = None
+) -> Guess:
     """Return the kind of a table; raises if nothing tells it.
 
     Args:
@@ -100,7 +102,7 @@ def guess(table: Table, rows: Sequence[Row], given: Mapping[str, Any] | None = N
 
 
 def candidates(
-    table: Table, rows: Sequence[Row], found: Guess, given: Mapping[str, Any]
+    table: TableFile, rows: Sequence[TableRow], found: Guess, given: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
     """Return other columns that could be meant, by the option that would name them; none where the user named one.
 
@@ -126,17 +128,17 @@ def candidates(
     }
 
 
-def _named_labelled(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+def _named_labelled(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
     text, label = two_columns(table, LABELLED, (columns.get("text"), columns.get("label")))
     return {"text": text, "label": label}
 
 
-def _named_pairs(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+def _named_pairs(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
     source, target = two_columns(table, PARALLEL, (columns.get("source"), columns.get("target")))
     return {"source": source, "target": target, "join": False}
 
 
-def _named_chats(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+def _named_chats(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
     if "prompt" in columns or "answer" in columns:
         prompt, answer = columns.get("prompt"), columns.get("answer")
         return {
@@ -146,13 +148,13 @@ def _named_chats(table: Table, columns: dict[str, str]) -> dict[str, Any]:
     return {"messages": table.column(columns.get("messages"), *LISTS)}
 
 
-def _named_text(table: Table, columns: dict[str, str]) -> dict[str, Any]:
+def _named_text(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
     only = table.columns[0] if len(table.columns) == 1 else None
     return {"column": table.column(columns.get("column") or only, *TEXTS)}
 
 
 # By kind: all its columns, given those that the user names.
-_NAMED: dict[Kind, Callable[[Table, dict[str, str]], dict[str, Any]]] = {
+_NAMED: dict[Kind, Callable[[TableFile, dict[str, str]], dict[str, Any]]] = {
     "labelled": _named_labelled,
     "pairs": _named_pairs,
     "chats": _named_chats,
@@ -160,7 +162,7 @@ _NAMED: dict[Kind, Callable[[Table, dict[str, str]], dict[str, Any]]] = {
 }
 
 
-def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
+def _chats(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     messages = _named(table, LISTS)
     if messages and _all_are(list | str, messages, rows):
         return Guess("chats", {"messages": messages}, f"the column {messages} has conversations")
@@ -177,7 +179,7 @@ def _chats(table: Table, rows: Sequence[Row]) -> Guess | None:
     return None
 
 
-def _pairs(table: Table, rows: Sequence[Row]) -> Guess | None:
+def _pairs(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     source, target = _named(table, SOURCES), _named(table, TARGETS)
     languages = [name for name in table.columns if is_language(name)]
     if not (source and target) and len(languages) == 2:
@@ -189,7 +191,7 @@ def _pairs(table: Table, rows: Sequence[Row]) -> Guess | None:
     return None
 
 
-def _labelled(table: Table, rows: Sequence[Row]) -> Guess | None:
+def _labelled(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     text, label = _named(table, TEXTS), _named(table, LABELS)
     others = [name for name in table.columns if name != text and name.lower() not in OTHERS]
     if text and not label and len(others) == 1 and _is_label(others[0], rows):
@@ -203,7 +205,7 @@ def _labelled(table: Table, rows: Sequence[Row]) -> Guess | None:
     return None
 
 
-def _texts(table: Table, rows: Sequence[Row]) -> Guess | None:
+def _texts(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     text = table.columns[0] if len(table.columns) == 1 else _named(table, TEXTS)
     if text is None:
         return None
@@ -214,7 +216,7 @@ def _texts(table: Table, rows: Sequence[Row]) -> Guess | None:
     )
 
 
-def _two(table: Table, rows: Sequence[Row]) -> Guess | None:
+def _two(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     """Two columns whose names tell nothing; a file of pairs may have a third with its source."""
     if len(table.columns) != 2 and (table.header or len(table.columns) != 3):
         return None
@@ -244,7 +246,7 @@ def _pair(source: str, target: str, why: str) -> Guess:
 
 
 # The first rule that finds something decides.
-_RULES: tuple[Callable[[Table, Sequence[Row]], Guess | None], ...] = (
+_RULES: tuple[Callable[[TableFile, Sequence[TableRow]], Guess | None], ...] = (
     _chats,
     _pairs,
     _labelled,
@@ -253,22 +255,22 @@ _RULES: tuple[Callable[[Table, Sequence[Row]], Guess | None], ...] = (
 )
 
 
-def _named(table: Table, usual: Sequence[str]) -> str | None:
+def _named(table: TableFile, usual: Sequence[str]) -> str | None:
     return table.usual(*usual) if table.header else None
 
 
-def _given(column: str, rows: Sequence[Row]) -> list[Any]:
+def _given(column: str, rows: Sequence[TableRow]) -> list[Any]:
     """The values of a column, without missing ones."""
     return [row.values[column] for row in rows if row.values.get(column) is not None]
 
 
-def _all_are(kind: type | UnionType, column: str, rows: Sequence[Row]) -> bool:
+def _all_are(kind: type | UnionType, column: str, rows: Sequence[TableRow]) -> bool:
     """Whether a column has values, and all of this type."""
     values = _given(column, rows)
     return bool(values) and all(isinstance(value, kind) for value in values)
 
 
-def _has_texts(column: str, rows: Sequence[Row]) -> bool:
+def _has_texts(column: str, rows: Sequence[TableRow]) -> bool:
     """Whether a column has texts, of more than a word on average."""
     return _all_are(str, column, rows) and sum(
         len(text.split()) for text in _given(column, rows)
@@ -280,7 +282,7 @@ def _names_class(value: Any) -> bool:
     return isinstance(value, str | int) or (isinstance(value, float) and value.is_integer())
 
 
-def _is_label(column: str, rows: Sequence[Row]) -> bool:
+def _is_label(column: str, rows: Sequence[TableRow]) -> bool:
     """Whether a column has few different values, and short ones."""
     given = _given(column, rows)
     if not given or not all(map(_names_class, given)):

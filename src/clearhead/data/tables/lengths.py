@@ -20,7 +20,7 @@ from ..text.conversations import Chats, Columns, message_reader
 from ..text.labelled import with_special
 from ..text.tokenizers import find_tokenizer, open_pair, open_tokenizer
 from .kinds import Guess
-from .reading import Row, Table
+from .reading import TableFile, TableRow
 
 CLASSES = 1000  # labels that are counted; a column with more is not one of labels
 BATCH = 256  # texts that are tokenized at once
@@ -135,7 +135,7 @@ class Cut:
     def __init__(self, sentence: str = "") -> None:
         self.sentence = sentence
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TableRow) -> None:
         """Look at a row."""
 
     def told(self, measured: Measured) -> str:
@@ -163,10 +163,12 @@ class Longer(Cut):
 class LongChats(Cut):
     """Conversations as a chat template writes them."""
 
-    def __init__(self, context: int, rendering: Rendering, messages: Callable[[Row], Any]) -> None:
+    def __init__(
+        self, context: int, rendering: Rendering, messages: Callable[[TableRow], Any]
+    ) -> None:
         self.context, self.rendering, self.messages = context, rendering, messages
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TableRow) -> None:
         chat = Chats().take(self.messages(row), row.where)
         if chat is not None:
             self.rendering.tokenized(chat)
@@ -180,7 +182,11 @@ class LongChats(Cut):
 
 
 def what_is_cut(
-    guessed: Guess, table: Table | None, context: int | None, tokens: str | None, root: Path | None
+    guessed: Guess,
+    table: TableFile | None,
+    context: int | None,
+    tokens: str | None,
+    root: Path | None,
 ) -> Cut:
     """Return the counter of rows that a context would cut.
 

@@ -75,7 +75,7 @@ FOLDED = "translation"  # a column of objects with a text per language
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of a table.
 
     Examples:
@@ -117,7 +117,7 @@ class Row:
 
 
 @dataclass
-class Table:
+class TableFile:
     """An opened file of rows; each call of `rows` reads it from its beginning, a part at a time.
 
     Examples:
@@ -133,14 +133,14 @@ class Table:
     path: Path
     format: str  # csv, tsv, jsonl, json or parquet
     columns: tuple[str, ...]  # "1", "2" and so on without a header
-    read: Callable[[], Iterator[Row]]  # reads all rows
+    read: Callable[[], Iterator[TableRow]]  # reads all rows
     encoding: str | None = None  # None for Parquet
     delimiter: str | None = None  # None where there is none
     header: bool = True  # whether the columns have names of their own
     share_read: Callable[[], float] = lambda: 1.0  # the share of the file that has been read
     known_rows: int | None = None  # the number of rows, where the file says it
 
-    def rows(self, *needed: str) -> Iterator[Row]:
+    def rows(self, *needed: str) -> Iterator[TableRow]:
         """Yield the rows; raises, with the place, for one that has no value in a needed column.
 
         Args:
@@ -199,7 +199,7 @@ class Table:
         )
 
 
-def open_table(path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> Table:
+def open_table(path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> TableFile:
     """Open a file of rows by its suffix; a file that has no suffix of a table has columns separated by TABs.
 
     Args:
@@ -217,12 +217,12 @@ def is_table(path: Path) -> bool:
     return bare_suffix(path) in _FORMATS
 
 
-def _csv(path: Path, header: bool | None, named: Collection[str]) -> Table:
+def _csv(path: Path, header: bool | None, named: Collection[str]) -> TableFile:
     source = TextFile(path)
     return _delimited("csv", source, read_quoted, find_delimiter(source), header, named)
 
 
-def _tsv(path: Path, header: bool | None, named: Collection[str]) -> Table:
+def _tsv(path: Path, header: bool | None, named: Collection[str]) -> TableFile:
     return _delimited("tsv", TextFile(path), read_plain, "\t", header, named)
 
 
@@ -233,7 +233,7 @@ def _delimited(
     delimiter: str,
     header: bool | None,
     named: Collection[str],
-) -> Table:
+) -> TableFile:
     sample = list(islice(read(source, delimiter), SAMPLE + 1))
     if not sample:
         raise DataError(f"{source.path} is empty: expected rows")
@@ -251,11 +251,11 @@ def _delimited(
             f"{source.path} has only a header, {DELIMITERS[delimiter]}-separated: expected rows below it"
         )
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[TableRow]:
         for number, values in read_fields(source, read, delimiter, columns, int(headed)):
-            yield Row(values, f"{source.path}:{number}")
+            yield TableRow(values, f"{source.path}:{number}")
 
-    return Table(
+    return TableFile(
         source.path,
         name,
         columns,
@@ -267,34 +267,34 @@ def _delimited(
     )
 
 
-def _json_lines(path: Path, header: bool | None, named: Collection[str]) -> Table:
+def _json_lines(path: Path, header: bool | None, named: Collection[str]) -> TableFile:
     return _json("jsonl", path, read_json_lines)
 
 
-def _json_list(path: Path, header: bool | None, named: Collection[str]) -> Table:
+def _json_list(path: Path, header: bool | None, named: Collection[str]) -> TableFile:
     return _json("json", path, read_json_list)
 
 
 def _json(
     name: str, path: Path, read: Callable[[TextFile], Iterator[tuple[int, dict[str, Any]]]]
-) -> Table:
+) -> TableFile:
     source = TextFile(path)
     columns = dict.fromkeys(
         key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values)
     )
     if not columns:
         raise DataError(f"{path} has no rows: expected objects with values")
-    return Table(
+    return TableFile(
         path,
         name,
         tuple(columns),
-        lambda: (Row(_unfolded(values), f"{path}:{line}") for line, values in read(source)),
+        lambda: (TableRow(_unfolded(values), f"{path}:{line}") for line, values in read(source)),
         source.encoding,
         share_read=lambda: source.position / source.size,
     )
 
 
-def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
+def _parquet(path: Path, header: bool | None, named: Collection[str]) -> TableFile:
     read = 0
     with parquet_file(path) as file:
         total = file.metadata.num_rows
@@ -302,22 +302,24 @@ def _parquet(path: Path, header: bool | None, named: Collection[str]) -> Table:
         raise DataError(f"{path} has no rows")
     columns = tuple(_unfolded(next(parquet_rows(path))[1]))
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[TableRow]:
         nonlocal read
         for number, values in parquet_rows(path):
             read = number
-            yield Row(_unfolded(values), f"{path}: row {number}")
+            yield TableRow(_unfolded(values), f"{path}: row {number}")
 
-    return Table(path, "parquet", columns, rows, share_read=lambda: read / total, known_rows=total)
+    return TableFile(
+        path, "parquet", columns, rows, share_read=lambda: read / total, known_rows=total
+    )
 
 
-def _class_folders(path: Path) -> Table:
+def _class_folders(path: Path) -> TableFile:
     next(labelled_texts(path))  # raises if there are none
-    return Table(
+    return TableFile(
         path,
         "text",
         ("text", "label"),
-        lambda: (Row(values, str(file)) for file, values in labelled_texts(path)),
+        lambda: (TableRow(values, str(file)) for file, values in labelled_texts(path)),
     )
 
 
@@ -358,7 +360,7 @@ def _described(value: Any) -> str:
     return kind
 
 
-_FORMATS: dict[str, Callable[[Path, bool | None, Collection[str]], Table]] = {  # by suffix
+_FORMATS: dict[str, Callable[[Path, bool | None, Collection[str]], TableFile]] = {  # by suffix
     ".csv": _csv,
     ".tsv": _tsv,
     ".tab": _tsv,

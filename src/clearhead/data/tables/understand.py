@@ -29,7 +29,7 @@ from ..text.translations import PairConfig
 from ..text_files import TextFile
 from .kinds import COLUMNS, Guess, Kind, candidates, guess, named_kind
 from .lengths import Cut, Lengths, Measured, what_is_cut
-from .reading import Row, Table, class_folders, is_table, open_table
+from .reading import TableFile, TableRow, class_folders, is_table, open_table
 
 ROWS = 200_000  # rows that are read
 CHARACTERS = 1 << 28  # characters that are read
@@ -168,10 +168,10 @@ class Recognised:
 
     place: Path  # the file or folder that is read
     guessed: Guess
-    rows: Iterator[Row]
+    rows: Iterator[TableRow]
     encoding: str | None
     share_read: Callable[[], float]
-    table: Table | None = None
+    table: TableFile | None = None
     ended: bool = False  # whether all of it has been read
     valid: Path | None = None  # a file for validation
     # a [data] section
@@ -266,7 +266,7 @@ def _text(path: Path) -> Recognised:
             else ""
         )
     lines = (
-        Row({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
+        TableRow({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
         for source in sources
         for number, line in enumerate(source.lines(), 1)
     )
@@ -374,7 +374,7 @@ def _number_of_rows(found: Recognised, read: int) -> int:
     return max(round(read / share), read + 1)
 
 
-def _as_text(row: Row, column: str) -> str:
+def _as_text(row: TableRow, column: str) -> str:
     """Return a value as text; of a conversation, what its messages say."""
     value = row.values.get(column)
     if isinstance(value, list):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import nearest
 from ..files import DataError
-from ..tables.reading import Row, Table, open_table, whole_characters
+from ..tables.reading import TableFile, TableRow, open_table, whole_characters
 
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 
@@ -100,7 +100,7 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     return found
 
 
-def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Message]]:
+def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], list[Message]]:
     """Return the function that reads the messages of a row."""
     given = columns.prompt or columns.answer
     if columns.messages is not None or (given is None and table.usual(*LISTS)):
@@ -112,7 +112,7 @@ def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Messa
     )
     parts, system_column = (prompt, *question_parts(table, prompt)), table.usual("system")
 
-    def read(row: Row) -> list[Message]:
+    def read(row: TableRow) -> list[Message]:
         question = "\n".join(text for name in parts if (text := _text(row, name)))
         messages = [
             {"role": "user", "content": question},
@@ -124,19 +124,19 @@ def message_reader(table: Table, columns: Columns) -> Callable[[Row], list[Messa
     return read
 
 
-def question_parts(table: Table, prompt: str) -> tuple[str, ...]:
+def question_parts(table: TableFile, prompt: str) -> tuple[str, ...]:
     """Return the columns whose texts continue a question: the input of an instruction."""
     more = table.usual("input") if prompt.lower() == "instruction" else None
     return () if more is None else (more,)
 
 
-def _text(row: Row, column: str | None) -> str:
+def _text(row: TableRow, column: str | None) -> str:
     if column is None or row.values.get(column) is None:
         return ""
     return row.text(column)
 
 
-def _messages(row: Row, column: str) -> list[Message]:
+def _messages(row: TableRow, column: str) -> list[Message]:
     """Return the messages of a row; raises with its place for anything else."""
     given = row.values.get(column)
     if given is None:  # a missing value: a conversation without an answer

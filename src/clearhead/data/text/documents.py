@@ -26,7 +26,7 @@ COMPRESSED = 8  # a compressed file is taken to be this many times as large
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DocumentPart:
     """A part of a document."""
 
     text: str
@@ -72,7 +72,7 @@ class Documents:
                 yield "".join(parts)
                 parts.clear()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[DocumentPart]:
         """Yield the pieces of all documents; they are cut between two words, so that tokens stay whole."""
         self.empty, before, total = 0, 0, sum(self._sizes) or 1
         for file, size in zip(self.files, self._sizes, strict=True):
@@ -81,12 +81,12 @@ class Documents:
                 yield piece
             before += size
 
-    def _text(self, file: Path) -> Iterator[tuple[Piece, float]]:
+    def _text(self, file: Path) -> Iterator[tuple[DocumentPart, float]]:
         source = TextFile(file)
         for piece in divided(source.text(), self.separator, joined=self.joined):
             yield piece, source.position / (source.size or 1)
 
-    def _rows(self, file: Path) -> Iterator[tuple[Piece, float]]:
+    def _rows(self, file: Path) -> Iterator[tuple[DocumentPart, float]]:
         table = open_table(file, header=self.header, named=(self.column,) if self.column else ())
         only = table.columns[0] if len(table.columns) == 1 else None
         column = table.column(self.column or only, *TEXTS)
@@ -99,7 +99,9 @@ class Documents:
                 yield piece, table.share_read()
 
 
-def divided(texts: Iterable[str], separator: str | None, *, joined: bool = True) -> Iterator[Piece]:
+def divided(
+    texts: Iterable[str], separator: str | None, *, joined: bool = True
+) -> Iterator[DocumentPart]:
     """Divide a streamed text into documents, and long documents into pieces."""
     rest = ""
     for text in texts:
@@ -110,19 +112,19 @@ def divided(texts: Iterable[str], separator: str | None, *, joined: bool = True)
                 yield from _cut(document + (separator if joined else ""), ends=True)
         while len(rest) >= 2 * PIECE:
             at = _place(rest, PIECE)
-            yield Piece(rest[:at], ends=False)
+            yield DocumentPart(rest[:at], ends=False)
             rest = rest[at:]
     if rest:
         yield from _cut(rest, ends=True)
 
 
-def _cut(document: str, *, ends: bool) -> Iterator[Piece]:
+def _cut(document: str, *, ends: bool) -> Iterator[DocumentPart]:
     begin = 0
     while len(document) - begin >= 2 * PIECE:
         at = _place(document, begin + PIECE)
-        yield Piece(document[begin:at], ends=False)
+        yield DocumentPart(document[begin:at], ends=False)
         begin = at
-    yield Piece(document[begin:], ends=ends)
+    yield DocumentPart(document[begin:], ends=ends)
 
 
 def _place(text: str, most: int) -> int:

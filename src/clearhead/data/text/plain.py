@@ -22,7 +22,7 @@ from ...tokens.special import Special, read_special
 from ..batching import WindowConfig, Windows
 from ..data import counted, left_out_told
 from ..files import cached, file_facts, find, given_files
-from .documents import Documents, Piece, find_files
+from .documents import DocumentPart, Documents, find_files
 from .parallel import load_split
 from .token_files import map_tokens, write_parts
 from .tokenizers import TokenizerConfig, find_tokenizer, open_tokenizer, vocabulary_size
@@ -69,7 +69,7 @@ def alphabet(documents: Documents) -> set[str]:
     return found
 
 
-class Reading:
+class TokenizerSample:
     """The first readings of documents, for a tokenizer that is trained: their characters, and a sample of them."""
 
     def __init__(self, documents: Documents, share: float, stage: Stage) -> None:
@@ -110,13 +110,13 @@ class Reading:
         self.stage("training the tokenizer", 0.0)
         return chosen
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[DocumentPart]:
         for piece in self.documents.pieces():
             self.stage("reading the text", self.documents.share_read)
             yield piece
 
 
-Learn = Callable[[Reading], Tokenizer]  # trains a tokenizer
+Learn = Callable[[TokenizerSample], Tokenizer]  # trains a tokenizer
 Source = Tokenizer | Learn
 
 
@@ -206,7 +206,7 @@ class Encoder:
         if isinstance(source, Tokenizer):
             self.tokens = source
             return
-        reading = Reading(documents, share, stage)
+        reading = TokenizerSample(documents, share, stage)
         self.tokens, self.limit = source(reading), reading.limit
         self.facts = Facts(characters=reading.characters, sampled=reading.sampled)
 
@@ -235,7 +235,7 @@ class Encoder:
             cut=None if self.limit is None else cut,
         )
 
-    def _encode(self, pieces: list[tuple[Piece, bool]], continues: bool) -> list[np.ndarray]:
+    def _encode(self, pieces: list[tuple[DocumentPart, bool]], continues: bool) -> list[np.ndarray]:
         """Encode pieces, of which the first continues a document or not; pieces of a document join without a space."""
         later = [continues, *(not piece.ends for piece, _ in pieces[:-1])]
         texts = [piece.text for piece, _ in pieces]
@@ -262,22 +262,26 @@ def around(
     return np.array([given.start] if begins else [], np.int64), np.array(ends, np.int64)
 
 
-def split_at(pieces: Iterator[Piece], limit: int | None) -> Iterator[tuple[Piece, bool]]:
+def split_at(
+    pieces: Iterator[DocumentPart], limit: int | None
+) -> Iterator[tuple[DocumentPart, bool]]:
     """Yield pieces, and whether each is in the first `limit` characters; the piece that crosses them is divided."""
     seen = 0
     for piece in pieces:
         room, size = (len(piece.text) if limit is None else limit - seen), len(piece.text)
         if 0 < room < size:
-            yield Piece(piece.text[:room], ends=False), True
-            yield Piece(piece.text[room:], ends=piece.ends), False
+            yield DocumentPart(piece.text[:room], ends=False), True
+            yield DocumentPart(piece.text[room:], ends=piece.ends), False
         else:
             yield piece, room >= size
         seen += size
 
 
-def _batches(pieces: Iterator[tuple[Piece, bool]]) -> Iterator[list[tuple[Piece, bool]]]:
+def _batches(
+    pieces: Iterator[tuple[DocumentPart, bool]],
+) -> Iterator[list[tuple[DocumentPart, bool]]]:
     """Group pieces that are encoded together, in parallel."""
-    batch: list[tuple[Piece, bool]] = []
+    batch: list[tuple[DocumentPart, bool]] = []
     size = 0
     for piece in pieces:
         batch.append(piece)
@@ -331,16 +335,16 @@ class TextConfig(WindowConfig):
         )
 
 
-def _alphabet(config: TextConfig, reading: Reading) -> Tokenizer:
+def _alphabet(config: TextConfig, reading: TokenizerSample) -> Tokenizer:
     return Characters(sorted(reading.alphabet))
 
 
-def _trained(config: TextConfig, reading: Reading) -> Tokenizer:
+def _trained(config: TextConfig, reading: TokenizerSample) -> Tokenizer:
     return config.vocabulary().tokenizer(reading.sample())
 
 
 # Tokenizers that are made of the text itself.
-LEARNED: Mapping[str, Callable[[TextConfig, Reading], Tokenizer]] = {
+LEARNED: Mapping[str, Callable[[TextConfig, TokenizerSample], Tokenizer]] = {
     "characters": _alphabet,
     "words": _trained,
     "bpe": _trained,

@@ -16,7 +16,7 @@ from ...tasks import Caption, Translation
 from ...tasks.caption import captioning, given_caption
 from ...tasks.translate import translating
 from .. import schemas
-from ..attention_groups import CELLS, Tile
+from ..attention_groups import CELLS, MapTile
 from ..build import ALIBI_HEADS, by_hand, memory_decay, position_vectors
 from ..candidates import MOST, TOP, choice_of
 from ..captions import CaptionInspection, caption_dict, checked_image, inspect_caption, own_caption
@@ -35,7 +35,7 @@ from ..responses import (
     stream_response,
 )
 from ..runs import Runs
-from ..store import InspectionStore, Model, ModelStore
+from ..store import InspectionStore, ModelStore, StoredModel
 from ..translations import aligned, sentences_of, translation_dict
 from ..writing import generate_tokens, prompt_and_written, prompt_text, what_fits
 
@@ -51,12 +51,12 @@ class Explorer:
     runs: Runs
     device: str
 
-    def keep(self, inspection: Inspection, model: Model) -> dict[str, Any]:
+    def keep(self, inspection: Inspection, model: StoredModel) -> dict[str, Any]:
         """Keep an inspection of a model; returns its id and what can be requested about it."""
         inspection.lock = model.lock
         return {"id": self.inspections.keep(inspection), **inspection.to_dict()}
 
-    def describe(self, model: Model) -> dict[str, Any]:
+    def describe(self, model: StoredModel) -> dict[str, Any]:
         """What the page shows of a model, or why it cannot be loaded."""
         try:
             return model.to_dict(self.device)
@@ -291,7 +291,9 @@ async def classify(body: schemas.Classify, request: Request, explorer: Shared) -
 
 
 @generation.post("/caption", responses=STREAM, response_class=StreamingResponse)
-async def write_caption(body: schemas.Caption, request: Request, explorer: Shared) -> Response:
+async def write_caption(
+    body: schemas.CaptionRequest, request: Request, explorer: Shared
+) -> Response:
     """Captions of an image, as lines of JSON: the beams after every step, then the captions and their inspections.
 
     A caption of the user's own comes first, marked as given.
@@ -416,7 +418,7 @@ async def attention_map(
     """
     maps = explorer.inspections[look].group(group)
 
-    def tile() -> Tile:
+    def tile() -> MapTile:
         if by == "words":
             return maps.by_word(layer, head)
         top, left = row or 0, key or 0

@@ -12,7 +12,7 @@ from .. import schemas
 from ..comparison import Study, similarity, study
 from ..image_inspection import explain_image
 from ..responses import PROBLEMS, STREAM, json_response, stream_response
-from ..store import Model
+from ..store import StoredModel
 from ..writing import patch_prompts, prompt_tokens
 from .api import Explorer, Shared
 
@@ -20,7 +20,9 @@ interpretation = APIRouter(prefix="/api")
 
 
 @interpretation.post("/saliency", responses=STREAM, response_class=StreamingResponse)
-async def image_saliency(body: schemas.Saliency, request: Request, explorer: Shared) -> Response:
+async def image_saliency(
+    body: schemas.SaliencyRequest, request: Request, explorer: Shared
+) -> Response:
     """How much each pixel of an image counts for the score of a class, as lines of JSON: progress, then the values."""
     model, image, queue = explorer.models[body.model], explorer.images[body.image], explorer.queue
 
@@ -58,7 +60,7 @@ async def compare_models(body: schemas.Compare, request: Request, explorer: Shar
     return stream_response(events, explorer.queue, request)
 
 
-async def studied(model: Model, explorer: Explorer) -> AsyncIterator[Study | tuple[int, int]]:
+async def studied(model: StoredModel, explorer: Explorer) -> AsyncIterator[Study | tuple[int, int]]:
     """Progress, then what was measured of a model: computed once, as two that ask for it wait for one another."""
     queue = explorer.queue
     bundle = await queue.run(lambda: model.bundle(explorer.device))
@@ -73,7 +75,7 @@ async def studied(model: Model, explorer: Explorer) -> AsyncIterator[Study | tup
 
 
 @interpretation.post("/tokens", responses=PROBLEMS, response_model=schemas.TokensShape)
-async def tokens_of_prompts(body: schemas.Tokens, explorer: Shared) -> Response:
+async def tokens_of_prompts(body: schemas.TokensRequest, explorer: Shared) -> Response:
     """The tokens of prompts, as a language model reads them."""
     model = explorer.models[body.model]
     found = await explorer.queue.run(

@@ -19,22 +19,22 @@ from ...weights import Bundle
 from ..capture.addresses import Tree
 from ..capture.watch import watch
 from ..model_inputs import Batch, Data, Done, Inputs, network
-from ..structure import Axes, Layout, find_tensor, layer_names, record_layout
+from ..structure import Axes, OutputAxes, find_tensor, layer_names, record_layout
 from ..structure.layers import VECTORS
 
 ROWS = 64  # inputs per batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class RecordOrigin:
     """Where a record comes from: what a pool needs to know of it."""
 
     name: str  # the address
-    layout: Layout  # of the pass so far
+    layout: OutputAxes  # of the pass so far
     lengths: Tensor | None  # tokens of each row that are not padding
 
 
-def _mean(x: Tensor, origin: Origin) -> Tensor:
+def _mean(x: Tensor, origin: RecordOrigin) -> Tensor:
     """The mean over the tokens that are not padding, over the patches of an image, or over all places of a grid."""
     # sums of many half-precision numbers would be rounded
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -45,7 +45,7 @@ def _mean(x: Tensor, origin: Origin) -> Tensor:
     return x
 
 
-def _first(x: Tensor, origin: Origin) -> Tensor:
+def _first(x: Tensor, origin: RecordOrigin) -> Tensor:
     """The first token: the class token."""
     axes = origin.layout.axes(origin.name, x)
     if not axes.tokens or axes.channels == 1 or (axes.grid is not None and not axes.special):
@@ -55,7 +55,7 @@ def _first(x: Tensor, origin: Origin) -> Tensor:
     return x[:, 0]
 
 
-def _last(x: Tensor, origin: Origin) -> Tensor:
+def _last(x: Tensor, origin: RecordOrigin) -> Tensor:
     """The last token that is not padding."""
     axes = origin.layout.axes(origin.name, x)
     if not axes.tokens or axes.channels == 1:
@@ -66,7 +66,7 @@ def _last(x: Tensor, origin: Origin) -> Tensor:
     return x[torch.arange(len(x), device=x.device), end]
 
 
-def _flat(x: Tensor, origin: Origin) -> Tensor:
+def _flat(x: Tensor, origin: RecordOrigin) -> Tensor:
     """Everything side by side."""
     if origin.lengths is not None and len(set(origin.lengths.tolist())) > 1:
         raise InputError(
@@ -75,7 +75,7 @@ def _flat(x: Tensor, origin: Origin) -> Tensor:
     return x.flatten(1)
 
 
-POOLS: dict[str, Callable[[Tensor, Origin], Tensor]] = {
+POOLS: dict[str, Callable[[Tensor, RecordOrigin], Tensor]] = {
     "mean": _mean,
     "cls": _first,
     "last": _last,
@@ -111,7 +111,7 @@ class LayerReader:
         self.pool = POOLS.get(features, lambda x, _: x)  # "all" keeps what a layer returned
         self.names = layer_names(network(model), layers)
         self.inputs = Inputs(model, data)
-        self.layout = Layout(Tree(network(model)))  # of the last batch: the axes of the layers
+        self.layout = OutputAxes(Tree(network(model)))  # of the last batch: the axes of the layers
         self._batch: Batch | None = None  # the batch that runs now
         self._features: dict[str, Tensor] = {}  # its features, by layer
         self._ordered: set[str] = set()  # layers whose tokens are known to be in the order of rows
@@ -195,7 +195,9 @@ class LayerReader:
         lengths = self._batch.lengths
         if name.startswith("decoder.") and self._batch.target_lengths is not None:
             lengths = self._batch.target_lengths
-        self._features[name] = self.pool(x, Origin(name=name, layout=self.layout, lengths=lengths))
+        self._features[name] = self.pool(
+            x, RecordOrigin(name=name, layout=self.layout, lengths=lengths)
+        )
 
 
 def features(

@@ -27,7 +27,7 @@ from ...weights import Bundle
 from ..capture.addresses import Tree
 from ..capture.hooks import Session, call_after, call_before
 from ..model_inputs import Batch, Data, Done, network
-from ..structure import Axes, Layout, find_tensor, record_layout
+from ..structure import Axes, OutputAxes, find_tensor, record_layout
 from .features import LayerReader
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ GROWTH = 4  # by how much it grows at a time
 NARROW = (8, 32)
 
 
-Pick = Callable[[str, Tensor, Layout], Tensor | None]  # the unit of a layer's output
+Pick = Callable[[str, Tensor, OutputAxes], Tensor | None]  # the unit of a layer's output
 
 
 class _Enough(Exception):  # noqa: N818  (it ends a forward pass, and is no error)
@@ -489,7 +489,7 @@ def receptive_fields(
     assert first is not None
     found = np.stack([_normalised(name, x) for name, x in zip(reader.names, total, strict=True)])
 
-    def pick(name: str, x: Tensor, layout: Layout) -> Tensor | None:
+    def pick(name: str, x: Tensor, layout: OutputAxes) -> Tensor | None:
         """The centre of a layer's output for an image of another size, whose axes are the same."""
         known = axes[name]
         if known is None or known.grid is None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..capture.addresses import INPUT
-from ..structure import Axes, Layout, record_layout
+from ..structure import Axes, OutputAxes, record_layout
 from ..targets import Target
 from .attributions import Attribution, Done, enlarged, layer_gradient
 from .embedded import Subject
@@ -78,7 +78,7 @@ def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
 
 
 def _last_with_gradient(
-    subject: Subject, target: Target, layers: list[str], layout: Layout
+    subject: Subject, target: Target, layers: list[str], layout: OutputAxes
 ) -> tuple[str, Tensor] | None:
     """The last layer whose places have a gradient, and its weighted channels."""
     for address in reversed(layers):
@@ -88,7 +88,7 @@ def _last_with_gradient(
     return None
 
 
-def _named(layout: Layout, layer: str | int, layers: list[str], blocks: list[str]) -> str:
+def _named(layout: OutputAxes, layer: str | int, layers: list[str], blocks: list[str]) -> str:
     """The address of a layer; any module of the right shape can be named, not only a block."""
     if blocks and isinstance(layer, int):
         return layout.choose(layer, blocks)
@@ -97,7 +97,7 @@ def _named(layout: Layout, layer: str | int, layers: list[str], blocks: list[str
     return layout.choose(layer, blocks or layers)
 
 
-def _weighted(subject: Subject, target: Target, address: str, layout: Layout) -> Tensor | None:
+def _weighted(subject: Subject, target: Target, address: str, layout: OutputAxes) -> Tensor | None:
     """Channels weighted by the mean of their gradients (y, x), with negative values; None if there is no gradient."""
     record, slope = layer_gradient(subject, target, address)
     axes = layout.axes(address, record)
@@ -109,7 +109,7 @@ def _weighted(subject: Subject, target: Target, address: str, layout: Layout) ->
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)
 
 
-def _enlarged(subject: Subject, layout: Layout, address: str, weighted: Tensor) -> Attribution:
+def _enlarged(subject: Subject, layout: OutputAxes, address: str, weighted: Tensor) -> Attribution:
     layout.check_order(address)
     height, width = subject.x.shape[-2:]
     return Attribution(

@@ -26,7 +26,7 @@ from ..maps.rollout import (
     square_maps,
     weights_of,
 )
-from ..structure import Layout, record_layout
+from ..structure import OutputAxes, record_layout
 from ..targets import Target
 from .attributions import Attribution, Done, enlarged, layer_gradient
 from .embedded import Subject, differentiable
@@ -127,7 +127,7 @@ def _unfit(subject: Subject) -> InputError:
 
 
 def _placed(
-    subject: Subject, target: Target, layout: Layout, matrix: Tensor, maps: Iterable[str]
+    subject: Subject, target: Target, layout: OutputAxes, matrix: Tensor, maps: Iterable[str]
 ) -> Attribution:
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
     tokens = len(matrix)
@@ -150,7 +150,7 @@ def _placed(
     return Attribution(values=enlarged(cells, (height, width)), whole=matrix, layers=layers)
 
 
-def _read(subject: Subject, target: Target, layout: Layout, tokens: int) -> Bool[Tensor, "t"]:
+def _read(subject: Subject, target: Target, layout: OutputAxes, tokens: int) -> Bool[Tensor, "t"]:
     """The tokens of the last layer that the answer is read from: those with a gradient, for example a class token."""
     blocks = layout.blocks(tokens)
     if not blocks:

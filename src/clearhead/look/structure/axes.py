@@ -71,7 +71,7 @@ class ModuleCall:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class OutputAxes:
     """The shapes of one pass through a model, and what the axes of each output are."""
 
     tree: Tree  # the modules of the model
@@ -403,14 +403,14 @@ class Layout:
 
 
 @contextmanager
-def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[Layout]:
+def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[OutputAxes]:
     """Record the shapes of all modules' inputs and outputs while a `with` lasts, of calls by this thread.
 
     Args:
         model: The model.
-        values: Also see from their values which outputs are attention weights, which `Layout.gridded` leaves out.
+        values: Also see from their values which outputs are attention weights, which `OutputAxes.gridded` leaves out.
     """
-    layout, thread = Layout(Tree(model)), threading.get_ident()
+    layout, thread = OutputAxes(Tree(model)), threading.get_ident()
     paths = {module: path for path, module in layout.tree.parts}
 
     def before(module: nn.Module, args: Any, named: Any) -> None:

@@ -18,7 +18,7 @@ from ...errors import InputError, UserError
 from ...weights import Bundle, load
 from ..result_files import page, picture, table_html
 from .inputs import Place, read_inputs, title_of
-from .pair import Pair, Section
+from .pair import ModelPair, Section
 from .sections import SECTIONS
 
 
@@ -160,7 +160,7 @@ def compare(
     if not set(chosen) <= set(SECTIONS):
         raise InputError(f"sections={sections}: expected some of {', '.join(SECTIONS)}")
     measured_on = read_inputs(first, second, data, inputs, root)
-    pair = Pair(
+    pair = ModelPair(
         models={names[0]: first, names[1]: second},
         inputs=measured_on,
         images=first.reads == "images",

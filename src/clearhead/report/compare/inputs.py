@@ -24,7 +24,7 @@ LEAST = 4  # inputs, for an estimate of CKA
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Inputs:
+class SharedInputs:
     """Inputs of two models."""
 
     name: str  # where they are from, in words
@@ -34,7 +34,9 @@ class Inputs:
     subjects: Sequence[str] = ()
 
 
-def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path | None) -> Inputs:
+def read_inputs(
+    a: Bundle, b: Bundle, data: Place | None, most: int, root: Path | None
+) -> SharedInputs:
     """Inputs that both models read; raises if they read different kinds.
 
     Args:
@@ -65,13 +67,13 @@ def read_inputs(a: Bundle, b: Bundle, data: Place | None, most: int, root: Path 
     if len(items) < LEAST:
         raise InputError(f"{found.name} has {len(items)} inputs: expected {LEAST} or more")
     subjects = [found.subjects[i] for i in chosen] if found.subjects else ()
-    return Inputs(name=found.name, items=items, labels=labels, subjects=subjects)
+    return SharedInputs(name=found.name, items=items, labels=labels, subjects=subjects)
 
 
-def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
+def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     if data is None:
         names = [name.replace("-", " ") for name in example_images()]
-        return Inputs(
+        return SharedInputs(
             name="images that ship, with crops of each",
             items=example_crops(),
             # a crop may show less
@@ -81,12 +83,12 @@ def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None
         path = locate(data, root)
         loose = loose_images(path)
         if loose:
-            return Inputs(
+            return SharedInputs(
                 name=str(data), items=_Lazy(lambda i: read_image(str(path), loose[i]), len(loose))
             )
     images = held_out_images(bundle, data, ClassOptions(), root)
     labels = list(images.labels)
-    return Inputs(
+    return SharedInputs(
         name=str(data), items=_Lazy(images.opened, len(labels)), labels=labels, subjects=labels
     )
 
@@ -104,14 +106,14 @@ class _Lazy(Sequence[Any]):
         return self.opened(int(index))
 
 
-def _texts(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
+def _texts(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     if data is None:
-        return Inputs(name="English sentences that ship", items=list(TEXTS))
+        return SharedInputs(name="English sentences that ship", items=list(TEXTS))
     lines = [line for _, line in read_lines(locate(data, root)) if line.strip()]
-    return Inputs(name=str(data), items=[line.split("\t")[0] for line in lines])
+    return SharedInputs(name=str(data), items=[line.split("\t")[0] for line in lines])
 
 
-def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> Inputs:
+def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     first, second = _languages(bundle), _languages(other)
     if first is not None and second is not None and first != second:
         raise InputError(
@@ -121,10 +123,10 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
     if data is not None:
         lines = [line.split("\t") for _, line in read_lines(locate(data, root)) if line.strip()]
         items: list[Any] = [(line[0], line[1]) if len(line) > 1 else line[0] for line in lines]
-        return Inputs(name=str(data), items=items)
+        return SharedInputs(name=str(data), items=items)
     name, texts = _sources(bundle, first or second)
     found: Any = translate(bundle, texts)
-    return Inputs(
+    return SharedInputs(
         name=f"{name}, with translations by {title_of(bundle)}",
         items=[(text, one.text) for text, one in zip(texts, found, strict=True)],
     )
@@ -154,7 +156,7 @@ def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, li
     return f"example sentences of {title_of(bundle)}", list(card.examples)
 
 
-READERS: dict[str, Callable[[Bundle, Bundle, Place | None, Path | None], Inputs]] = {
+READERS: dict[str, Callable[[Bundle, Bundle, Place | None, Path | None], SharedInputs]] = {
     "images": _images,
     "tokens": _texts,
     "pairs": _pairs,

@@ -11,17 +11,17 @@ from ...draw import Table
 from ...errors import InputError
 from ...weights import Bundle
 from ..conditions import READS, Condition
-from .inputs import Inputs
+from .inputs import SharedInputs
 
 FEW, SHOWN = 16, 4  # inputs of slow measures, and of those that are drawn
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pair:
+class ModelPair:
     """Two models by name, and the inputs that both are measured on."""
 
     models: dict[str, Bundle]
-    inputs: Inputs
+    inputs: SharedInputs
     images: bool  # they read images
 
     @property

@@ -35,7 +35,7 @@ from ...weights import Bundle
 from ..conditions import answers, attends, layered
 from ..registry import SECTIONS as SECTIONS
 from ..registry import section_of
-from .pair import FEW, Pair, Section, UnfitError
+from .pair import FEW, ModelPair, Section, UnfitError
 from .questions import ONE_WORD, question_words, questions
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ TEXTS = (
 
 
 @section_of("sizes", "Size")
-def sizes(pair: Pair) -> Section:
+def sizes(pair: ModelPair) -> Section:
     """Parameters, and bytes in memory."""
     count, size = dict[str, int](), dict[str, int]()
     rows = []
@@ -77,7 +77,7 @@ def sizes(pair: Pair) -> Section:
 
 
 @section_of("accuracy", "Accuracy")
-def accuracy(pair: Pair) -> Section:
+def accuracy(pair: ModelPair) -> Section:
     """The share of labelled images that each model classifies correctly."""
     labels = pair.inputs.labels
     if labels is None:
@@ -99,7 +99,7 @@ def accuracy(pair: Pair) -> Section:
 
 @section_of("speed", "Speed")
 @torch.no_grad()
-def speed(pair: Pair) -> Section:
+def speed(pair: ModelPair) -> Section:
     """Inputs per second of a forward pass, measured in turns."""
     batches = {
         name: list(Batches(bundle, pair.few).batches(0, FEW))
@@ -153,7 +153,7 @@ def _three_digits(x: float) -> str:
 
 
 @section_of("cka", "Similarity of layers (CKA)")
-def similarity(pair: Pair) -> Section:
+def similarity(pair: ModelPair) -> Section:
     """CKA within each model and between both."""
     (first, one), (second, two) = pair.models.items()
     result = cka({first: one}, {second: two}, data=pair.inputs.items)
@@ -205,7 +205,7 @@ def _short(names: list[str]) -> list[str]:
 
 
 @section_of("distance", "Attention distance by depth")
-def distance(pair: Pair) -> Section:
+def distance(pair: ModelPair) -> Section:
     """Mean attention distance of every head by depth."""
     models, missing = pair.fitting(attends if pair.images else _attends_to_itself)
     measure = _patch_distances if pair.images else _token_distances
@@ -296,7 +296,7 @@ def _token_distances(bundle: Bundle, texts: list[Any]) -> Float[np.ndarray, "l h
 
 
 @section_of("fields", "Receptive fields")
-def fields(pair: Pair) -> Section:
+def fields(pair: ModelPair) -> Section:
     """Effective receptive field by depth."""
     pair.need_images()
     with warnings.catch_warnings():
@@ -335,7 +335,7 @@ def _some_maps(measured: Fields, name: str) -> Figure:
 
 
 @section_of("colours", "Features as colours")
-def colours(pair: Pair) -> Section:
+def colours(pair: ModelPair) -> Section:
     """Principal components of patches as colours."""
     pair.need_images()
     items = [pair.inputs.items[i] for i in pair.shown]
@@ -351,7 +351,7 @@ def colours(pair: Pair) -> Section:
 
 
 @section_of("saliency", "Saliency")
-def salience(pair: Pair) -> Section:
+def salience(pair: ModelPair) -> Section:
     """Saliency of some inputs, side by side."""
     models, missing = pair.fitting(answers)
     numbers = pair.shown
@@ -378,7 +378,7 @@ def salience(pair: Pair) -> Section:
     return Section(figures=figures, text=text + missing)
 
 
-def _input_name(pair: Pair, place: int, number: int) -> str:
+def _input_name(pair: ModelPair, place: int, number: int) -> str:
     """An input in the caption of a figure, with what an image shows, if that is known."""
     name = f"{'image' if pair.images else 'text'} {place}"
     if pair.inputs.subjects and pair.inputs.subjects[number]:
@@ -394,7 +394,7 @@ def _asked_words(models: dict[str, Bundle]) -> str:
     return "".join(f" {name} {what}." for name, what in words.items())
 
 
-def _images_of_no_class(pair: Pair) -> str:
+def _images_of_no_class(pair: ModelPair) -> str:
     """Sentences about images that are drawn and whose class a model does not have."""
     if not pair.inputs.subjects:
         return ""
@@ -409,7 +409,7 @@ def _images_of_no_class(pair: Pair) -> str:
 
 
 @section_of("lens", "Logit lens")
-def lens(pair: Pair) -> Section:
+def lens(pair: ModelPair) -> Section:
     """How early each model's answer is settled: divergence of each layer from the last."""
     models, missing = pair.fitting(layered, answers, _several_layers)
     numbers: dict[str, Any] = {}

@@ -27,7 +27,14 @@ from ...weights import Bundle
 from ..batching import IMAGES
 from ..classify import class_names, classify
 from ..text import embed
-from .columns import ALL, Part, evaluated_part, labelled_columns, trained_on_all, trained_on_file
+from .columns import (
+    ALL,
+    EvaluatedRows,
+    evaluated_part,
+    labelled_columns,
+    trained_on_all,
+    trained_on_file,
+)
 from .text import Done, Place, file_or_set, one_file, table
 
 # Classes from frozen features: nearest neighbours, and a linear probe. No weight of the model changes.
@@ -336,7 +343,7 @@ def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None)
     empty = 0
     if data == "sst2":
         split = chosen.split or "test"
-        part = Part(f"sst2 {split}", read_sst2(split, root))
+        part = EvaluatedRows(f"sst2 {split}", read_sst2(split, root))
     else:
         path = file_or_set(data, root, "sst2")
         columns = labelled_columns(bundle, path, chosen.text, chosen.label)

@@ -17,8 +17,8 @@ from ... import config
 from ...data import data_config
 from ...data.files import DataError, fingerprint, locate
 from ...data.tables.column_names import is_language, language_of, may_be_language
-from ...data.tables.columns import LABELLED, PARALLEL, Role, TwoColumns, two_columns
-from ...data.tables.reading import Table, open_table
+from ...data.tables.columns import LABELLED, PARALLEL, ColumnRole, TwoColumns, two_columns
+from ...data.tables.reading import TableFile, open_table
 from ...data.text.labelled import Label, LabelledConfig, divided
 from ...data.text.parallel import Line
 from ...data.text.translations import PairConfig
@@ -97,7 +97,7 @@ def same_place(name: str, path: Path, root: Path | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[R]):
+class EvaluatedRows(Generic[R]):
     """The rows of a table that are evaluated."""
 
     name: str  # of the data, for the result
@@ -112,7 +112,7 @@ def evaluated_part(
     rows: Sequence[R],
     split: str | None,
     root: Path | None,
-) -> Part[R]:
+) -> EvaluatedRows[R]:
     """Return the rows of a table to evaluate: of the table that a model was trained on, those that were held out.
 
     Args:
@@ -129,20 +129,20 @@ def evaluated_part(
             raise InputError(
                 f"split={split!r}: the model was not trained on {data}, which is taken as a whole: expected no split"
             )
-        return Part(str(data), rows)
+        return EvaluatedRows(str(data), rows)
     if split not in (None, *PARTS):
         raise InputError(f"split={split!r}: expected one of {', '.join(PARTS)}")
     places = _held_out(options, path, root)
     if split is None and not places:
         warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
     if split == "all" or (split is None and not places):
-        return Part(str(data), rows)
+        return EvaluatedRows(str(data), rows)
     kept = [row for row in rows if (row.where in places) == (split != "train")]
     if not kept:
         raise InputError(
             f"split={split!r}: {data} has no such rows: expected split=all, or another file"
         )
-    return Part(f"{data} {split or 'valid'}", kept, ALL if split is None else "")
+    return EvaluatedRows(f"{data} {split or 'valid'}", kept, ALL if split is None else "")
 
 
 def trained_on_all(data: str | Path) -> str:
@@ -225,18 +225,18 @@ def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | N
     return TwoColumns(table, *two_columns(table, PARALLEL, (found[0], found[1])))
 
 
-def _trained(bundle: Bundle, roles: tuple[Role, Role]) -> Names:
+def _trained(bundle: Bundle, roles: tuple[ColumnRole, ColumnRole]) -> Names:
     """The names of the columns, or of the languages, that a model was trained on."""
     columns = trained_columns(bundle)
     return columns.get(roles[0].option), columns.get(roles[1].option)
 
 
-def _open(bundle: Bundle, path: Path, wanted: Names, trained: Names) -> Table:
+def _open(bundle: Bundle, path: Path, wanted: Names, trained: Names) -> TableFile:
     header: Any = getattr(trained_on(bundle), "header", None)
     return open_table(path, header=header, named=[name for name in (*wanted, *trained) if name])
 
 
-def _column(table: Table, word: str | None) -> str | None:
+def _column(table: TableFile, word: str | None) -> str | None:
     """The column that the user names, by its name or its number; raises if there is none."""
     if word is None or word in table.columns:
         return word
@@ -245,7 +245,7 @@ def _column(table: Table, word: str | None) -> str | None:
     return table.column(word)
 
 
-def _given(table: Table, word: str | None) -> str | None:
+def _given(table: TableFile, word: str | None) -> str | None:
     """The column that the user names; None for a language, if no column is named after one."""
     if word is None or word in table.columns:
         return word
@@ -255,7 +255,7 @@ def _given(table: Table, word: str | None) -> str | None:
     return column or _column(table, word)
 
 
-def _of_language(table: Table, word: str) -> str | None:
+def _of_language(table: TableFile, word: str) -> str | None:
     """The only column that is named after the language of a word."""
     code = language_of(word)
     columns = [name for name in table.columns if code is not None and language_of(name) == code]
@@ -264,7 +264,9 @@ def _of_language(table: Table, word: str) -> str | None:
     return None
 
 
-def _check_direction(table: Table, found: list[str | None], wanted: Names, trained: Names) -> None:
+def _check_direction(
+    table: TableFile, found: list[str | None], wanted: Names, trained: Names
+) -> None:
     """Raise if the columns that are not found would be chosen against what the model was trained on."""
     if None not in found or None in trained or wanted != (None, None) or not table.header:
         return

@@ -25,7 +25,7 @@ from ...weights import Bundle
 from ..translate import translate
 from .captions import CaptionOptions, CaptionScores, measure_captions
 from .classes import ClassOptions, ClassScores, class_scores
-from .columns import Part, evaluated_part, pair_columns, trained_languages, trained_on
+from .columns import EvaluatedRows, evaluated_part, pair_columns, trained_languages, trained_on
 from .text import TextOptions, TextScores, score_rows, table, text_scores
 
 Place = str | Path
@@ -294,7 +294,7 @@ def _texts(
             raise InputError(
                 f"split={chosen.split!r}: two files are taken as a whole: expected no split"
             )
-        part, empty = Part(" ".join(map(str, names)), read_two(*paths)), 0
+        part, empty = EvaluatedRows(" ".join(map(str, names)), read_two(*paths)), 0
     else:
         columns = pair_columns(bundle, paths[0], chosen.source, chosen.target)
         lines = lines_of(columns, skip_empty=True)

@@ -46,7 +46,7 @@ OBJECTIVES: dict[str, tuple[str, str, str]] = {
     "next-token": ("tokens", "NextToken", "the cross-entropy of each token given those before it"),
     "translation": (
         "tokens",
-        "Translation",
+        "TranslationObjective",
         "the cross-entropy of each target token given the source",
     ),
     "captions": (

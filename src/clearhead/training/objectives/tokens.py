@@ -199,7 +199,7 @@ class MaskedTokens(TokenObjective):
 ROWS = 3  # number of samples, always of the same rows
 
 
-class Translation(TokenObjective):
+class TranslationObjective(TokenObjective):
     """The cross-entropy of each target token given the source (Sutskever et al. 2014)."""
 
     roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="translate")}

@@ -38,7 +38,7 @@ CONTEXT = 512  # tokens per window of text, where the model's context is longer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Method:
+class TuningMethod:
     """Which weights are trained."""
 
     about: str
@@ -47,18 +47,20 @@ class Method:
 
 
 METHODS = {
-    "full": Method(about="all weights", recipe={}, rate=1.0),
-    "lora": Method(
+    "full": TuningMethod(about="all weights", recipe={}, rate=1.0),
+    "lora": TuningMethod(
         about="low-rank updates of the linear maps of all blocks (Hu et al. 2021)",
         recipe={},
         rate=10.0,
     ),
-    "head": Method(about="only the head; for classifiers", recipe={"learn": "head"}, rate=20.0),
+    "head": TuningMethod(
+        about="only the head; for classifiers", recipe={"learn": "head"}, rate=20.0
+    ),
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class TuningTask:
     """What a model learns from a kind of data."""
 
     can: frozenset[str]  # capabilities of the checkpoint, one of which it needs
@@ -139,21 +141,21 @@ def _classifier(c: Any) -> dict[str, Any]:
 
 # By name; the first that fits the checkpoint and the data is chosen.
 TASKS = {
-    "chat": Task(
+    "chat": TuningTask(
         can=frozenset({"generate"}), kind="chats", data=_chats, lr=5e-5, rows=8,
         about="the answers of conversations, token by token; questions do not count",
     ),
-    "text": Task(can=frozenset({"generate"}), kind="text", data=_text, lr=5e-5, about="each token of texts"),
-    "translation": Task(
+    "text": TuningTask(can=frozenset({"generate"}), kind="text", data=_text, lr=5e-5, about="each token of texts"),
+    "translation": TuningTask(
         can=frozenset({"translate"}), reads="pairs", kind="pairs", data=_translations, lr=5e-5, rows=64,
         about="the target of each source",
     ),
-    "classification": Task(
+    "classification": TuningTask(
         can=frozenset({"fill", "classify", "embed", "encode"}), kind="labelled", lr=1e-4, rows=64,
         best="valid_accuracy", classifies=True, model=_classifier, about="the label of each text",
     ),
-    "masked": Task(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
-    "images": Task(
+    "masked": TuningTask(can=frozenset({"fill"}), kind="text", data=_masked, lr=5e-5, about="masked tokens of texts"),
+    "images": TuningTask(
         can=frozenset({"classify", "embed"}), reads="images", kind="images", data=_images, lr=1e-4,
         best="valid_accuracy", classifies=True, about="the class of each image",
     ),
@@ -356,7 +358,7 @@ def _plan(
     return plan
 
 
-def choose_task(bundle: Bundle, kind: str, data: str | Path) -> Task:
+def choose_task(bundle: Bundle, kind: str, data: str | Path) -> TuningTask:
     """The task that fits a checkpoint and a kind of data; raises with what each of them would need."""
     for task in TASKS.values():
         if task.kind == kind and task.fits(bundle):
@@ -416,7 +418,7 @@ def _check_valid(name: str, valid: str | Path) -> None:
         )
 
 
-def _changed_options(bundle: Bundle, task: Task) -> dict[str, Any]:
+def _changed_options(bundle: Bundle, task: TuningTask) -> dict[str, Any]:
     """The options of a task that the checkpoint's family has, and has with another value."""
     if bundle.config is not None:
         known = {f.name for f in fields(bundle.config)}

@@ -374,13 +374,13 @@ def _steps(data: Data, epochs: float) -> int:
 
 
 @runtime_checkable
-class Frame(Protocol):
+class DataFrame(Protocol):
     """A data frame, such as that of pandas."""
 
     def to_dict(self, orient: str) -> Any: ...
 
 
-DataLike = str | Path | Frame | Sequence[Any]  # a path, or rows
+DataLike = str | Path | DataFrame | Sequence[Any]  # a path, or rows
 
 
 def as_file(data: DataLike, path: Path) -> str | Path:
@@ -398,7 +398,7 @@ def as_file(data: DataLike, path: Path) -> str | Path:
     """
     if isinstance(data, str | Path):
         return data
-    rows = data.to_dict("records") if isinstance(data, Frame) else data
+    rows = data.to_dict("records") if isinstance(data, DataFrame) else data
     if not isinstance(rows, Sequence) or not rows:
         raise InputError(
             "no rows are given: expected the path of a file, a data frame, dictionaries or texts"

@@ -231,7 +231,7 @@ Info = tuple[str, tuple[int, ...], int, int]
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of a file: its shape (the fastest axis last), its type, and its bytes in the mapped file."""
 
     shape: tuple[int, ...]
@@ -243,7 +243,7 @@ class Entry:
         return dequantise(self.data, self.type).reshape(self.shape)
 
 
-def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Entry]]:
+def read_file(path: Path) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
     """The metadata of a file, and its tensors by name; their bytes are only read from the disk when they are used."""
     try:
         return _read(np.memmap(path, np.uint8, "r").view(np.ndarray), path)
@@ -251,7 +251,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Entry]]:
         raise WeightsError(f"{path}: is not a whole GGUF file ({cause})") from cause
 
 
-def _read(file: NDArray[np.uint8], path: Path) -> tuple[dict[str, Any], dict[str, Entry]]:
+def _read(file: NDArray[np.uint8], path: Path) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
     cursor = _Cursor(file)
     if cursor.take(4) != MAGIC:
         raise ValueError(f"it does not begin with {MAGIC.decode()}")
@@ -275,7 +275,7 @@ def _read(file: NDArray[np.uint8], path: Path) -> tuple[dict[str, Any], dict[str
     return metadata, {info[0]: _entry(data, info, path) for info in infos}
 
 
-def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> Entry:
+def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> TensorEntry:
     name, sizes, number, offset = info
     kind = NUMBERS.get(number, f"type {number}")
     if kind not in TYPES:
@@ -292,7 +292,7 @@ def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> Entry:
         raise ValueError(
             f"the tensor {name} ends at byte {end} of the data, and the file has {len(data)} of them"
         )
-    return Entry(tuple(reversed(sizes)), kind, data[offset:end])
+    return TensorEntry(tuple(reversed(sizes)), kind, data[offset:end])
 
 
 @dataclass

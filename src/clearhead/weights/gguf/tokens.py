@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from ...tokens import Pieces, Subwords, Tokenizer
-from ...tokens.sentencepiece import CONTROL, DEFINED, Model
+from ...tokens.sentencepiece import CONTROL, DEFINED, SentencePieceModel
 from ...tokens.special import Special
 from ..fill import WeightsError
 
@@ -104,7 +104,7 @@ def _end(metadata: dict[str, Any], name: str, *, usual: bool) -> list[int]:
 def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:
     scores = metadata.get("tokenizer.ggml.scores") or [0.0] * len(names)
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(names)
-    model = Model(
+    model = SentencePieceModel(
         pieces=tuple(names),
         scores=tuple(map(float, scores)),
         types=tuple(types),

@@ -32,7 +32,7 @@ from ... import config
 from ...atomic_files import atomic_write
 from ...tokens import Pair, Pieces, Subwords, Tokenizer
 from ...tokens.marian import read_vocab
-from ...tokens.sentencepiece import CONTROL, DEFINED, SPACE, UNKNOWN, Model
+from ...tokens.sentencepiece import CONTROL, DEFINED, SPACE, UNKNOWN, SentencePieceModel
 from ...tokens.special import Special, tokenizer_settings
 from ..fill import WeightsError
 from .tokenizers import byte_pairs, ended, read_byte_pairs, read_subwords, write_subwords
@@ -144,7 +144,7 @@ def _roberta(folder: Path, settings: Mapping[str, Any]) -> Subwords:
 
 def _t5(folder: Path, settings: Mapping[str, Any]) -> Subwords:
     """The model's own ids, and after them the sentinels of masked spans, the last one first (Raffel et al. 2020)."""
-    model = Model.read(folder / T5_SPM)
+    model = SentencePieceModel.read(folder / T5_SPM)
     count = settings.get("extra_ids", SENTINELS)
     if type(count) is not int or count < 0:
         raise WeightsError(
@@ -156,7 +156,7 @@ def _t5(folder: Path, settings: Mapping[str, Any]) -> Subwords:
     return _subwords(folder / T5_SPM, model, pieces, special, added=sentinels, after=("</s>",))
 
 
-def _of_type(model: Model, *types: int) -> list[str]:
+def _of_type(model: SentencePieceModel, *types: int) -> list[str]:
     """The pieces of some types."""
     return [piece for piece, type_ in zip(model.pieces, model.types, strict=True) if type_ in types]
 
@@ -165,7 +165,7 @@ def _fairseq(
     folder: Path, settings: Mapping[str, Any], *, language: str | None = None, last: bool = False
 ) -> Subwords:
     """Ids of fairseq, and <s> or the source's language around a text; `last`: the language comes after </s>."""
-    model = Model.read(folder / SPM)
+    model = SentencePieceModel.read(folder / SPM)
     if model.pieces[:3] != SPM_FIRST:
         raise WeightsError(f"{folder / SPM}: begins with {model.pieces[:3]}: expected {SPM_FIRST}")
     # the first three pieces give way to four: all other ids are one higher
@@ -194,7 +194,7 @@ def _nllb(folder: Path, settings: Mapping[str, Any]) -> Subwords:
 
 def _subwords(
     path: Path,
-    model: Model,
+    model: SentencePieceModel,
     pieces: Sequence[tuple[str, float]],
     special: Sequence[str],
     *,
@@ -278,7 +278,7 @@ def _m2m(folder: Path, settings: Mapping[str, Any]) -> Pieces:
     languages = {name: len(vocab) + i for i, name in enumerate(names)}
     try:
         return Pieces(
-            Model.read(folder / SPM),
+            SentencePieceModel.read(folder / SPM),
             vocab | languages,
             special={"start": languages[source]},
             first=True,

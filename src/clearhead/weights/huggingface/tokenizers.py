@@ -26,7 +26,7 @@ from ...tokens import Pair, Pieces, Subwords, Tokenizer
 from ...tokens.chat_template import CHAT
 from ...tokens.ids import NAMES
 from ...tokens.marian import read_vocab
-from ...tokens.sentencepiece import Model
+from ...tokens.sentencepiece import SentencePieceModel
 from ...tokens.special import Special, tokenizer_settings
 from ..fill import WeightsError
 
@@ -57,7 +57,7 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
         first, last = (
             bool(settings.get(f"add_{name}_token", name == "bos")) for name in ("bos", "eos")
         )
-        return Pieces(Model.read(folder / "tokenizer.model"), first=first, last=last)
+        return Pieces(SentencePieceModel.read(folder / "tokenizer.model"), first=first, last=last)
     return None
 
 

@@ -153,7 +153,7 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saved(native.Saved):
+class SavedAdapters(native.Saved):
     """The contents of clearhead.json."""
 
     # fingerprint of the base model's weights that the folder does not replace
@@ -170,7 +170,11 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     settings = read_settings(folder)
     path, name = _find_base(folder, settings)
     updates, changed = _read_tensors(folder)
-    saved = config.read(Saved, config.load(folder / OURS)) if (folder / OURS).is_file() else None
+    saved = (
+        config.read(SavedAdapters, config.load(folder / OURS))
+        if (folder / OURS).is_file()
+        else None
+    )
     layout = foreign_layout(name)
     if layout is None or not is_huggingface(name):
         bundle, used = _on_ours(folder, path, name, layout, changed, device, saved)
@@ -264,7 +268,9 @@ def check_whole(path: Path, layout: str, where: str = "") -> None:
         )
 
 
-def _check_base(folder: Path, path: Path, bundle: Bundle, saved: Saved, without: set[str]) -> None:
+def _check_base(
+    folder: Path, path: Path, bundle: Bundle, saved: SavedAdapters, without: set[str]
+) -> None:
     """Raise if the base model has other options than the one that the adapters belong to; a Notice for other weights.
 
     `without` are our names of the tensors that the folder itself holds.
@@ -408,7 +414,7 @@ def _on_ours(
     layout: Layout | None,
     changed: Mapping[str, Tensor],
     device: torch.device,
-    saved: Saved | None,
+    saved: SavedAdapters | None,
 ) -> tuple[Bundle, Used]:
     """A base model that is no folder of Hugging Face, some of whose tensors are replaced: the folder has our Config."""
     from ..folder import read

@@ -153,7 +153,7 @@ EXPECTED = {"SEQ_CLS": ("classifier", "score")}
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class AdapterUpdate:
     """The adapters of one matrix of theirs."""
 
     a: Tensor
@@ -282,7 +282,7 @@ def _maps(row: Row, model: nn.Module) -> list[nn.Module]:
     return [model.get_submodule(home) for home, _, leaf in homes if leaf == "weight"]
 
 
-def _update(row: Row, model: nn.Module) -> Update:
+def _update(row: Row, model: nn.Module) -> AdapterUpdate:
     maps: list[Any] = _maps(row, model)
     adapted = [one for one in maps if isinstance(one, LoraLinear)]
     scales = {one.lora_scale for one in adapted}
@@ -295,10 +295,12 @@ def _update(row: Row, model: nn.Module) -> Update:
         for one in maps
     ]
     b = ups[0] if len(ups) == 1 else torch.block_diag(*ups)
-    return Update(torch.cat([one.lora_a.detach() for one in adapted]), b, scales.pop())
+    return AdapterUpdate(torch.cat([one.lora_a.detach() for one in adapted]), b, scales.pop())
 
 
-def _settings(updates: Mapping[str, Update], known: Collection[str], **options: Any) -> Settings:
+def _settings(
+    updates: Mapping[str, AdapterUpdate], known: Collection[str], **options: Any
+) -> Settings:
     """The settings of these adapters: the most frequent rank and alpha, and patterns for the others."""
     (rank, alpha), _ = Counter((one.rank, one.alpha) for one in updates.values()).most_common(1)[0]
     ranks = {one.rank for one in updates.values()} - {rank}
