@@ -31,8 +31,7 @@ from .recipe import (
     section_key,
     section_name,
 )
-from .start.adapters import check_apart
-from .start.pretrained import check_start, check_whole, pretrained_key, written
+from .start.pretrained import check_apart, check_start, check_whole, pretrained_key, written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

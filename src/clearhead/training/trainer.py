@@ -41,8 +41,8 @@ from .player import EMAPlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import MicroBatch, ResidentTables
 from .recipe import Recipe, RunConfig, named_options, player_optim, pretrained_of
 from .setup import Setup
-from .start.adapters import adapt, base_folder
 from .start.initialisation import initialise
+from .start.pretrained import adapt, base_folder
 
 # Which validation rows are decoded for measurements of text, such as BLEU.
 

@@ -10,9 +10,8 @@ from typing import Any, Literal
 from ..files import DataError
 from ..text.conversations import ANSWERS, LISTS, QUESTIONS, question_parts
 from .column_names import LABELS, OTHERS, SOURCES, TARGETS, TEXTS, is_language
-from .columns import LABELLED, PARALLEL, two_columns
 from .formats import looks_like_labels
-from .reading import TableFile, TableRow
+from .reading import LABELLED, PARALLEL, TableFile, TableRow, two_columns
 
 Kind = Literal["text", "labelled", "pairs", "chats"]
 CLASSES = 50  # a column with more different values is not one of labels, unless its name says so

@@ -21,7 +21,7 @@ from ...tokens import Tokenizer
 from ..batching import Bucketed, Buckets, Ragged
 from ..data import Batch, Rows, cut_told, empty_told, told
 from ..files import DataError, find, given_files, locate
-from ..tables.columns import LABELLED, TwoColumns, open_columns
+from ..tables.reading import LABELLED, TwoColumns, open_columns
 from .tokenizers import VocabularyConfig, find_tokenizer, open_tokenizer
 
 # Texts as rows of ids, each with the special tokens that an encoder expects around it, in batches of similar length.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import InputError, nearest
 from ..files import DataError, find
-from ..tables.columns import PARALLEL, TwoColumns, open_columns
+from ..tables.reading import PARALLEL, TwoColumns, open_columns
 from ..text_files import read_lines
 
 MULTI30K = {

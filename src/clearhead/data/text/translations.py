@@ -22,7 +22,7 @@ from ...tokens.special import Special, decoder_prompt
 from ..batching import Bucketed, Buckets, Ragged
 from ..data import IGNORE, Batch, Data, Rows, counted, empty_told, told
 from ..files import DataError, given_files, locate
-from ..tables.columns import PARALLEL, TwoColumns, open_columns
+from ..tables.reading import PARALLEL, TwoColumns, open_columns
 from .labelled import encode_rows
 from .parallel import SPLITS, Line, lines_of, read_multi30k, read_pairs, read_tatoeba
 from .tokenizers import TranslationConfig, open_pair

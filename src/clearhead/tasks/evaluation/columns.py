@@ -17,8 +17,15 @@ from ... import config
 from ...data import data_config
 from ...data.files import DataError, fingerprint, locate
 from ...data.tables.column_names import is_language, language_of, may_be_language
-from ...data.tables.columns import LABELLED, PARALLEL, ColumnRole, TwoColumns, two_columns
-from ...data.tables.reading import TableFile, open_table
+from ...data.tables.reading import (
+    LABELLED,
+    PARALLEL,
+    ColumnRole,
+    TableFile,
+    TwoColumns,
+    open_table,
+    two_columns,
+)
 from ...data.text.labelled import Label, LabelledConfig, divided
 from ...data.text.parallel import Line
 from ...data.text.translations import PairConfig
