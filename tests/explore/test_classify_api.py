@@ -13,11 +13,13 @@ from test_images_api import UNUSUAL, WRONG, encoded, send
 
 import clearhead as ch
 from clearhead.data import Preprocessing
-from clearhead.explore import example_images, image_inspection, schemas
+from clearhead.explore import examples as example_images
+from clearhead.explore import image_inspection
 from clearhead.explore.image_inspection import inspect_image, reads_images
 from clearhead.explore.server import PAGE, make_app
 from clearhead.explore.store import InspectionStore, views, why_no_view
 from clearhead.look import statistics
+from support.api_shapes import schemas
 
 HOME = "http://127.0.0.1:8000"
 SMALL = {"width": 16, "depth": 3, "heads": 2, "patch": 4, "size": 16}

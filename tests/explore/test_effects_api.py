@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.explore import inspections, schemas
+from clearhead.explore import inspections
 from clearhead.look import head_effects, silence
+from support.api_shapes import schemas
 
 TEXT = "The cat sat on the mat."
 

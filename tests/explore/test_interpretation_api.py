@@ -7,12 +7,13 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.data import Preprocessing
-from clearhead.explore import comparison, schemas
+from clearhead.explore import comparison
 from clearhead.explore.comparison import CELLS, photograph_views, photographs, pooled
-from clearhead.explore.example_images import NAMES, example_file
+from clearhead.explore.examples import NAMES, example_file
 from clearhead.explore.server import make_app
 from clearhead.explore.writing import MOST_TOKENS, patch_prompts
 from clearhead.tokens import Subwords
+from support.api_shapes import schemas
 
 HOME = "http://127.0.0.1:8000"
 CHILDREN = {"model": "everyday", "clean": "The children in the garden", "corrupted": "The child in the garden"}

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.explore import attention_groups, schemas
+from clearhead.explore import attention_groups
 from clearhead.explore.attention_groups import Group, special_ids, text_axis, token_names
 from clearhead.explore.inspections import inspect_text
 from clearhead.look.maps.attention_map import AttentionMap
 from clearhead.look.maps.call import DenseCall
 from clearhead.tokens import Characters, Subwords, Symbols, Words
+from support.api_shapes import schemas
 
 TEXT = "The cat sat on the mat."
 

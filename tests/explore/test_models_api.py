@@ -8,7 +8,7 @@ import torch
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import schemas, store
+from clearhead.explore import store
 from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, outline, source_language
 from clearhead.explore.server import make_app
 from clearhead.explore.store import RecipeFacts, views, why_no_view
@@ -16,6 +16,7 @@ from clearhead.layers.lora import add_adapters
 from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words
 from clearhead.training import loop
 from clearhead.weights import shipped
+from support.api_shapes import schemas
 
 SMALL = {"context": 16, "width": 8, "heads": 2, "depth": 1}
 HOME = "http://127.0.0.1:8000"

@@ -13,7 +13,7 @@ from page_steps import SLACK, hang, press
 from PIL import Image
 
 import clearhead as ch
-from clearhead.explore.example_images import FOLDER
+from clearhead.data.images.files import FOLDER
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 SVG = "{http://www.w3.org/2000/svg}"

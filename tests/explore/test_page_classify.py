@@ -15,7 +15,7 @@ from test_images_api import UNUSUAL, bomb
 
 import clearhead as ch
 from clearhead.data import Preprocessing
-from clearhead.explore.example_images import example_file
+from clearhead.explore.examples import example_file
 from support.marks import one_in
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)

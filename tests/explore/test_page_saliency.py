@@ -10,7 +10,7 @@ from page_steps import hang, press
 from test_page_classify import done, saved, title
 
 import clearhead as ch
-from clearhead.explore.example_images import example_file
+from clearhead.explore.examples import example_file
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 CHURCH = {"model": "vit-imagenette", "image": "church", "group": "saliency"}

@@ -8,11 +8,11 @@ import torch
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore import schemas
 from clearhead.explore.reading import principal_plane
 from clearhead.explore.server import make_app
 from clearhead.look import head_effects, silence
 from clearhead.tokens import Words
+from support.api_shapes import schemas
 
 WORDS = Words(["the", "capital", "of", "France", "is", "Paris", "a", "dog", "good", "bad", "film", "."])
 ANSWERS = {"words": {}, "class": {"classes": 3}, "sentence": {"pool": "mean"}}

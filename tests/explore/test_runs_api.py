@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore import runs as run_state
-from clearhead.explore import schemas
 from clearhead.explore.runs import EXAMPLE, EXAMPLE_RECIPE, Runs
 from clearhead.explore.server import make_app
 from clearhead.tokens import Characters
 from clearhead.training.run_folder import Folder
+from support.api_shapes import schemas
 
 OLD = (1e9, 1e9)  # a time of access and of modification, long ago
 

@@ -3,7 +3,7 @@
 import pytest
 
 import clearhead as ch
-from clearhead.explore import schemas
+from support.api_shapes import schemas
 
 TEXT = "A dog runs. Mr. Smith sleeps!\n\nIt rains"
 SENTENCES = ["A dog runs.", "Mr. Smith sleeps!", "It rains"]

@@ -6,11 +6,11 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.decode import Choice
-from clearhead.explore import schemas
 from clearhead.explore.attention_groups import spaces_before
 from clearhead.explore.candidates import candidates, choice_of, entropies
 from clearhead.explore.server import make_app
 from clearhead.tokens import Characters, Subwords, Symbols, Words
+from support.api_shapes import schemas
 
 SAMPLED = {"model": "tiny", "text": "The cat", "temperature": 0.9, "top_k": 20, "seed": 5}
 

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..look import AttentionMap
 from ..look.maps.call import LazyCall
 from ..tokens import Tokenizer
+from . import shapes
 
 # Axis: the tokens along one side of an attention map, with readable names, special tokens, words and image patches.
 
@@ -39,7 +40,7 @@ class Axis:
     def __len__(self) -> int:
         return len(self.names)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> shapes.AxisShape:
         """Plain values, for JSON."""
         return {"names": self.names, "special": self.special, "grid": self.grid}
 
@@ -215,7 +216,7 @@ class Group:
         """Whether maps can be joined by word."""
         return self.rows.words is not None and self.columns.words is not None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> shapes.GroupShape:
         """Plain values, for JSON."""
         return {
             "name": self.name,

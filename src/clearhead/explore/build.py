@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..draw.result import plain
 from ..errors import InputError
 from ..layers import (
     Additive,
@@ -28,6 +29,7 @@ from ..layers import (
     make_positions,
 )
 from ..look import watch
+from . import shapes
 
 # The lecture's example: three inputs of width 4, and the projections to keys, values and queries of width 3.
 X = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
@@ -64,11 +66,8 @@ class ByHand:
     slopes: Float[Tensor, "h"] | None = None  # alibi: what the scores lose per position of distance
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            f.name: v.tolist() if isinstance(v := getattr(self, f.name), Tensor) else v
-            for f in fields(self)
-        }
+        """Plain values, for JSON: shapes.ByHandShape."""
+        return {name: plain(value) for name, value in vars(self).items()}
 
 
 def example() -> Attention:
@@ -255,7 +254,7 @@ def position_vectors(
     length: int = 64,
     base: float = 10_000.0,
     head: int = 0,
-) -> dict[str, Any]:
+) -> shapes.PositionsShape:
     """The vector of each position, and the similarity of any two positions as attention computes it.
 
     rotary: a vector of ones, rotated to each position. alibi: the biases of ALIBI_HEADS heads for the last query (one
@@ -284,7 +283,9 @@ def position_vectors(
 
 
 @torch.no_grad()
-def memory_decay(gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0) -> dict[str, Any]:
+def memory_decay(
+    gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0
+) -> shapes.MemoryShape:
     """The weight of each input in a recurrent memory after each later input: gamma ** age.
 
     `share` is that weight divided by the sum of all weights. `attention` is the weight that attention gives the first

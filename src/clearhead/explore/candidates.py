@@ -24,14 +24,14 @@ def choice_of(temperature: float, top_k: int | None, top_p: float | None) -> Cho
     return Choice(sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
 
 
-def likeliest(tokens: Tokenizer, logits: Float[Tensor, "r v"], top: int) -> list[list[list[Any]]]:
+def likeliest(tokens: Tokenizer, logits: Float[Tensor, "r v"], top: int) -> list[list[Any]]:
     """The `top` likeliest tokens of each row of logits, as [piece, probability]."""
     return _listed(tokens, [logits.float().softmax(-1)], top)
 
 
 def candidates(
     tokens: Tokenizer, logits: Float[Tensor, "r v"], choice: Choice, top: int
-) -> list[list[list[Any]]]:
+) -> list[list[Any]]:
     """The `top` likeliest tokens of each row of logits, as [piece, probability, probability of being chosen].
 
     The last number is 0 for tokens that the choice rules out. No choice changes the order of tokens, so the likeliest
@@ -56,7 +56,7 @@ def significant(x: float) -> float:
     return float(f"{x:.{DIGITS}g}")
 
 
-def _listed(tokens: Tokenizer, probabilities: list[Tensor], top: int) -> list[list[list[Any]]]:
+def _listed(tokens: Tokenizer, probabilities: list[Tensor], top: int) -> list[list[Any]]:
     # a model may have more embeddings than there are tokens
     first = probabilities[0][:, : len(tokens)]
     which = first.topk(min(top, first.shape[-1]), dim=-1).indices

@@ -19,9 +19,10 @@ from ..errors import InputError
 from ..look import Fields, cka_of_features, receptive_fields
 from ..look.representation.features import LayerReader
 from ..weights import Bundle
+from . import shapes
 from .attention_groups import rounded
 from .candidates import significant
-from .example_images import NAMES, example_file
+from .examples import NAMES, example_file
 from .image_inspection import inspect_image, model_input, reads_images
 
 PER_PHOTO = 5  # views of each photograph: the whole of it and its quarters
@@ -41,7 +42,7 @@ class Study:
     fields: Fields
     width: int  # of the image that the model reads, in pixels
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> shapes.StudyShape:
         """Plain values, for JSON."""
         fields = self.fields
         return {

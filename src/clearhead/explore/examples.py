@@ -1,19 +1,22 @@
-"""Texts to try a model with, if its card has none."""
+"""What to try a model with: texts, if its card has none, and the example images that ship."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from .. import config
 from .. import tokens as text
+from ..data.images.files import FOLDER, SCENES
 from ..data.images.preprocessing import Preprocessing
 from ..data.text.labelled import MASKS
 from ..errors import UserError
 from ..models import family
+from ..tasks.classify import class_names
 from ..tokens import Pair, Symbols, Tokenizer, Words
 from ..tokens.special import tokenizer_settings
 from ..weights import Bundle, native
@@ -134,6 +137,37 @@ def _of_vocabulary(tokens: Tokenizer, mask: str | None) -> list[str]:
     special = {tokens.pad, tokens.start, tokens.end, tokens.unknown, *tokens.special_names.values()}
     text = tokens.decode([i for i in range(len(tokens)) if i not in special][:LENGTH]).strip()
     return [text if mask is None else f"{text} {mask}"] if text and _fits(tokens, text) else []
+
+
+# Example images: small, and free of copyright restrictions (example_images/LICENCE.txt).
+
+
+NAMES = (
+    "golf-ball",
+    "parachute",
+    "church",
+    "cat",
+    "airplane",
+    "ship",
+    "coffee",
+    "rocket",
+    "photographer",
+)
+
+
+@cache
+def example_file(name: str) -> bytes:
+    """The file of an example image."""
+    return (FOLDER / f"{name}.webp").read_bytes()
+
+
+def examples_for(bundle: Bundle) -> list[str]:
+    """The names of the example images, those that a model knows first: by their class, or as scenes to describe."""
+    if "caption" in bundle.can:
+        return [*SCENES, *(name for name in NAMES if name not in SCENES)]
+    labels = class_names(bundle) if "classify" in bundle.can else ()
+    known = {part.strip().lower() for label in labels for part in label.split(",")}
+    return sorted(NAMES, key=lambda name: name.replace("-", " ") not in known)
 
 
 # Outline: what a folder that a training saved says about its model, without loading the weights.

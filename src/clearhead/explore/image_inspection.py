@@ -21,6 +21,7 @@ from ..layers import Attention
 from ..look import SALIENCY_METHODS, AttentionMap, Tape, saliency, watch
 from ..tasks.classify import class_names
 from ..weights import Bundle
+from . import shapes
 from .attention_groups import Axis, Group, in_range
 from .candidates import significant
 from .examples import Outline
@@ -61,9 +62,10 @@ class Features:
         )
         return order
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> shapes.FeaturesShape:
         """Plain values, for JSON."""
-        return {"name": self.name, "grid": self.maps.shape[1:], "order": self.order}
+        height, width = self.maps.shape[1:]
+        return {"name": self.name, "grid": (height, width), "order": self.order}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -245,7 +247,7 @@ OPTIONS: dict[str, Callable[[int], dict[str, int]]] = {
 
 def explain_image(
     bundle: Bundle, file: bytes, method: str, target: str | None, done: Callable[[int, int], None]
-) -> dict[str, Any]:
+) -> shapes.SaliencyShape:
     """How much each pixel counts for the score of a class, as plain values for JSON.
 
     Args:

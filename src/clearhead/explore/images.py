@@ -8,13 +8,13 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
 from ..data.images.files import open_image
 from ..errors import InputError
-from .example_images import NAMES, example_file
+from . import shapes
+from .examples import NAMES, example_file
 from .store import UnknownError
 
 PIXELS = 40_000_000  # most pixels of an image, checked before it is decoded
@@ -50,7 +50,7 @@ class ImageStore:
         self._kept: OrderedDict[str, StoredImage] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(self, file: bytes) -> dict[str, Any]:
+    def keep(self, file: bytes) -> shapes.ImageShape:
         """Check and keep an image file; returns its id and the size of the upright image."""
         image = stored(file)
         id_ = secrets.token_urlsafe(12)

@@ -23,6 +23,7 @@ from ..tasks import Translation
 from ..tasks.translate import Pass, translator_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
+from . import shapes
 from .attention_groups import ABOUT, CELLS, Axis, Group, in_range, rounded, spaces_before, text_axis
 from .candidates import TOP, candidates, entropies, likeliest, significant
 
@@ -70,7 +71,7 @@ class Inspection:
         return self.groups[name]
 
     @torch.no_grad()
-    def lens(self, at: int, top: int = TOP) -> dict[str, Any]:
+    def lens(self, at: int, top: int = TOP) -> shapes.LensShape:
         """The likeliest next tokens after token `at` by each layer's output (nostalgebraist 2020, the logit lens)."""
         if not self.has_lens:
             raise InputError("this model has no logit lens: expected a GPT")
@@ -80,7 +81,9 @@ class Inspection:
         return {"at": at, "layers": layers, "entropy": entropies(logits)}
 
     @torch.no_grad()
-    def candidates(self, first: int, last: int, choice: Choice, top: int = TOP) -> dict[str, Any]:
+    def candidates(
+        self, first: int, last: int, choice: Choice, top: int = TOP
+    ) -> shapes.CandidatesShape:
         """The probability of each token from `first` to last - 1, and the likeliest tokens in its place."""
         if not self.has_lens:
             raise InputError("this model has no candidates: expected a GPT")
@@ -102,7 +105,7 @@ class Inspection:
         }
 
     @torch.no_grad()
-    def similar(self, at: int) -> dict[str, Any]:
+    def similar(self, at: int) -> shapes.SimilarShape:
         """The cosine similarity of token `at`'s vector after the last block with that of every token."""
         if not self.states:
             raise InputError(
@@ -144,7 +147,7 @@ class Inspection:
                 "measure": measure,
             }
 
-    def without(self, off: Off) -> dict[str, Any]:
+    def without(self, off: Off) -> shapes.WithoutShape:
         """The log-probability of each token with all heads on (before), and with the heads of `off` silenced (after).
 
         Whether heads were silenced when the text was written or inspected makes no difference.
@@ -157,14 +160,12 @@ class Inspection:
         before, after = ablation.logprobs(), ablation.logprobs(silenced(self.bundle.model, off))
         assert before is not None
         assert after is not None
-        both = ([None, *map(significant, x.tolist())] for x in (before, after))
-        return dict(
-            zip(
-                ("tokens", "before", "after"),
-                (text_axis(self._tokens, self.ids).names, *both),
-                strict=True,
-            )
-        )
+        # the first token has no probability
+        return {
+            "tokens": text_axis(self._tokens, self.ids).names,
+            "before": [None, *map(significant, before.tolist())],
+            "after": [None, *map(significant, after.tolist())],
+        }
 
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device

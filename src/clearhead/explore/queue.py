@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -16,6 +16,13 @@ from ..errors import UserError
 T = TypeVar("T")
 
 END = object()
+
+
+class Progress(NamedTuple):
+    """How much of some work is done."""
+
+    done: int
+    of: int
 
 
 class BusyError(UserError, RuntimeError):
@@ -80,18 +87,18 @@ class Queue:
 
     async def with_progress(
         self, work: Callable[[Callable[[int, int], None]], T], lock: anyio.Lock
-    ) -> AsyncIterator[T | tuple[int, int]]:
-        """Run `work(done)` and yield its latest progress (n, of) every 0.1 s, then its result.
+    ) -> AsyncIterator[T | Progress]:
+        """Run `work(done)` and yield its latest Progress every 0.1 s, then its result.
 
         If the consumer stops iterating, the next call of `done` raises Cancelled inside `work`.
         """
-        progress: list[tuple[int, int]] = []
+        reports: list[Progress] = []
         cancelled = threading.Event()
 
         def done(n: int, of: int) -> None:
             if cancelled.is_set():
                 raise Cancelled
-            progress.append((n, of))
+            reports.append(Progress(n, of))
 
         task = asyncio.ensure_future(self.run(lambda: work(done), lock))
         # An exception that nobody retrieves would be logged when the task is collected.
@@ -99,8 +106,8 @@ class Queue:
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=0.1)
-                if progress:
-                    yield progress.pop()
+                if reports:
+                    yield reports.pop()
             yield task.result()
         finally:
             cancelled.set()

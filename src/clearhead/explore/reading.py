@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..tasks import embed
 from ..tasks.classify import class_names
 from ..weights import Bundle
+from . import shapes
 from .attention_groups import rounded
 from .candidates import TOP, likeliest, significant
 from .examples import Outline
@@ -76,7 +77,7 @@ def read_text(
     return inspection, {"fill": fill, "classes": classes, "masks": reading.masks}
 
 
-def neighbours(bundle: Bundle, texts: Sequence[str]) -> dict[str, Any]:
+def neighbours(bundle: Bundle, texts: Sequence[str]) -> shapes.NeighboursShape:
     """The cosine similarities of the embeddings of texts, and their places in two dimensions."""
     vectors = np.asarray(embed(bundle, list(texts)), np.float64)
     return {

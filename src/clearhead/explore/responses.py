@@ -10,18 +10,19 @@ import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException as HttpError
 
 from ..errors import UserError
 from ..training.run_folder import FolderError
-from . import schemas
+from . import shapes
 from .queue import BusyError, Queue
 from .store import UnknownError
 
 BUG = "the explorer has a bug: the terminal where it was started shows the details"
 # What OpenAPI says about the responses of every route, of one that sends an array, and of one that streams.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
+    status: {"model": shapes.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
 }
 BINARY: dict[int | str, dict[str, Any]] = {
     200: {
@@ -133,12 +134,11 @@ def describe_streams(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         description = plain()
-        for kind in (schemas.Event, schemas.HeadsOfLayer, schemas.EffectsOfLayer):
-            schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-            description["components"]["schemas"] |= {
-                **schema.pop("$defs", {}),
-                kind.__name__: schema,
-            }
+        known: dict[str, Any] = description["components"]["schemas"]
+        for line in (shapes.Event, shapes.HeadsOfLayer, shapes.EffectsOfLayer):
+            schema = TypeAdapter(line).json_schema(ref_template="#/components/schemas/{model}")
+            known |= schema.pop("$defs", {})
+            known[line.__name__] = schema
         return description
 
     app.openapi = described  # type: ignore[method-assign]

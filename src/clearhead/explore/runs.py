@@ -18,7 +18,7 @@ import filelock
 from .. import config
 from ..tokens import saved
 from ..training.run_folder import Folder, FolderError
-from .schemas import RunLine
+from . import shapes
 from .store import TrainedRun, UnknownError, unique_id
 
 # The state of a run: running, stopped or finished.
@@ -159,7 +159,7 @@ class Runs:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
                 lines.append(
-                    dict.fromkeys(RunLine.model_fields)
+                    dict.fromkeys(shapes.RunLine.__annotations__)
                     | {
                         "id": id_,
                         "name": self._name(folder),

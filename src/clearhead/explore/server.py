@@ -13,12 +13,14 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import Response
 
 from .. import __version__
+from .explorer import Explorer
 from .guard import BODY, Guard
 from .images import ImageStore
 from .queue import Queue
 from .responses import add_error_handlers, describe_streams
-from .routes.api import ROUTERS, Explorer
-from .routes.interpretation import interpretation
+from .routes import build, images, interpretation, text
+from .routes import models as models_routes
+from .routes import runs as runs_routes
 from .runs import Runs
 from .store import MEMORY, InspectionStore, ModelStore, UnknownError
 
@@ -77,8 +79,9 @@ def make_app(
     )
     app.state.explorer, app.state.token = explorer, token
     add_error_handlers(app)
-    for router in (_page_routes(), *ROUTERS, interpretation):
-        app.include_router(router)
+    app.include_router(_page_routes())
+    for routes in (models_routes, text, images, interpretation, build, runs_routes):
+        app.include_router(routes.router)
     describe_streams(app)
     return Guard(app, host=host, token=token, body=BODY)
 

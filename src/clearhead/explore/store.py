@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -20,10 +20,10 @@ from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
 from ..weights.folder import find
+from . import shapes
 from .captions import captions_images
 from .comparison import Study
-from .example_images import examples_for
-from .examples import Outline, answer_length, examples_of, mask_name, outline
+from .examples import Outline, answer_length, examples_for, examples_of, mask_name, outline
 from .image_inspection import reads_images
 from .inspections import Inspection
 from .reading import is_encoder
@@ -106,7 +106,7 @@ class StoredModel:
         """A text that changes when the files of the loaded model do."""
         return version_of(self._stamp)
 
-    def to_dict(self, device: str) -> dict[str, Any]:
+    def to_dict(self, device: str) -> shapes.ModelLine:
         """Plain values, for JSON; loads the model."""
         bundle = self.bundle(device)
         kinds = views(bundle)
@@ -246,9 +246,9 @@ class ModelStore:
             f"there is no model {id_!r} here: expected one of {', '.join(self.models)}"
         )
 
-    def trained(self) -> list[dict[str, Any]]:
+    def trained(self) -> list[shapes.TrainedLine]:
         """The models of runs that a view can use, as plain values for JSON; none is loaded for it."""
-        lines = []
+        lines: list[shapes.TrainedLine] = []
         for id_, run in self._runs().items():
             found = self._outline(run.model)
             if found is not None and (kinds := views(found)):

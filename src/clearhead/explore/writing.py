@@ -17,6 +17,7 @@ from ..look import edit, patching, watch
 from ..tasks import conversation
 from ..tokens import Tokenizer
 from ..weights import Bundle
+from . import shapes
 from .attention_groups import rounded, spaces_before, text_axis, token_names
 from .candidates import TOP, candidates, significant
 from .inspections import Off, language_model_tokens, silenced
@@ -102,7 +103,7 @@ def prompt_and_written(
     return [*prompt, *written]
 
 
-def prompt_text(bundle: Bundle, ids: Sequence[int]) -> dict[str, Any]:
+def prompt_text(bundle: Bundle, ids: Sequence[int]) -> shapes.TextShape:
     """The tokens of a prompt as plain values, for JSON."""
     axis = text_axis(language_model_tokens(bundle), ids)
     return {
@@ -122,7 +123,7 @@ class Part:
     most: int | None  # tokens that the model reads at once; None: any number
 
     @property
-    def cut(self) -> dict[str, int] | None:
+    def cut(self) -> shapes.CutShape | None:
         """How many tokens are read, if not all, from which one on, and how many the model reads at most."""
         if len(self.ids) == self.of or self.most is None:
             return None
@@ -175,7 +176,7 @@ def patch_prompts(
     answers: Sequence[str],
     what: str,
     done: Callable[[int, int], None],
-) -> dict[str, Any]:
+) -> shapes.PatchingShape:
     """The share of the clean answer that each layer and token, or each head, brings back, as plain values for JSON.
 
     Args:
