@@ -64,11 +64,8 @@ class Origin:
     @cached_property
     def lines(self) -> dict[Key, int]:
         """The line number of every key; computed only when a message needs it."""
-        if str(self.path).lower().endswith(".json"):
-            lines = _json_lines
-        else:
-            lines = _toml_lines
-        return {(): 1, **lines(self.text)}
+        find_lines = _json_lines if str(self.path).lower().endswith(".json") else _toml_lines
+        return {(): 1, **find_lines(self.text)}
 
     def place(self, key: Key) -> str:
         """Return how a message about a key begins: "file:line: " (of the key or its section) or the command line."""
@@ -76,7 +73,7 @@ class Origin:
             return _COMMAND_LINE
         if self.path is None:
             return ""
-        while key not in self.lines:
+        while key not in self.lines:  # a key that is missing is reported at its section
             key = key[:-1]
         return f"{self.path}:{self.lines[key]}: "
 
@@ -106,9 +103,10 @@ class Table(dict[str, Any]):
         key: Key = (),
     ) -> None:
         self.origin, self.key = origin or Origin(), key
-        super().__init__(
-            {name: self._inside(value, (*key, str(name))) for name, value in dict(values).items()}
-        )
+        inside = {}
+        for name, value in dict(values).items():
+            inside[name] = self._inside(value, (*key, str(name)))
+        super().__init__(inside)
 
     def _inside(self, value: Any, key: Key) -> Any:
         if isinstance(value, Mapping):
@@ -151,9 +149,9 @@ def shipped_recipes() -> dict[str, Path]:
         'reverse.toml'
     """
     package = Path(__file__).parent
-    folder = package / "configs"
+    folder = package / "configs"  # in the wheel
     if not folder.is_dir():
-        folder = package.parents[1] / "configs"
+        folder = package.parents[1] / "configs"  # in a checkout
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
@@ -193,10 +191,7 @@ def load(path: str | Path) -> Table:
         text = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError as cause:
         folder = Path(path).parent
-        if folder.is_dir():
-            others = [str(p) for p in folder.glob("*" + suffix)]
-        else:
-            others = []
+        others = [str(p) for p in folder.glob("*" + suffix)] if folder.is_dir() else []
         raise ConfigError(f"{name}: there is no such file{nearest(name, others)}") from cause
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{name}: cannot be read: {cause}") from cause
@@ -206,16 +201,13 @@ def load(path: str | Path) -> Table:
         else:
             values = _json_values(text)
     except (ValueError, RecursionError) as cause:
-        at, last = (
-            re.search(r" line (\d+)", str(cause)),
-            str(cause).endswith("(at end of document)"),
-        )
+        # the parsers name the line in their messages, if not at the end of the file
+        line = ""
+        at = re.search(r" line (\d+)", str(cause))
         if at:
             line = f":{at[1]}"
-        elif last:
+        elif str(cause).endswith("(at end of document)"):
             line = f":{text.count(chr(10)) + 1}"
-        else:
-            line = ""
         raise ConfigError(f"{name}{line}: {cause}") from cause
     return Table(values, origin=Origin(name, text))
 
@@ -233,10 +225,11 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
     """
     if not isinstance(table, Table):
         table = Table(table)
-    out, changed = Table(table, origin=Origin(), key=table.key), set(table.origin.changed)
+    out = Table(table, origin=Origin(), key=table.key)
+    changed = set(table.origin.changed)
     for word in words:
         key, value = _assignment(word)
-        inner: dict[str, Any] = out
+        inner: dict[str, Any] = out  # the section that the key is in, made if it does not exist
         for depth, name in enumerate(key[:-1], 1):
             if name not in inner:
                 changed.add((*table.key, *key[:depth]))
@@ -247,9 +240,8 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
                 )
         inner[key[-1]] = value
         changed.add((*table.key, *key))
-    return Table(
-        out, origin=Origin(table.path, table.origin.text, frozenset(changed)), key=table.key
-    )
+    origin = Origin(table.path, table.origin.text, frozenset(changed))
+    return Table(out, origin=origin, key=table.key)
 
 
 def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
@@ -338,52 +330,58 @@ def write(config: Any, path: str | Path) -> None:
         else:
             text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         data = text.encode()
-    except (
-        TypeError,
-        ValueError,
-    ) as cause:  # None in TOML, dates and infinity in JSON, half of a surrogate pair
+    except (TypeError, ValueError) as cause:
+        # None in TOML, dates and infinity in JSON, half of a surrogate pair
         raise ConfigError(f"{path}: cannot be written as {suffix[1:].upper()}: {cause}") from cause
     atomic_write(path, data)
 
 
 def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origin) -> Any:
     """Return a dataclass with the values of one table."""
-    hints, known = get_type_hints(kind), {f.name: f for f in fields(kind) if f.init}
+    hints = get_type_hints(kind)
+    known = {f.name: f for f in fields(kind) if f.init}
     for name in table:
         if name not in known:
-            sections = [(n, m) for n in known for m in _alternatives(hints[n]) if is_dataclass(m)]
-            inside = [f"{n}.{name}" for n, m in sections if name in get_type_hints(m)]
-            if inside:
-                hint = f"; there is {', '.join(inside)}"
-            else:
-                hint = nearest(name, known)
-            hint = hint or f"; the known keys are {', '.join(known)}"
-            raise ConfigError(
-                f"{origin.place((*key, name))}unknown key {'.'.join((*key, name))}{hint}"
-            )
-    needed = [
-        n
-        for n, f in known.items()
-        if f.default is MISSING and f.default_factory is MISSING and n not in table
-    ]
-    if needed:
-        names = ", ".join(f"{'.'.join((*key, n))} ({_describe(hints[n])})" for n in needed)
-        raise ConfigError(f"{origin.place(key)}missing {names}")
-    values = {
-        name: _read_value(hints[name], value, (*key, name), origin) for name, value in table.items()
-    }
+            place, hint = origin.place((*key, name)), _hint(name, hints, known)
+            raise ConfigError(f"{place}unknown key {'.'.join((*key, name))}{hint}")
+
+    # all missing keys in one message
+    missing = []
+    for name, f in known.items():
+        has_default = f.default is not MISSING or f.default_factory is not MISSING
+        if name not in table and not has_default:
+            missing.append(f"{'.'.join((*key, name))} ({_describe(hints[name])})")
+    if missing:
+        raise ConfigError(f"{origin.place(key)}missing {', '.join(missing)}")
+
+    values = {}
+    for name, value in table.items():
+        values[name] = _read_value(hints[name], value, (*key, name), origin)
     try:
         return kind(**values)
     except ValueError as cause:
-        # fields that the message is about
+        # the line of the first field that the message of __post_init__ names
         named = [word for word in re.findall(r"\w+", str(cause)) if word in table]
         section = f"{'.'.join(key)}: " if key else ""
         raise ConfigError(f"{origin.place((*key, *named[:1]))}{section}{cause}") from cause
 
 
+def _hint(name: str, hints: Mapping[str, Any], known: Iterable[str]) -> str:
+    """What may be meant by an unknown key: a key of that name in a section, a similar one, or any of the known ones."""
+    inside = []
+    for section in known:
+        for member in _alternatives(hints[section]):
+            if is_dataclass(member) and name in get_type_hints(member):
+                inside.append(f"{section}.{name}")
+    if inside:
+        return f"; there is {', '.join(inside)}"
+    return nearest(name, known) or f"; the known keys are {', '.join(known)}"
+
+
 def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     """Convert one value to its annotation: containers here, so that errors name the item, the rest by msgspec."""
     members = _alternatives(kind)
+    # of several containers, such as a list of two kinds, the first that fits; the last one raises
     containers = [member for member in members if isinstance(value, _container_types(member))]
     for member in containers[:-1]:
         with suppress(ConfigError):
@@ -391,9 +389,11 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     if containers:
         return _read_container(containers[-1], value, key, origin)
     scalars = tuple(member for member in members if not _container_types(member))
+    if Any in scalars:
+        return value
     try:
         if scalars:
-            return value if Any in scalars else msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
+            return msgspec.convert(value, Union[scalars], strict=True)  # noqa: UP007
     except msgspec.ValidationError:
         pass
     except UnicodeEncodeError as cause:  # the command line may have bytes that are not UTF-8
@@ -401,17 +401,18 @@ def _read_value(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     # such as a column called 2: the command line has no quotes
     if str in scalars and type(value) is int:
         return str(value)
-    words = [
-        x for m in members if get_origin(m) is Literal for x in get_args(m) if isinstance(x, str)
-    ]
-    if isinstance(value, float | bool):
-        got = json.dumps(value)
-    else:
-        got = _describe(type(value))
+
+    # nothing fits: say what was expected and what was given, or the nearest word
+    words = []
+    for member in members:
+        if get_origin(member) is Literal:
+            words += [word for word in get_args(member) if isinstance(word, str)]
     if words and isinstance(value, str):
         hint = nearest(value, words)
+    elif isinstance(value, float | bool):
+        hint = f", got {json.dumps(value)}"
     else:
-        hint = f", got {got}"
+        hint = f", got {_describe(type(value))}"
     raise _mismatch(key, origin, value, f"{_describe(kind)}{hint}")
 
 
@@ -420,23 +421,20 @@ def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
     if is_dataclass(kind):
         return _read_dataclass(kind, value, key, origin)
     box, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
-    # left as it is where any value is allowed: a Table keeps its line numbers
     if box in (dict, Mapping):
-        anything = inner[1] is Any and isinstance(value, dict)
-        if anything:
-            return value
+        if inner[1] is Any and isinstance(value, dict):
+            return value  # a Table keeps its line numbers
         return {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
+    # tuple[A, B] has a kind for each item, list[A] and tuple[A, ...] one for all
+    kinds = inner[:1] * len(value)
     if box is tuple and get_args(kind) and Ellipsis not in inner:
         kinds = inner
-    else:
-        kinds = inner[:1] * len(value)
     if len(kinds) != len(value):
         raise _mismatch(key, origin, value, f"{_describe(kind)}, got {len(value)}")
-    items = (
-        _read_value(k, v, (*key, str(i)), origin)
-        for i, (k, v) in enumerate(zip(kinds, value, strict=True))
-    )
-    return list(items) if box is list else tuple(items)
+    items = []
+    for i, (item_kind, item) in enumerate(zip(kinds, value, strict=True)):
+        items.append(_read_value(item_kind, item, (*key, str(i)), origin))
+    return items if box is list else tuple(items)
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -476,13 +474,16 @@ def _describe(kind: Any) -> str:
         return "a list"
     if is_dataclass(kind) or (isinstance(box, type) and issubclass(box, Mapping)):
         return "a table"
-    return _WORDS.get(kind) or ("anything" if kind is Any else f"a {kind.__name__}")
+    if kind is Any:
+        return "anything"
+    return _WORDS.get(kind) or f"a {kind.__name__}"
 
 
 def _to_plain(value: Any, key: Key) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         values = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
         for field in fields(value):
+            # None is written by leaving the field out, and must be what its default gives
             if values.get(field.name, MISSING) is None and field.default is not None:
                 name = ".".join((*key, field.name))
                 raise ConfigError(
@@ -518,13 +519,17 @@ def _assignment(word: str) -> tuple[Key, Any]:
         if text[:1] in ("[", "{", '"', "'"):  # meant as TOML
             raise ConfigError(f"{_COMMAND_LINE}{word}: {cause}") from cause
         values = {"value": text}
-    return tuple(name.split(".")), values["value"] if len(values) == 1 else text
+    # text with a line break may have become further keys
+    value = values["value"] if len(values) == 1 else text
+    return tuple(name.split(".")), value
 
 
 def _half_character(values: Any) -> str | None:
     """The first half of a surrogate pair without its other half, as JSON writes it; None if there is none."""
-    found = re.search("[\ud800-\udfff]", json.dumps(values, ensure_ascii=False))
-    return None if found is None else f"\\u{ord(found[0]):04x}"
+    half = re.search("[\ud800-\udfff]", json.dumps(values, ensure_ascii=False))
+    if half is None:
+        return None
+    return f"\\u{ord(half[0]):04x}"
 
 
 def _json_values(text: str) -> dict[str, Any]:
@@ -532,16 +537,18 @@ def _json_values(text: str) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             names = [name for name, _ in pairs]
-            raise InputError(
-                f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice"
-            )
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"the key {twice!r} is given twice")
         return values
 
     def refuse(word: str) -> None:
         raise InputError(f"JSON has no {word}")
 
     values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
-    if half := _half_character(values) if "\\ud" in text.lower() else None:
+    half = None
+    if "\\ud" in text.lower():  # JSON writes characters beyond 16 bits as two halves
+        half = _half_character(values)
+    if half is not None:
         line = text[: text.lower().index(half)].count("\n") + 1
         raise InputError(
             f"{half} is half of a surrogate pair, and no character by itself: line {line}"
@@ -554,8 +561,9 @@ def _json_values(text: str) -> dict[str, Any]:
 def _json_lines(text: str) -> dict[Key, int]:
     """Return the line of each key of a valid JSON text."""
     lines: dict[Key, int] = {}
-    stack: list[str] = []
+    stack: list[str] = []  # the names of the open tables and lists
     name = ""
+    # strings (with the colon that makes one a key), and brackets
     for token in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?|[][{}]', text):
         if token[2]:
             name = json.loads(token[1])

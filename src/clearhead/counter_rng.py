@@ -37,9 +37,9 @@ def bits(
         >>> bool((bits(7, 0, np.array([5, 2]), 3)[1] == bits(7, 0, np.array([2]), 3)[0]).all())
         True
     """
-    row = _absorb(
-        np.array([key(seed, step, stream)], np.uint64), np.asarray(rows).astype(np.uint64)
-    )
+    # the words seed, stream, step, row and column are mixed in one after the other
+    state = np.array([key(seed, step, stream)], np.uint64)
+    row = _absorb(state, np.asarray(rows).astype(np.uint64))
     return _absorb(row[:, None], np.arange(columns, dtype=np.uint64))
 
 
@@ -131,9 +131,8 @@ def normal(
     # Whole arrays, not strided views: the same code path, so the same bits, whatever the number of rows.
     radius = np.sqrt(-2 * np.log1p(-np.ascontiguousarray(u[:, 0::2])))
     angle = 2 * np.pi * np.ascontiguousarray(u[:, 1::2])
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2).reshape(u.shape)[
-        :, :columns
-    ]
+    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2)
+    return pairs.reshape(u.shape)[:, :columns]
 
 
 def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.int64]:
@@ -149,16 +148,17 @@ def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.in
         >>> permutation(7, 1, 8)
         array([2, 7, 6, 1, 3, 0, 4, 5])
     """
-    return np.argsort(bits(seed, epoch, np.zeros(1, np.int64), n, stream)[0], kind="stable").astype(
-        np.int64
-    )
+    numbers = bits(seed, epoch, np.zeros(1, np.int64), n, stream)[0]
+    return np.argsort(numbers, kind="stable").astype(np.int64)
 
 
 def _absorb(key: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The state after one more word; both are mixed, so that close words give unrelated states."""
     return _mix(key ^ _mix(word + _GOLDEN))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser: each bit of the result depends on every bit of x."""
     x = x ^ (x >> np.uint64(30))
     x *= _FIRST
     x ^= x >> np.uint64(27)

@@ -33,15 +33,14 @@ def find_device(device: str | torch.device) -> torch.device:
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
     }
-    name = next(kind for kind, there in available.items() if there) if device == "auto" else device
+    here = [name for name, there in available.items() if there]  # in order of preference
     try:
-        result = torch.device(name)
+        result = torch.device(here[0] if device == "auto" else device)
     except RuntimeError as cause:
         raise InputError(f"device={device!r}: expected auto, cpu, cuda, cuda:1 or mps") from cause
     if not available.get(result.type, True):
-        here = ", ".join(kind for kind, there in available.items() if there)
         raise InputError(
-            f"device={str(device)!r}: there is no such device here; expected one of {here}"
+            f"device={str(device)!r}: there is no such device here; expected one of {', '.join(here)}"
         )
     if result.type == "cuda":
         if result.index is None and "LOCAL_RANK" in os.environ:
@@ -69,4 +68,6 @@ def find_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
         raise InputError(
             f"dtype={dtype!r}: expected one of {', '.join(names)}{nearest(dtype, names)}"
         )
-    return DTYPES[dtype] if isinstance(dtype, str) else dtype
+    if isinstance(dtype, str):
+        return DTYPES[dtype]
+    return dtype

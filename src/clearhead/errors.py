@@ -59,9 +59,10 @@ class CutNotice(Notice):
 
     def __init__(self, lengths: Mapping[int, int], texts: int, most: int) -> None:
         self.lengths, self.most = dict(lengths), most
-        first = ", ".join(str(i + 1) for i in list(lengths)[:5])
+        names = ", ".join(str(i + 1) for i in list(lengths)[:5])
+        if len(lengths) > 5:
+            names += f" and {len(lengths) - 5} more"
         longest = "the longest" if len(lengths) > 1 else "it"
-        names = first + (f" and {len(lengths) - 5} more" if len(lengths) > 5 else "")
         super().__init__(
             f"text {names} of {texts} is {self.problem(max(lengths.values()), longest)}"
         )
@@ -94,12 +95,13 @@ def nearest(name: object, names: Iterable[str], *, most: int = 3) -> str:
     known = {other.lower(): other for other in names}
     wanted = str(name).lower()
     similar = difflib.get_close_matches(wanted, list(known), n=most, cutoff=0.5)
-    alike = [difflib.SequenceMatcher(None, other, wanted).ratio() for other in similar]
-    words = [
-        known[other]
-        for other, ratio in zip(similar, alike, strict=True)
-        if ratio >= alike[0] - CLOSE
-    ]
-    if words:
-        return f"; the nearest {'is' if len(words) == 1 else 'are'} {', '.join(words)}"
-    return ""
+    # the best ones come first: keep those that are about as similar
+    ratios = [difflib.SequenceMatcher(None, other, wanted).ratio() for other in similar]
+    words = []
+    for other, ratio in zip(similar, ratios, strict=True):
+        if ratio >= ratios[0] - CLOSE:
+            words.append(known[other])
+    if not words:
+        return ""
+    verb = "is" if len(words) == 1 else "are"
+    return f"; the nearest {verb} {', '.join(words)}"

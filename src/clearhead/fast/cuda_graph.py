@@ -103,6 +103,7 @@ class Graph:
 
     def wait(self, step: int) -> None:
         """Wait until the tokens of this step are on the host."""
+        # copies of earlier steps are done, since they are made in order
         while self.events and self.events[0][0] <= step:
             self.events.pop(0)
         if self.events:
@@ -219,6 +220,7 @@ class GraphDecoder:
             self.graph.run(self.launched, steps)
             self.launched += steps
         self.graph.wait(self.returned)
+        # finished rows go on in the graph; what they write is not read
         token = self.graph.tokens[self.returned, self.rows, None]
         score = self.graph.scores[self.returned, self.rows, None]
         self.returned += 1
@@ -230,6 +232,7 @@ class GraphDecoder:
 
     def settle(self) -> None:
         """Copy the KV cache of the unfinished rows back into the state, up to the last token that was returned."""
+        # steps that ran ahead of the host are undone: only what was returned counts
         state, decoder = self.state, self.graph.decoder
         index = torch.tensor(self.rows, device=decoder.at.device)
         if len(self.rows) < state.rows:

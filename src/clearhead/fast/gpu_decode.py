@@ -166,9 +166,10 @@ class GpuDecoder:
     def _tabulate(self, positions: Positions) -> None:
         """Compute what every position adds to the residual stream, or the angles that it rotates by."""
         at = torch.arange(self.limit, device=self.residual.device)
+        # a kernel without rotary positions does not read cos and sin
         self.position_table: Tensor | None = None
         self.rotary, self.cos, self.sin = "none", self.residual, self.residual
-        if isinstance(positions, Learned):
+        if isinstance(positions, Learned):  # rows before the offset belong to no token
             self.position_table = positions.table[positions.offset :]
         elif isinstance(positions, Sinusoid):
             self.position_table = positions.vectors(at).float().contiguous()
@@ -217,6 +218,7 @@ class GpuDecoder:
         filled: int,
     ) -> None:
         """Continue from a KV cache with `filled` tokens; `at` is each row's position and `token` its last token."""
+        # into the static storage, whose addresses a captured graph holds
         for own, given in zip((*self.k, *self.v), (*k, *v), strict=True):
             own[:, :, :filled].copy_(given[:, :, :filled])
         self.token.copy_(token)
@@ -253,7 +255,7 @@ class GpuDecoder:
             store(y, *targets, *cache, **sizes, **heads, **self.launch_options)
             return
         sizes = self._launch_sizes("qkv", all_heads * e, self.width)
-        # a program computes rotary pairs of one head
+        # a program computes rotary pairs of one head; rounded up
         pairs, pairs_each = (e + 1) // 2, sizes["BN"] // 2
         project = project_qkv[(all_heads * -(-pairs // pairs_each),)]
         weights = (layer.qkv, _or_dummy(layer.qkv_bias, x))
@@ -344,6 +346,7 @@ class GpuDecoder:
         """Append the likeliest token of each row, or the given one with its score, and embed it as the next input."""
         from .gpu_kernels import append_token
 
+        # torch has computed the logits of many rows, so there are no maxima of blocks
         if token is None and self.rows > KERNEL_ROWS:
             top, token = self.logits.max(-1)
             score = top - self.logits.logsumexp(-1)

@@ -35,7 +35,7 @@ def _wait_for_previous(PDL: tl.constexpr):
 def _norm_statistics(y, inside, eps, K: tl.constexpr, CENTRE: tl.constexpr):
     """The mean of each row of y (r, 1, k), 0 unless CENTRE, and its inverse standard deviation; each (r, 1, 1)."""
     mean = tl.zeros_like(tl.sum(y, 2))[:, :, None]
-    if CENTRE:
+    if CENTRE:  # columns outside the row must stay 0
         mean = tl.sum(y, 2)[:, :, None] / K
         y = tl.where(inside, y - mean, 0.0)
     return mean, tl.rsqrt(tl.sum(y * y, 2) / K + eps)[:, :, None]
@@ -61,6 +61,7 @@ def _product(
     """norm(x) times the rows `index` of w: (ROWS, BN). NORM is layer, rms or none; `first` is _prefetch's result."""
     k = tl.arange(0, BK)
     if DOT:
+        # matrix units: blocks of BK columns, of an input that `normalise` has prepared
         row = tl.arange(0, ROWS)
         acc = tl.zeros((ROWS, BN), tl.float32)
         for start in range(0, K, BK):
@@ -77,8 +78,10 @@ def _product(
             acc = tl.dot(y, tl.trans(weights), acc, input_precision="ieee")
         return acc
     else:
+        # lane by lane: axes (row of x, row of w, column)
         row, column = tl.arange(0, ROWS)[:, None, None], k[None, None, :]
         w += index.to(tl.int64)[None, :, None] * K + column
+        # a norm needs the whole row: with several blocks of columns it is read once before
         if NORM != "none" and BK < K:
             all_columns = tl.arange(0, BD)[None, None, :]
             all_x = tl.load(
@@ -89,7 +92,7 @@ def _product(
         acc = tl.zeros((ROWS, BN, BK), tl.float32)
         for start in range(0, K, BK):
             weights = next_weights
-            if BK < K:
+            if BK < K:  # the next block is on its way while this one is multiplied
                 next_weights = tl.load(
                     w + start + BK,
                     mask=inside[None, :, None] & (start + BK + column < K),
@@ -109,7 +112,7 @@ def _product(
                 if NORM == "layer":
                     y += shifts
             acc += weights.to(tl.float32) * y
-        return tl.sum(acc, 2)
+        return tl.sum(acc, 2)  # one sum over the lanes at the end
 
 
 @triton.jit
@@ -131,12 +134,14 @@ def project_qkv(
     else:
         column = pair + n % 2 * HALF
     inside = (pair < HALF) & (column < E)
-    index = head * E + column
+    index = head * E + column  # the row of w
     first = _prefetch(w, index, inside, K, BK, DOT)
     _wait_for_previous(PDL)
     row = tl.arange(0, ROWS)
+    # rows past the end of the cache compute nothing: their tokens are dropped
     position = tl.load(at + row, mask=row < rows, other=0)
     mask = (row < rows)[:, None] & inside[None, :] & (position < limit)[:, None]
+    # loaded before the product, which hides the time that it takes
     if ROTARY != "none":
         angle = position[:, None] * E + column[None, :]
         cosine, sine = (
@@ -150,10 +155,12 @@ def project_qkv(
     )
     if BIAS:
         y += biases[None, :]
+    # rotate queries and keys: (a, b) becomes (a, b) cos + (b, a) sin, with the sign in sin
     if ROTARY != "none":
         if head < HEADS + KV_HEADS:
             a, b = tl.split(tl.reshape(y, (ROWS, BN // 2, 2)))
             y = y * cosine + tl.reshape(tl.join(b, a), (ROWS, BN)) * sine
+    # the first heads are queries, then come keys, then values
     cache_offset = row.to(tl.int64)[:, None] * cache_row + position[:, None] * E + column[None, :]
     if head < HEADS:
         tl.store(q + row[:, None] * (HEADS * E) + head * E + column[None, :], y, mask=mask)
@@ -183,6 +190,7 @@ def store_qkv(
     out = tl.load(y + column, mask=mask, other=0.0).to(tl.float32)
     if ROTARY != "none":
         if head < HEADS + KV_HEADS:
+            # the other column of each pair
             if ROTARY == "neighbours":
                 partner_column = column ^ 1
             else:
@@ -221,6 +229,7 @@ def attend(
     keys += row.to(tl.int64) * cache_row + kv_head.to(tl.int64) * cache_head
     values += row.to(tl.int64) * cache_row + kv_head.to(tl.int64) * cache_head
     _wait_for_previous(PDL)
+    # the keys that the query may attend to, and the part of them that this program takes
     end_key = tl.load(at + row).to(tl.int32) + 1
     start_key = 0
     if WINDOW > 0:
@@ -231,6 +240,7 @@ def attend(
     head = kv_head * SHARING + member
     mask = (member < SHARING)[:, None] & (e < E)[None, :]
     query = tl.load(q + row * (HEADS * E) + head[:, None] * E + e[None, :], mask=mask, other=0.0)
+    # the softmax of all blocks so far: out and sum_exp are relative to max_score (Milakov and Gimelshein 2018)
     max_score = tl.full((BS,), float("-inf"), tl.float32)
     sum_exp = tl.zeros((BS,), tl.float32)
     out = tl.zeros((BS, BE), tl.float32)
@@ -249,12 +259,12 @@ def attend(
         s = tl.dot(query, k, input_precision="ieee") * scale
         s = tl.where((j < end_key)[None, :], s, float("-inf"))
         new_max = tl.maximum(max_score, tl.max(s, 1))
-        p = tl.exp2(s - new_max[:, None])
+        p = tl.exp2(s - new_max[:, None])  # the scale contains log2(e)
         rescale = tl.exp2(max_score - new_max)
         sum_exp = sum_exp * rescale + tl.sum(p, 1)
         out = tl.dot(p.to(v.dtype), v, out * rescale[:, None], input_precision="ieee")
         max_score = new_max
-    safe_sum = tl.where(sum_exp > 0.0, sum_exp, 1.0)
+    safe_sum = tl.where(sum_exp > 0.0, sum_exp, 1.0)  # a split without keys has none
     out = out / safe_sum[:, None]
     offset = head[:, None] * E + e[None, :]
     attention_out += row * (HEADS * E) + offset
@@ -267,6 +277,7 @@ def attend(
         # A split without keys stores -inf.
         tl.store(lse + split * HEADS, max_score + tl.log2(safe_sum), mask=member < SHARING)
         tl.debug_barrier()  # everything is written before this split is counted as finished
+        # the last split to finish adds the outputs of all, each times its share of the whole sum
         if tl.atomic_add(finished_splits + tl.program_id(0), 1, sem="acq_rel") == SPLITS - 1:
             tl.store(finished_splits + tl.program_id(0), 0)
             max_score = tl.full((BS,), float("-inf"), tl.float32)
@@ -369,7 +380,7 @@ def project_mlp(
 ):  # fmt: skip
     """The hidden units of an MLP, n of them. With a gate, the rows i and i + n of w are computed side by side."""
     lane, row = tl.arange(0, BN), tl.arange(0, ROWS)
-    if ACTIVATION == "swiglu":
+    if ACTIVATION == "swiglu":  # neighbouring lanes are the gate and the map of one unit
         unit = tl.program_id(0) * (BN // 2) + lane // 2
         index = unit + lane % 2 * n
     else:
@@ -415,6 +426,7 @@ def project_logits(
     valid = row < rows
     offset = row.to(tl.int64)[:, None] * n + index[None, :]
     tl.store(logits + offset, y, mask=valid[:, None] & inside[None, :])
+    # of this block, so that append_token reads a few numbers instead of all logits
     y = tl.where(inside[None, :], y, float("-inf"))
     max_logit = tl.max(y, 1)
     tl.store(block_max + row * blocks + block, max_logit, mask=valid)
@@ -442,6 +454,7 @@ def append_token(
         chosen = tl.load(given_token + row)
         score = tl.load(given_score + row)
     else:
+        # compare the maxima of all blocks, BB at a time; sum_exp is relative to max_logit, lane by lane
         b = tl.arange(0, BB)
         max_logit = tl.full((BB,), -1.0e30, tl.float32)
         sum_exp = tl.zeros((BB,), tl.float32)
@@ -458,6 +471,7 @@ def append_token(
         # Of equal logits the first is chosen, as torch does.
         first_block = tl.min(tl.where(max_logit == overall_max, best_block, blocks - 1), 0)
         chosen = tl.load(block_argmax + row * blocks + first_block).to(tl.int64)
+        # log softmax at its maximum: max - (max + log sum)
         score = -tl.log(tl.sum(sum_exp * tl.exp(max_logit - overall_max), 0))
     tl.debug_barrier()  # all lanes have read the position before one of them advances it
     tl.store(token + row, chosen)
@@ -465,6 +479,7 @@ def append_token(
     tl.store(scores + step * rows + row, score)
     tl.store(count + row, step + 1)
     tl.store(at + row, position)
+    # the residual stream of the next step begins with the embedding of the token and of its position
     column = tl.arange(0, BD)
     x = (
         tl.load(embedding + chosen * K + column, mask=column < K, other=0.0).to(tl.float32)

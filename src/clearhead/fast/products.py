@@ -45,6 +45,7 @@ def accelerate(model: nn.Module) -> nn.Module:
         ...     torch.allclose(accelerate(layer)(x), expected, atol=1e-5)
         True
     """
+    # each kind of module has one replaceable function (see layers.Linear)
     for module in model.modules():
         if isinstance(module, Linear):
             module.product = product
@@ -91,6 +92,7 @@ def rms_norm(
     small = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() <= SMALL_NORM
     if weight is None or weight.dtype != torch.float32 or not eager or not small:
         return F.rms_norm(x, shape, weight, eps)
+    # layer_norm([x, -x]) = [x, -x] / rms(x): mean 0, and the variance is the mean of the squares
     d = x.shape[-1]
     both = torch.layer_norm(torch.cat([x, -x], dim=-1), (2 * d,), None, None, eps or 0.0)
     return both.narrow(-1, 0, d) * weight
@@ -211,6 +213,7 @@ def join(*maps: Any) -> Any | None:
 
 def _overlap(tensors: list[Tensor]) -> bool:
     """True if two tensors share memory, as tied weights do."""
+    # sorted by where they begin, each must end before the next begins
     ranges = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.numel())
     return any(end > start for (_, end), (start, _) in pairwise(ranges))
 

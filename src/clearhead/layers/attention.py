@@ -78,7 +78,8 @@ def attention_sizes(
         value = head
     if min(head, value) < 1:
         raise InputError(f"head={head}, value={value}: expected widths of 1 or more")
-    if project in ("qk", "none"):  # values are the context itself, split over the heads
+    # values that are not projected are the context itself, split over the heads
+    if project in ("qk", "none"):
         if context % kv_heads:
             raise InputError(
                 f"unprojected values of width {context} do not divide into {kv_heads} heads"
@@ -88,6 +89,7 @@ def attention_sizes(
         raise InputError(
             f"project={project!r} with head={head} and value={value}: expected equal widths"
         )
+    # queries and keys are one map of one input
     if "q=k" in project and (context != width or kv_heads != heads):
         raise InputError(
             f"project={project!r}: expected context = width and kv_heads = heads, got "

@@ -107,7 +107,7 @@ class Bias:
                     m = table.shape[1] // 2
                     score = score + table[at(h, table.shape[0]), d.clamp(-m, m) + m]
             if dense is not None:
-                y, x, p, n = dense.shape
+                y, x, p, n = dense.shape  # an axis of size 1 broadcasts
                 score = score + dense[at(b, y), at(h, x), at(i, p), at(j, n)]
             return score
 

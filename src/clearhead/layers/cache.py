@@ -118,7 +118,7 @@ class Cache:
                 _taken(self.v, index, self.furthest),
             )
         self.at = self.at[index]
-        if not self.even:
+        if not self.even:  # the furthest row may have left
             self.furthest = int(self.at.max())
 
     def expand(self, n: int) -> None:

@@ -90,7 +90,7 @@ def _bands(
     if mask.window is not None:
         band = min(band, max(64, mask.window))
     out = []
-    for start in range(0, n, max(band, 1)):
+    for start in range(0, n, max(band, 1)):  # without queries the band is empty
         rows = (start, min(start + band, n))
         keys = mask.reach(*rows, m)
         if keys[0] >= keys[1]:
@@ -114,7 +114,7 @@ def _band(
     keys: tuple[int, int],
 ) -> Tensor:
     """SDPA of some queries over some keys, with the mask and the bias rendered for them."""
-    n, m = q.shape[2], k.shape[2]
+    n, m = q.shape[2], k.shape[2]  # the mask places queries among all keys, not those of the band
     q, k, v = q[:, :, slice(*rows)], k[:, :, slice(*keys)], v[:, :, slice(*keys)]
     tile = None if bias is None else bias.tile(rows, keys).to(q.dtype)
     if mask.free:
@@ -149,6 +149,7 @@ def mask_tile(
         keys: first key of the tile, and the one after its last.
         device: device of the result.
     """
+    # while tracing there are no values to keep
     tiles = None if traced() else _TILES.of(mask)
     key = (n, m, rows, keys, device)
     if tiles is not None and key in tiles:

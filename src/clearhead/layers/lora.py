@@ -84,7 +84,7 @@ class LoraLinear(Linear):
                 f"rank={rank}, dropout={dropout}: expected a rank of 1 or more, dropout in [0, 1)"
             )
         module.requires_grad_(False)
-        module.__class__ = LoraLinear
+        module.__class__ = LoraLinear  # in place: who holds the module holds the adapted one
         lora: Any = module
         like, (out, width) = module.weight, module.weight.shape
         # drawn on the CPU, so that A is the same on every device; a meta tensor has no numbers

@@ -125,6 +125,7 @@ class Mask:
                 raise InputError(
                     f"{name} has {rows.shape[0]} rows: expected {b}, one per row of the batch"
                 )
+        # values are read on the host only: elsewhere the check would wait for the device
         longest = _largest(self.lengths)
         if longest is not None and longest > k:
             raise InputError(f"lengths go up to {longest}: there are only {k} keys")
@@ -206,6 +207,7 @@ class Mask:
 
     def reach(self, start: int, stop: int, k: int) -> tuple[int, int]:
         """Return (low, high): queries start..stop-1 attend to no key outside low..high-1, judging by the ints alone."""
+        # each int narrows the range; tensors differ between rows, so that they say nothing about all
         low, high = 0, k
         if isinstance(self.lengths, int):
             high = min(high, self.lengths)
@@ -312,6 +314,6 @@ class MaskCache(Generic[Value]):
             return {}
         version = (torch.is_inference_mode_enabled(), *writes)
         entry = self._entries.get(mask)
-        if entry is None or entry[0] != version:
+        if entry is None or entry[0] != version:  # new, or written to since
             entry = self._entries[mask] = (version, {})
         return entry[1]

@@ -107,7 +107,7 @@ class Memory(Exact):
         out = []
         for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
             i = torch.arange(part.shape[2], device=x.device)
-            age = i[:, None] - i  # of token j, seen from token i
+            age = i[:, None] - i  # (t, t): of token j, seen from token i
             decay = torch.where(age >= 0, (log * age.clamp(min=0)).exp(), 0.0)  # (h, t, t)
             left = (log * (i + 1)[:, None]).exp()  # share of the carry: (h, t, 1)
             # nothing is left of another document
@@ -116,7 +116,7 @@ class Memory(Exact):
                 before = changes[:, max(start - 1, 0), None]
                 decay = decay * (now[:, None, :, None] == now[:, None, None, :])  # (b, h, t, t)
                 left = left * (now == before)[:, None, :, None]
-            memory = decay.to(part.dtype) @ part
+            memory = decay.to(part.dtype) @ part  # sum_j gamma^(i-j) v_j
             if carry is not None:
                 memory = memory + left.to(part.dtype) * carry
             carry = memory[:, :, -1:]

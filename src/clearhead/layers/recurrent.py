@@ -100,6 +100,7 @@ class Recurrent(nn.Module):
             raise InputError(
                 f"lengths from {int(sizes.min())} to {int(sizes.max())}: expected 1 to {x.shape[1]}"
             )
+        # packing leaves the padding out: the backward direction starts at each row's last token
         packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
         out, state = self.cell(packed, state)
         return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], state
@@ -147,6 +148,7 @@ class RecurrentLayers(Recurrent):
         self, x: Float[Tensor, "b t d"]
     ) -> tuple[Float[Tensor, "b t g"], Float[Tensor, "g c"]]:
         """What the first d inputs contribute to the first layer's gates, and the weights of the other inputs."""
+        # W [x, z] = W_x x + W_z z: the first part needs no step before it
         weight, _, bias, _ = self.cell.all_weights[0]
         first, other = weight.split([x.shape[-1], weight.shape[1] - x.shape[-1]], dim=1)
         return F.linear(x, first, bias), other

@@ -104,6 +104,7 @@ def kernel_with_lse(
         scale: factor of the scores.
         causal: allow only keys up to the query's own index.
     """
+    # the operators differ in what else they return, and in how they take a mask and dropout
     ops = torch.ops.aten
     if choice == SDPBackend.FLASH_ATTENTION.value and q.device.type == "cpu":
         out, lse = ops._scaled_dot_product_flash_attention_for_cpu(
@@ -157,6 +158,7 @@ class _CudnnSwitch:
 
     def without(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Return call(*args, **kwargs), during which SDPA does not choose cuDNN."""
+        # the first caller turns it off, the last one on again
         with self._lock:
             if self._calls == 0:
                 # cuDNN stays on for a caller who has disabled the other fused backends.

@@ -127,7 +127,9 @@ class BERT(Model):
         )
         self.norm = make_norm("none" if post else c.norm, c.width, eps=c.eps)
         self.head: Linear | nn.Identity
-        if c.answer == "words":
+        if (
+            c.answer == "words"
+        ):  # the masked language model of section 3.1; its output matrix is tied
             self.transform = Linear(c.width, c.width, bias=c.bias)
             self.transform_norm = make_norm(c.norm, c.width, eps=c.eps)
             self.head = Linear(c.width, c.vocab)
@@ -172,6 +174,7 @@ class BERT(Model):
             x = x + self.types(types)
         x = self.embed_norm(self.positions.add(x, at))
         x = F.dropout(x, self.config.dropout, self.training)
+        # no causal mask: every token sees those before and after it
         mask = Mask(lengths=lengths, documents=documents)
         for block in self.blocks:
             x = block(x, mask=mask, positions=self.positions, at=at)

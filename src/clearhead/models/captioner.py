@@ -278,6 +278,7 @@ class LookLayer(nn.Module):
         self, draws: Tensor | None, trace: Trace | None
     ) -> Callable[[Tensor], Tensor] | None:
         """A function from the weights (b, 1, q, k) to those that are used; None: they are used as they are."""
+        # in training without draws hard attention is the weighted sum, which has a gradient
         sampled = self.hard and draws is not None
         greedy = self.hard and not self.training
         if trace is None and not sampled and not greedy:
@@ -322,6 +323,7 @@ class RNNCaptionDecoder(nn.Module):
         x = F.dropout(self.embed(ids), self.dropout, self.training)
         looked = self.blocks[0](x, state, draws, trace)
         state.at = state.at + ids.shape[1]
+        # Eq. 7: E y + L [h, z], one map for L_h and L_z
         return F.dropout(x + self.readout(looked), self.dropout, self.training)
 
     def read(
@@ -368,6 +370,7 @@ class TransformerCaptionDecoder(transformer.TransformerDecoder):
         return cast(Tensor, self(ids, memory, Mask()))
 
     def begin(self, memory: Float[Tensor, "b k d"], rows: int, limit: int) -> DecoderState:
+        # keys and values of the image, once for all steps
         context = [cast(Block, block).cross.remember(memory) for block in self.blocks]  # type: ignore[union-attr]
         c, like = self.sizes, context[0][0]
         kv = KVState(
@@ -444,6 +447,7 @@ class Captioner(Model):
     def train(self, mode: bool = True) -> Captioner:
         """Switch to training mode; an encoder without trained weights stays in evaluation mode, its batch norms too."""
         super().train(mode)
+        # a batch norm would change its statistics in training mode, though its weights are frozen
         if not any(p.requires_grad for p in self.encoder.parameters()):
             self.encoder.eval()
         return self
@@ -454,7 +458,9 @@ class Captioner(Model):
 
     def look(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b k d"]:
         """The memory of images: one vector per place of the grid, row by row, after those of special tokens."""
-        if not self.config.special:
+        if (
+            not self.config.special
+        ):  # any image model has a grid; only a vit has tokens without a place
             return cast(Tensor, self.memory(self.encoder.grid(images)))
         special, places = self.encoder.parts(images)
         return cast(Tensor, self.memory(places, special))

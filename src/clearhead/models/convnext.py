@@ -103,7 +103,7 @@ class ConvNeXt(Model):
         blocks, last = 0, max(sum(c.depths) - 1, 1)  # blocks so far, and the number of the last
         for i, depth in enumerate(c.depths):
             stage = nn.ModuleList()
-            if i:
+            if i:  # every stage but the first halves the grid and doubles the channels
                 halve = nn.Conv2d(width, 2 * width, 2, stride=2)
                 stage.append(nn.Sequential(ChannelNorm(width, eps=c.eps), halve))
                 width *= 2

@@ -207,6 +207,7 @@ class GPT(Model):
 
     @property
     def decoder_stack(self) -> DecoderStack | None:
+        # a fast decoder has one mask and one table of angles for all blocks
         if self.config.full_every or self.window_positions is not None:
             return None  # blocks differ in their windows, or in their positions
         return DecoderStack(
@@ -285,6 +286,7 @@ class GPT(Model):
     ) -> DecoderState:
         """Append prompt tokens without computing logits: the first `counts[i]` of row i, or all of them."""
         self._append(ids, state)
+        # a row advances by the tokens that it really had: the next ones overwrite its padding
         state.kv.advance(ids.shape[1] if counts is None else counts)
         return state
 
@@ -297,7 +299,7 @@ class GPT(Model):
         return self.head(x), state
 
     def _append(self, ids: Tensor, state: DecoderState) -> Tensor:
-        at = state.kv.positions(ids.shape[1])
+        at = state.kv.positions(ids.shape[1])  # (b, t): rows may be at different positions
         x = self.positions.add(self.embed(ids), at)
         masks = {window: state.kv.mask(window) for window in self._windows()}
         return self._run_blocks(x, masks, at, state.kv.caches)

@@ -152,8 +152,9 @@ def check_heads(
         raise InputError(f"width={width} does not divide into heads={heads}: expected a multiple")
     if kv_heads is not None and heads % kv_heads:
         raise InputError(f"kv_heads={kv_heads} does not divide heads={heads}")
-    each = width // heads if head is None else head
-    if positions == "rotary" and each % 2:
+    if head is None:
+        head = width // heads
+    if positions == "rotary" and head % 2:
         raise InputError(
-            f"positions='rotary' rotates pairs of columns: the head width {each} is not even"
+            f"positions='rotary' rotates pairs of columns: the head width {head} is not even"
         )

@@ -158,7 +158,8 @@ class Reader(Model):
             documents: Document number of each token of packed rows; the memory starts empty with each document.
             at: Position of each token in its own document; 0, 1, ... if not given.
         """
-        before = F.pad(self.before(ids)[:, :-1], (0, 0, 1, 0))  # the first token has none before it
+        # the embedding of the previous token, shifted by one; the first has none before it
+        before = F.pad(self.before(ids)[:, :-1], (0, 0, 1, 0))
         if documents is not None:  # nor has the first of a document
             first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
             before = before.masked_fill(first[..., None], 0.0)

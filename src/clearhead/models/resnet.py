@@ -86,7 +86,7 @@ class Stem(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d y x"]:
         x = F.relu(self.first(images))
-        if self.large:
+        if self.large:  # 7x7 with stride 2, then pooling: a quarter of the size
             return F.max_pool2d(x, 3, stride=2, padding=1)
         return x
 

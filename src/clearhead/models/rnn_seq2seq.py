@@ -131,7 +131,7 @@ class RNNEncoder(nn.Module):
         """One vector per token; `last`, an empty list, is filled with the last state of every layer."""
         if last is None:
             last = []
-        x = F.dropout(self.embed(source), self.dropout, self.training)
+        x = F.dropout(self.embed(source), self.dropout, self.training)  # (b, s, d)
         for block in self.blocks:
             x = block(x, last, lengths=lengths)
         # both directions of a layer side by side: as wide as the decoder's state
@@ -158,7 +158,7 @@ class DecoderLayer(nn.Module):
         """What the decoder needs of a source: keys and values, or the encoder's last state if it is fed, or nothing."""
         if self.cross is not None:
             return self.cross.remember(memory)
-        if self.feed == "start":
+        if self.feed == "start":  # the decoder's first state is all it gets (Sutskever et al. 2014)
             return ()
         return (last[self.cell.cell.num_layers - 1],)
 
@@ -166,7 +166,8 @@ class DecoderLayer(nn.Module):
         """The input of the readout: the state, the context, and with feed="input" also x; `state` is advanced."""
         if self.feed == "input" and self.cross is not None:
             return self._step_by_step(x, state)
-        # without attention the context is one vector, the same for all tokens; with feed="start" there is none
+        # Luong et al. 2015: c depends on the new state, so that all tokens are computed at once.
+        # Without attention the context is one vector, the same for all tokens; with feed="start" there is none
         context: list[Tensor] = []
         if self.cross is None and self.feed != "start":
             ((vector,),), fold = state.source.memory, state.source.fold
@@ -285,6 +286,7 @@ class RNNSeq2Seq(Model):
         return self.head(self.decoder(ids, state)), state
 
     def _encode(self, source: Tensor, lengths: Tensor | None) -> State:
+        # `last`, the state after the source, is the decoder's first
         last: list[Tensor] = []
         memory = self.encoder(source, lengths, last)
         context = cast(DecoderLayer, self.decoder.blocks[0]).remember(memory, last)

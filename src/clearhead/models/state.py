@@ -97,7 +97,7 @@ class SourceMemory:
         self.fold = 1
 
     def expand(self, n: int) -> None:
-        self.fold *= n
+        self.fold *= n  # nothing is copied: the beams are queries of the same keys
 
     def reorder(self, index: Int[Tensor, "n"], rows: int) -> None:
         """Let row i be what row index[i] was; `rows` is the number of rows before."""

@@ -99,6 +99,7 @@ class Config:
         check_heads(
             self.width, self.heads, positions=self.positions, head=self.head, kv_heads=self.kv_heads
         )
+        # an option of other positions would be ignored in silence
         for name, kinds in POSITION_OPTIONS.items():
             usual = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != usual and self.positions not in kinds:
@@ -165,6 +166,7 @@ class TransformerDecoder(nn.Module):
             at: Position of each token in its own document; 0, 1, ... if not given.
             kv: The KV cache, while decoding.
         """
+        # in training all tokens at once, each seeing those before it; while decoding from where the cache ends
         if kv is None:
             mask = Mask(causal=True, documents=documents)
         else:
@@ -248,7 +250,7 @@ class Transformer(Model):
             documents: Document number of each target token of packed rows.
             at: Position of each target token in its own document; 0, 1, ... if not given.
         """
-        mask = Mask(lengths=lengths)
+        mask = Mask(lengths=lengths)  # of the source: its tokens attend to it, and the target's do
         return self.decoder(ids, self.encoder(source, mask), mask, documents=documents, at=at)
 
     def forward(

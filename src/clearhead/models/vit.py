@@ -188,8 +188,9 @@ class ViT(Model):
 
     def _stem(self, width: int) -> nn.Module:
         c = self.config
-        kind = {"conv": ConvStem, "resnet": ResidualStem}[c.stem]
-        return kind(width, channels=c.channels, depth=c.patch.bit_length() - 1, hidden=c.stem_width)
+        stem = {"conv": ConvStem, "resnet": ResidualStem}[c.stem]
+        depth = c.patch.bit_length() - 1  # log2(patch), since each layer halves the grid
+        return stem(width, channels=c.channels, depth=depth, hidden=c.stem_width)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         c = self.config
@@ -228,12 +229,12 @@ class ViT(Model):
     def states(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b p"]:
         """One vector per image, pooled from its tokens: the input of the output layer."""
         x, special = self.encode(images), self.embed.special
-        # Hassani et al. 2021, Eq. 2 and 3
+        # softmax(g(x)) x of Hassani et al. 2021, Eq. 2 and 3: the query is g
         if self.pool is not None and self.pool_query is not None:
             return self.pool(self.pool_query.repeat(x.shape[0], 1, 1), x)[:, 0]
         if self.config.pool == "cls":
             return x[:, 0]
-        if self.config.pool == "distilled":
+        if self.config.pool == "distilled":  # (b, 2, d) -> (b, 2 d)
             return x[:, :2].flatten(1)
         mean = x[:, special:].mean(1)
         if self.config.pool == "mean":
@@ -242,7 +243,9 @@ class ViT(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
-        if self.head_hidden is not None:
+        if (
+            self.head_hidden is not None
+        ):  # section 3.1: an MLP in pretraining, a linear layer after it
             x = torch.tanh(self.head_hidden(x))
         if self.head is None:
             return x
