@@ -279,5 +279,5 @@ def test_positions_of_texts_and_of_transformers():
     np.testing.assert_allclose(waves[3, 5], waves[10, 12], atol=1e-6)  # a sinusoid knows distances only
     sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     assert position_similarity(ViTModel(ViTConfig(image_size=12, patch_size=4, **sizes))).grid == (3, 3)
-    with pytest.raises(InputError, match="no vectors: expected learned or sinusoidal"):
+    with pytest.raises(InputError, match="not vectors: expected learned or sinusoidal"):
         position_similarity(ch.load("everyday", device="cpu"))

@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from .maps.attention_map import AttentionMap as AttentionMap
     from .maps.cls_maps import ClsMaps as ClsMaps
     from .maps.cls_maps import cls_maps as cls_maps
-    from .maps.layer_statistics import distance as distance
-    from .maps.layer_statistics import entropy as entropy
-    from .maps.layer_statistics import received as received
     from .maps.rollout import gradient_rollout as gradient_rollout
     from .maps.rollout import rollout as rollout
     from .maps.sinks import AttentionView as AttentionView
     from .maps.sinks import attention_view as attention_view
     from .maps.statistics import MEANING as MEANING
+    from .maps.statistics import distance as distance
+    from .maps.statistics import entropy as entropy
+    from .maps.statistics import received as received
     from .maps.statistics import statistics as statistics
     from .maps.text_attention import TextAttention as TextAttention
     from .maps.text_attention import attention as attention

@@ -85,18 +85,22 @@ class AttentionMap:
             if not 0 <= low < high <= most:
                 raise InputIndexError(f"{name} {low}..{high}: expected a range within 0..{most}")
         parts = []
+        width = keys[1] - keys[0]
         for source, first in self._placed():
+            # The rows of the tile that this call has, counted from its first query.
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
+            if own[0] >= own[1]:
+                continue
+            # Its keys, counted from its first key: an early step lacks the later keys, a window the earlier ones.
             low = max(keys[0] - source.first_key, 0)
-            # an early step lacks the later keys
             high = max(min(keys[1] - source.first_key, source.shape[3]), low)
-            left = min(low + source.first_key, keys[1]) - keys[0]
-            for some in steps(source, own) if own[0] < own[1] else ():
+            left = min(low + source.first_key, keys[1]) - keys[0]  # columns before them
+            for some in steps(source, own):
                 if low < high:
                     part = tile(source, some, (low, high))
                 else:
                     part = source.zeros(*self.shape[:2], some[1] - some[0], 0)
-                parts.append(F.pad(part, (left, keys[1] - keys[0] - left - part.shape[3])))
+                parts.append(F.pad(part, (left, width - left - part.shape[3])))
         return torch.cat(parts, dim=2)
 
     def top(self, k: int) -> tuple[Float[Tensor, "b h q n"], Int[Tensor, "b h q n"]]:
@@ -107,22 +111,26 @@ class AttentionMap:
         weights, index = [], []
         for source in self.sources:
             for b in bands(source):
+                # a band may reach fewer keys than are asked for
                 padded = F.pad(b.weights, (0, max(0, k - b.weights.shape[-1])))
                 value, at = padded.topk(k, dim=-1)
-                weights.append(value)
                 first = b.keys[0] + source.first_key
-                index.append(torch.where(value > 0, at + first, 0) if first else at)
+                if first:
+                    at = torch.where(value > 0, at + first, 0)
+                weights.append(value)
+                index.append(at)
         return torch.cat(weights, dim=2), torch.cat(index, dim=2)
 
     def reach(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The range of keys outside which queries rows[0]..rows[1]-1 have weight 0."""
-        own = [
-            (s, max(rows[0] - first, 0), min(rows[1] - first, s.shape[2]))
-            for s, first in self._placed()
-        ]
-        reaches = [(s.first_key, *s.reach(low, high)) for s, low, high in own if low < high]
-        low = min((first + low for first, low, _ in reaches), default=0)
-        return low, max((first + high for first, _, high in reaches), default=0)
+        lows, highs = [], []
+        for source, first in self._placed():
+            start, stop = max(rows[0] - first, 0), min(rows[1] - first, source.shape[2])
+            if start < stop:
+                low, high = source.reach(start, stop)
+                lows.append(source.first_key + low)
+                highs.append(source.first_key + high)
+        return min(lows, default=0), max(highs, default=0)
 
     def pool(self, size: int | tuple[int, int]) -> Float[Tensor, "b h y x"]:
         """An overview of at most size x size cells: the mean over a cell's queries of the sum over its keys.
@@ -135,10 +143,12 @@ class AttentionMap:
             raise InputError(f"pool({size}): expected sizes of 1 or more")
         ny, nx = min(ny, q), min(nx, k)
         sums = self.sources[0].zeros(b, h, ny, nx)
+        # the cell of each key, and of each query
         columns = torch.arange(k, device=sums.device) * nx // k
         cells = torch.arange(q, device=sums.device) * ny // q
         for source, first in self._placed():
             for part in bands(source):
+                # (b, h, r, c) -> (b, h, r, nx), then added to the rows (b, h, ny, nx)
                 x = sums.new_zeros(b, h, part.weights.shape[2], nx)
                 x.index_add_(3, columns[_columns(source, part)], part.weights.to(sums.dtype))
                 sums.index_add_(2, cells[part.rows[0] + first : part.rows[1] + first], x)
@@ -201,12 +211,12 @@ class AttentionMap:
                 )
             chosen = torch.zeros(k, dtype=torch.bool, device=index.device)
             chosen[index.long()] = True
+        parts = []
         with full_precision(self.sources[0].device):
-            parts = [
-                part.weights @ chosen[_columns(source, part)].to(part.weights.dtype)
-                for source in self.sources
-                for part in bands(source)
-            ]
+            for source in self.sources:
+                for part in bands(source):
+                    inside = chosen[_columns(source, part)].to(part.weights.dtype)
+                    parts.append(part.weights @ inside)
         return torch.cat(parts, dim=2)
 
     def _placed(self) -> Iterator[tuple[Call, int]]:
@@ -232,9 +242,9 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
 
 def compact_copy(source: Call) -> Call:
     """Return a copy of a call in its smaller form: its queries and keys, or its weights (few in a decoding step)."""
-    b, h, q, k = source.shape
     if isinstance(source, DenseCall):
         return source
+    b, h, q, k = source.shape
     if b * h * q * k > source.q.numel() + source.k.numel():
         return source.owned()
     part = band(source, (0, q), (0, k))

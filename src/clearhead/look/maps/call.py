@@ -1,4 +1,10 @@
-"""One recorded call of attention: enough to compute any of its weights later."""
+"""One recorded call of attention: enough to compute any of its weights later, a band of queries at a time.
+
+    s_ij = scale q_i . k_j + bias_ij          the score of query i and key j, -inf where the mask forbids
+    p_ij = exp(s_ij) / sum_j' exp(s_ij')      the weight: the softmax of the scores
+
+LazyCall keeps q, k, mask and bias, from which bands of scores are computed again; DenseCall keeps the weights.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +42,7 @@ class Pattern:
         """The number of keys, from the first on, that all queries may attend to: most of a band's in a causal mask."""
         if not self.shared:
             return 0
-        closed = (~self.allowed.flatten(0, -2).all(0)).nonzero()
+        closed = (~self.allowed.flatten(0, -2).all(0)).nonzero()  # keys closed to some query
         if len(closed):
             return int(closed[0])
         return self.allowed.shape[-1]
@@ -125,23 +131,25 @@ class LazyCall:
     ) -> tuple[Float[Tensor, "b h r c"], Pattern | None]:
         """Scores in float32 or better, and which of them the mask allows (None: all)."""
         dtype, groups, (_, h, n, m) = _wide(self.k.dtype), self.k.shape[1], self.shape
-        q = (self.q if rows == (0, n) else self.q[:, :, slice(*rows)]).to(dtype) * self.scale
-        k = (self.k if keys == (0, m) else self.k[:, :, slice(*keys)]).to(dtype)
+        q = self.q if rows == (0, n) else self.q[:, :, slice(*rows)]
+        k = self.k if keys == (0, m) else self.k[:, :, slice(*keys)]
+        q, k = q.to(dtype) * self.scale, k.to(dtype)
         with full_precision(self.device):
             if groups == h:
                 scores = q @ k.mT
-            else:  # the query heads of a group become further queries of its key head: keys need not be repeated
-                scores = (q.unflatten(1, (groups, -1)).flatten(2, 3) @ k.mT).reshape(
-                    *q.shape[:3], k.shape[2]
-                )
+            else:
+                # The query heads of a group become further queries of its key head, so that keys need not be repeated:
+                # (b, h, r, e) -> (b, g, h/g * r, e)
+                grouped = q.unflatten(1, (groups, -1)).flatten(2, 3)
+                scores = (grouped @ k.mT).reshape(*q.shape[:3], k.shape[2])
         pattern = self._pattern(rows, keys)
         if self.bias is not None:
             scores += self.bias.tile(rows, keys)
             if self.bias.dense is not None:  # it may mask by -inf
-                finite = ~scores.isneginf()
-                pattern = Pattern(
-                    finite if pattern is None else pattern.allowed & finite, shared=False
-                )
+                allowed = ~scores.isneginf()
+                if pattern is not None:
+                    allowed = pattern.allowed & allowed
+                pattern = Pattern(allowed, shared=False)
         return scores, pattern
 
     def _pattern(self, rows: tuple[int, int], keys: tuple[int, int]) -> Pattern | None:
@@ -150,21 +158,18 @@ class LazyCall:
         if mask.free:
             return None
         small = (rows[1] - rows[0]) * (keys[1] - keys[0]) <= SMALL
-        # on a GPU another stream might read it too early
+        # All layers of a model have the same pattern. It is kept on a CPU only: on a GPU another stream might read it
+        # before it is written.
         if small and mask.numbers and self.device.type == "cpu":
             numbers = (mask.causal, mask.window, mask.lengths, mask.offset)
             return _pattern_of_numbers(numbers, size, rows, keys, self.device)
-        if (
-            mask.allow is not None
-            and not mask.causal
-            and mask.window is mask.lengths is mask.documents is None
-        ):
+        computed = mask.causal or not mask.window is mask.lengths is mask.documents is None
+        if mask.allow is not None and not computed:
             allowed = _part(mask.allow.to(self.device), rows, keys)
         else:
             allowed = mask.dense(*size, rows=rows, keys=keys, device=self.device)
-        return Pattern(
-            allowed, shared=allowed.shape[0] * allowed.shape[1] < self.shape[0] * self.shape[1]
-        )
+        heads = allowed.shape[0] * allowed.shape[1]
+        return Pattern(allowed, shared=heads < self.shape[0] * self.shape[1])
 
     def without(self, keys: int) -> LazyCall:
         """The same call with the first keys masked, so that the weights on the other keys sum to 1."""
@@ -174,29 +179,31 @@ class LazyCall:
 
     def only(self, head: int) -> LazyCall:
         """One query head of the call, with the key head of its group."""
-        own, group = slice(head, head + 1), head * self.k.shape[1] // self.q.shape[1]
+        group = head * self.k.shape[1] // self.q.shape[1]
+        own, key_head = slice(head, head + 1), slice(group, group + 1)
+
+        def of_head(x: Tensor | None) -> Tensor | None:
+            """A row of a table with a row per head, or with one for all heads."""
+            return x if x is None or len(x) == 1 else x[own]
+
         bias, mask = self.bias, self.mask
         if bias is not None:
-            slope, table = (
-                None if x is None else x if len(x) == 1 else x[own]
-                for x in (bias.slope, bias.table)
-            )
+            slope, table = of_head(bias.slope), of_head(bias.table)
             bias = replace(bias, slope=slope, table=table, dense=_head(bias.dense, own))
         if mask.allow is not None:
             mask = replace(mask, allow=_head(mask.allow, own))
         lse = None if self.given is None else self.given[:, own]
         return replace(
-            self, q=self.q[:, own], k=self.k[:, group : group + 1], bias=bias, mask=mask, given=lse
+            self, q=self.q[:, own], k=self.k[:, key_head], bias=bias, mask=mask, given=lse
         )
 
     def cut(self, queries: int) -> LazyCall:
         """The first queries of the call; keys that end with the queries are cut, too."""
         keys = _keys_left(self, queries)
         mask = replace(self.mask, allow=_corner(self.mask.allow, queries, keys))
-        if self.bias is None:
-            bias = None
-        else:
-            bias = replace(self.bias, dense=_corner(self.bias.dense, queries, keys))
+        bias = self.bias
+        if bias is not None:
+            bias = replace(bias, dense=_corner(bias.dense, queries, keys))
         lse = None if self.given is None else self.given[:, :, :queries]
         return replace(
             self, q=self.q[:, :, :queries], k=self.k[:, :, :keys], mask=mask, bias=bias, given=lse
@@ -210,7 +217,7 @@ class LazyCall:
             return self.zeros(2, *self.shape[:3], 1).fill_(float("nan"))
 
     def norm(self, rows: tuple[int, int]) -> Float[Tensor, "2 b h r 1"]:
-        """The largest score of some queries, and the log-sum-exp of their scores after it is subtracted.
+        """The largest score m_i of some queries, and ln sum_j exp(s_ij - m_i).
 
         Their sum is the logarithm of the denominator of the softmax. Apart, they hold it where all scores are very low.
         """
@@ -222,10 +229,10 @@ class LazyCall:
             scores, pattern = self.scores(rows, self.reach(*rows))
             if pattern is not None:
                 scores.masked_fill_(pattern.forbidden, float("-inf"))
+            largest = scores.new_zeros(*scores.shape[:3], 1)  # no key is in reach
             if scores.shape[-1]:
                 largest = scores.amax(-1, keepdim=True)
-            else:
-                largest = scores.new_zeros(*scores.shape[:3], 1)
+            # -inf of a fully masked query would make exp(s - m) NaN
             norm[0].copy_(largest.masked_fill(largest.isneginf(), 0.0))
             norm[1].copy_((scores - norm[0]).logsumexp(-1, keepdim=True))
         return norm
@@ -274,11 +281,9 @@ class DenseCall:
         """The same call with no weight on the first keys; those on the other keys are scaled to sum to 1."""
         left = torch.arange(self.shape[3], device=self.device) >= keys
         weights = self.weights * left
-        return replace(
-            self,
-            weights=weights
-            / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny),
-        )
+        # a query with no weight on the other keys keeps zeros
+        total = weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+        return replace(self, weights=weights / total)
 
     def only(self, head: int) -> DenseCall:
         """One head of the call."""
@@ -309,8 +314,7 @@ def _part(allow: Tensor, rows: tuple[int, int], keys: tuple[int, int]) -> Bool[T
 def _keys_left(call: Call, queries: int) -> int:
     """The number of keys of the first queries of a call, if later keys are those of its other queries."""
     _, _, all_queries, keys = call.shape
-    ends_with_queries = isinstance(call.offset, int) and call.offset + all_queries == keys
-    if ends_with_queries:
+    if isinstance(call.offset, int) and call.offset + all_queries == keys:
         return keys - (all_queries - queries)
     return keys
 
@@ -335,8 +339,7 @@ def _head(x: Tensor | None, own: slice) -> Tensor | None:
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Without autocast, which would round the numbers that are computed about a model that runs under it."""
-    on = torch.is_autocast_enabled(device.type)
-    if on:
+    if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 
@@ -386,8 +389,8 @@ def steps(source: Call, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
     b, h, _, k = source.shape
     room = TILE_CUDA if source.device.type == "cuda" else TILE
     step = max(16, min(256, room // max(1, b * h * k)))
-    # an empty range is one empty step
-    for start in range(rows[0], max(rows[1], rows[0] + 1), step):
+    end = max(rows[1], rows[0] + 1)  # an empty range is one empty step
+    for start in range(rows[0], end, step):
         yield start, min(start + step, rows[1])
 
 
@@ -400,7 +403,7 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
             return band(source, rows, keys).weights
     scores, pattern = source.scores(rows, keys)
     largest, rest = source.norm(rows)
-    weights = (scores - largest - rest).exp_()
+    weights = (scores - largest - rest).exp_()  # p = exp(s - lse)
     if pattern is None:
         return weights
     return weights.masked_fill_(pattern.forbidden, 0.0)
@@ -414,10 +417,10 @@ def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
         return Band(rows, keys, none, none)
     scores, pattern = source.scores(rows, keys)
     if pattern is not None:
-        first = pattern.first
-        scores[..., first:].masked_fill_(
-            pattern.forbidden[..., first:], torch.finfo(scores.dtype).min
-        )
+        # The lowest number instead of -inf, so that 0 log 0 is 0 in the entropy. No query is kept from the first keys
+        # under a causal mask, which saves half of the writing.
+        first, lowest = pattern.first, torch.finfo(scores.dtype).min
+        scores[..., first:].masked_fill_(pattern.forbidden[..., first:], lowest)
     # The weights of a DenseCall need not sum to 1, and are not normalised again.
     normal = not isinstance(source, LazyCall)
     weights = scores.exp() if normal else torch.softmax(scores, dim=-1)

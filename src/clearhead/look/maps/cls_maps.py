@@ -120,28 +120,29 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     if getattr(getattr(about.model, "embed", None), "cls", ()) is None:
         raise _without_cls(about)
     names = _attentions(about, layer)
+    # The first token is the class token, so that one row of each map is enough.
     with (
         record_layout(about.model) as layout,
         watch(about.model, *names, keep=lambda found: found.row(0)) as tape,
     ):
         about.logits(about.x)
-    # (heads, keys), no windows
+    # (heads, keys); windows, which are rows of their own, are left out
     rows = {name: tape[name][0] for name in tape if len(tape[name]) == 1}
+    # A pyramid has a grid of its own in each stage.
     places = {name: layout.places(row.shape[-1]) for name, row in rows.items()}
     if not any(places.values()):
         raise _without_patches(about)
-    # A pyramid has a grid of its own in each stage.
-    found = {name: axes for name, axes in places.items() if axes is not None and axes.special}
-    if not found:
+    with_cls = {name: axes for name, axes in places.items() if axes is not None and axes.special}
+    if not with_cls:
         raise _without_cls(about)
-    own = matching("blocks.*.attn.weights", Tree(about.model).known)
-    name = next(iter(found))
-    if isinstance(layer, int) and not own:  # the layers of a foreign model are known by now
-        if not -len(found) <= layer < len(found):
-            raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
-        name = list(found)[layer]
-    every = own or list(found)
-    axes, row = found[name], rows[name].detach().cpu()
+    ours = matching("blocks.*.attn.weights", Tree(about.model).known)
+    name = next(iter(with_cls))
+    if isinstance(layer, int) and not ours:  # the layers of a foreign model are known by now
+        if not -len(with_cls) <= layer < len(with_cls):
+            raise InputIndexError(f"layer {layer}: there are {len(with_cls)}, counted from 0")
+        name = list(with_cls)[layer]
+    every = ours or list(with_cls)
+    axes, row = with_cls[name], rows[name].detach().cpu()
     assert axes.grid is not None
     return ClsMaps(
         maps=row[:, axes.special :].unflatten(1, axes.grid),
@@ -157,11 +158,11 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
 def _attentions(about: Subject, layer: int | str) -> list[str]:
     """The address of the attention to watch; of a foreign model, whose layers are known after it ran, all of them."""
     tree = Tree(about.model)
-    own = matching("blocks.*.attn.weights", tree.known)
-    if isinstance(layer, int) and own:
-        if not -len(own) <= layer < len(own):
-            raise InputIndexError(f"layer {layer}: there are {len(own)}, counted from 0")
-        return [own[layer]]
+    ours = matching("blocks.*.attn.weights", tree.known)
+    if isinstance(layer, int) and ours:
+        if not -len(ours) <= layer < len(ours):
+            raise InputIndexError(f"layer {layer}: there are {len(ours)}, counted from 0")
+        return [ours[layer]]
     known = matching("**.weights", tree.known | tree.possible)
     if not known:
         raise _without_patches(about)

@@ -27,7 +27,6 @@ FUSIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "min": torch.minimum,
 }
 LARGE = "rollout multiplies whole maps; of an input as long, rows fit: cls_maps, AttentionMap.row, pool and top"
-
 SHOWN = 8  # names of maps in a message
 
 
@@ -60,11 +59,10 @@ def rollout(
     say_left_out(named)
     result = None
     for layer in layers.values():
+        # A~ = residual I + (1 - residual) A, and the rollout is A~_L ... A~_2 A~_1
         fused = _fused(layer, fusion)
-        mixed = (
-            residual * torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
-            + (1 - residual) * fused
-        )
+        identity = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
+        mixed = residual * identity + (1 - residual) * fused
         mixed = mixed / mixed.sum(-1, keepdim=True)
         result = mixed if result is None else mixed @ result
     assert result is not None
@@ -100,11 +98,11 @@ def relevance(
 ) -> Float[Tensor, "b t t"]:
     """The relevance of input tokens from weights and their gradients, layer by layer: Eq. 5 and 6."""
     first = layers[0][0]
-    result = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device).expand(
-        first.shape[0], -1, -1
-    )
+    result = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device)
+    result = result.expand(first.shape[0], -1, -1)
     for weights, slope in layers:
-        result = result + (weights.detach() * slope).clamp(min=0).mean(1) @ result
+        positive = (weights.detach() * slope).clamp(min=0).mean(1)  # Eq. 5, the mean over heads
+        result = result + positive @ result  # Eq. 6
     return result
 
 
@@ -124,12 +122,12 @@ def named_maps(maps: Tape | Sequence[AttentionMap]) -> dict[str, AttentionMap]:
 
 def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
     """The self-attention maps among those recorded, which must all be over the same tokens."""
-    found = {name: layer for name, layer in maps.items() if layer.shape[2] == layer.shape[3]}
-    if not found:
+    square = {name: layer for name, layer in maps.items() if layer.shape[2] == layer.shape[3]}
+    if not square:
         raise InputError(
             "rollout has no self-attention maps: watch '...attn.weights' of a model with self-attention"
         )
-    layers = list(found.values())
+    layers = list(square.values())
     sizes = sorted({(layer.shape[0], layer.shape[2]) for layer in layers})
     if len(sizes) > 1:
         shapes = ", ".join(f"{rows} x {tokens}" for rows, tokens in sizes)
@@ -141,16 +139,16 @@ def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
         raise MapSizeError(
             f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}"
         )
-    return found
+    return square
 
 
 def left_out(maps: Mapping[str, AttentionMap]) -> str:
     """The maps that rollout cannot multiply, with their queries and keys, in words; empty if there are none."""
-    names = [
-        f"{name.removesuffix('.weights')} ({layer.shape[2]} queries, {layer.shape[3]} keys)"
-        for name, layer in maps.items()
-        if layer.shape[2] != layer.shape[3]
-    ]
+    names = []
+    for name, layer in maps.items():
+        queries, keys = layer.shape[2:]
+        if queries != keys:
+            names.append(f"{name.removesuffix('.weights')} ({queries} queries, {keys} keys)")
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -168,8 +166,8 @@ def _fused(layer: AttentionMap, fusion: str) -> Float[Tensor, "b t t"]:
     """One map for all heads, of which one is in memory at a time."""
     heads, result = layer.shape[1], None
     for head in range(heads):
-        one = layer.only(head).dense()[:, 0]
-        result = one if result is None else FUSIONS[fusion](result, one)
+        weights = layer.only(head).dense()[:, 0]  # (b, t, t)
+        result = weights if result is None else FUSIONS[fusion](result, weights)
     assert result is not None
     total = result.sum(-1, keepdim=True)
     return result / total.clamp(min=torch.finfo(result.dtype).tiny)

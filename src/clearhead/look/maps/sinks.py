@@ -61,13 +61,15 @@ class AttentionView(draw.Result):
         heads = self.weights.shape[1]
         if head is not None and not 0 <= head < heads:
             raise InputIndexError(f"head {head}: there are {heads}, counted from 0")
-        own = slice(None) if head is None else slice(head, head + 1)
-        share = float(self.removed[0, own].mean())
+        chosen, name = slice(None), "mean over heads"
+        if head is not None:
+            chosen, name = slice(head, head + 1), f"head {head}"
+        share = float(self.removed[0, chosen].mean())
         return draw.heatmap(
-            self.weights[0, own].mean(0).float().cpu().numpy(),
+            self.weights[0, chosen].mean(0).float().cpu().numpy(),
             rows=tokens,
             columns=tokens,
-            title=f"{self.view}, {'mean over heads' if head is None else f'head {head}'}, {share:.0%} on sinks",
+            title=f"{self.view}, {name}, {share:.0%} on sinks",
         )
 
     def table(self, tokens: Sequence[str] | None = None) -> draw.Table:
@@ -117,7 +119,7 @@ def attention_view(
     one_of("view", view, VIEWS)
     dense = weights.dense()
     if sinks is None:
-        at = dense.mean(2) > SINK
+        at = dense.mean(2) > SINK  # (b, h, k): what an average query puts on each key
     else:
         if any(not 0 <= key < dense.shape[3] for key in sinks):
             raise InputIndexError(
@@ -143,19 +145,14 @@ def _without_sink(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tens
 
 def _value_norm(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor:
     if values is None or values.shape[2] != weights.shape[3] or weights.shape[1] % values.shape[1]:
-        if values is None:
-            got = "none"
-        else:
-            got = f"values of shape {tuple(values.shape)}"
+        got = "none" if values is None else f"values of shape {tuple(values.shape)}"
         raise InputError(
             f"view='value-norm' got {got} for {weights.shape[1]} heads and {weights.shape[3]} keys: expected the "
             "values of this attention, watched at '...attn.v'"
         )
     norms = values.to(weights.dtype).norm(dim=-1)  # (b, g, k)
-    return (
-        weights.abs()
-        * norms.repeat_interleave(weights.shape[1] // norms.shape[1], dim=1)[:, :, None]
-    )
+    norms = norms.repeat_interleave(weights.shape[1] // norms.shape[1], dim=1)  # (b, h, k)
+    return weights.abs() * norms[:, :, None]  # |p_ij| |v_j|
 
 
 VIEWS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {

@@ -1,15 +1,24 @@
 """Exact statistics of attention without the matrix of its weights.
 
 One pass over bands of queries, each of which fits into the processor's cache, gives any of them, for any mask, bias,
-grouping and score; on CUDA a streaming kernel (stream.py) gives the same numbers. The alternative is one more fused
-attention call for each statistic that is linear in a key feature, and one transposed call for `received`. On a CPU, for
-entropy, distance and received together, the pass takes about half of its time.
+grouping and score; on CUDA a streaming kernel (stream.py) gives the same numbers.
+
+The alternative is one more fused attention call for each statistic that is linear in a feature f_j of the key, since
+sum_j p_ij f_j is the output of attention whose values are f. With ln p_ij = s_ij - lse_i:
+
+    entropy_i   = lse_i - sum_j p_ij s_ij = lse_i - scale q_i . (sum_j p_ij k_j)      values k, without a bias
+    position_i  = sum_j p_ij place_j                                                  values place
+    rms_i^2     = |place_i|^2 - 2 place_i . position_i + sum_j p_ij |place_j|^2       values |place|^2
+    received_j  = sum_i exp(s_ij - lse_i)                                             queries and keys exchanged
+
+On a CPU, for entropy, distance and received together, the pass takes about half of the time of these calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +29,9 @@ from ...errors import InputError
 from . import stream
 from .call import Band, Call, LazyCall, bands, full_precision
 from .stream import PLACED
+
+if TYPE_CHECKING:
+    from ..capture.tape import Tape
 
 # The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
@@ -47,7 +59,8 @@ def line(first: int, count: int, device: torch.device) -> Float[Tensor, "n"]:
     """The places of tokens on a line."""
     # on a GPU another stream might read them before they are written
     kept = count <= LINE and device.type == "cpu"
-    return (_short_line if kept else _short_line.__wrapped__)(first, count, device)
+    made = _short_line if kept else _short_line.__wrapped__
+    return made(first, count, device)
 
 
 class Places:
@@ -83,7 +96,8 @@ class Places:
             return self.k
         offset, device = self.source.offset, self.source.device
         first = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
-        return (first + line(self.source.first_key, self.source.shape[2], device)[None])[..., None]
+        places = first + line(self.source.first_key, self.source.shape[2], device)[None]  # (b, q)
+        return places[..., None]
 
     @cached_property
     def k(self) -> Float[Tensor, "1 k axes"]:
@@ -138,10 +152,11 @@ def statistics(
         if stream.serves(source, grid if placed else None):
             result = stream.statistics(source, names, places, special)
         elif special and placed:
+            # distances leave out the weight on special tokens, other statistics do not
+            result = tiled(source.without(special), placed, places)
             others = [name for name in names if name not in PLACED]
-            result = tiled(source.without(special), placed, places) | (
-                tiled(source, others, None) if others else {}
-            )
+            if others:
+                result |= tiled(source, others, None)
         else:
             result = tiled(source, names, places)
     if special:
@@ -153,60 +168,142 @@ def statistics(
 def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str, Tensor]:
     """The reference implementation: statistics of each band's weights."""
     b, h, n, k = source.shape
-    rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
+    of_queries: dict[str, list[Tensor]] = {name: [] for name in names if name != "received"}
     received: Tensor | None = None
     causal = isinstance(source, LazyCall) and source.mask.causal
     for band in bands(source):
         if "received" in names:
             sums = band.weights.sum(-2)
-            if band.rows == (0, n) and band.keys == (0, k):
+            if band.rows == (0, n) and band.keys == (0, k):  # the only band
                 received = sums
             else:
                 if received is None:
                     received = source.zeros(b, h, k)
                 received[:, :, slice(*band.keys)] += sums
-        for name, parts in rows.items():
-            parts.append(_of(name, band, source.first_key, places, causal))
-    result = {
-        name: parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-        for name, parts in rows.items()
-    }
+        for name, parts in of_queries.items():
+            parts.append(_of_band(name, band, source.first_key, places, causal))
+    result = {}
+    for name, parts in of_queries.items():
+        result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     if received is not None:
+        # keys that a sliding window has forgotten receive nothing
         result["received"] = (
             F.pad(received, (source.first_key, 0)) if source.first_key else received
         )
     return result
 
 
-def _of(name: str, band: Band, first_key: int, places: Places | None, causal: bool) -> Tensor:
+def _of_band(name: str, band: Band, first_key: int, places: Places | None, causal: bool) -> Tensor:
     """One statistic of a band's queries; `causal`: none of them attends to a later key."""
     p = band.weights
     if p.shape[-1] == 0:  # all keys are masked
         p = p.new_zeros(*p.shape[:-1], 1)
         band = Band(band.rows, (0, 1), p, p, normal=True)
+    first = first_key + band.keys[0]  # the position of the band's first key
     if name == "entropy":
-        # nothing else needs the logarithms; not -x, which would be -0.0
+        # nothing else needs the logarithms, which are overwritten; not -x, which would be -0.0
         return 0.0 - band.log().mul_(p).sum(-1)
     if name == "sink":
-        return p[..., 0].clone() if first_key + band.keys[0] == 0 else torch.zeros_like(p[..., 0])
+        return p[..., 0].clone() if first == 0 else torch.zeros_like(p[..., 0])
     if name == "maximum":
         return p.amax(-1)
     if name == "peak":
         most, peak = p.max(-1)
-        return torch.where(most > 0, peak + first_key + band.keys[0], 0)
+        return torch.where(most > 0, peak + first, 0)
     assert places is not None
-    start, (r, c) = places.start, p.shape[2:]
-    if name == "distance" and causal and start is not None:
+    rows, keys = p.shape[2:]
+    if name == "distance" and causal and places.start is not None:
         # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
         # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
-        here = line(0, r, p.device).to(p.dtype)
-        return here * p.sum(-1) - p @ line(band.keys[0] - band.rows[0] - start, c, p.device).to(
-            p.dtype
-        )
+        i = line(0, rows, p.device).to(p.dtype)
+        j = line(band.keys[0] - band.rows[0] - places.start, keys, p.device).to(p.dtype)
+        return i * p.sum(-1) - p @ j
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":
         return p @ there[:, None].to(p.dtype)
-    d = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
-    d = d[..., 0].abs() if d.shape[-1] == 1 else torch.hypot(d[..., 0], d[..., 1])
+    difference = here[:, :, None] - there[:, None]  # (b, q, k, 1 or 2)
+    if difference.shape[-1] == 1:
+        d = difference[..., 0].abs()
+    else:
+        d = torch.hypot(difference[..., 0], difference[..., 1])
     d = d[:, None].to(p.dtype)
-    return (p * d).sum(-1) if name == "distance" else (p * d.square()).sum(-1).sqrt()
+    if name == "distance":
+        return (p * d).sum(-1)
+    return (p * d.square()).sum(-1).sqrt()
+
+
+# Statistics of all watched attentions of a tape, stacked layer by layer.
+
+
+def entropy(tape: Tape) -> Float[Tensor, "l b h q"]:
+    """Return the entropy of each query in every watched attention, layer by layer, in nats.
+
+    Args:
+        tape: A tape of entropies ("...attn.entropy") or maps ("...attn.weights").
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.weights") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
+        >>> entropy(tape).shape
+        torch.Size([3, 1, 2, 4])
+    """
+    return _every(tape, "entropy")
+
+
+def received(tape: Tape) -> Float[Tensor, "l b h k"]:
+    """Return the weight that each key receives from all queries in every watched attention, layer by layer.
+
+    Args:
+        tape: A tape of these sums ("...attn.received") or of maps ("...attn.weights").
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.received") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
+        >>> received(tape).sum(-1).round()[:, 0, 0]
+        tensor([4., 4., 4.])
+    """
+    return _every(tape, "received")
+
+
+def distance(
+    tape: Tape, *, grid: tuple[int, int] | None = None, special: int = 0, rms: bool = False
+) -> Float[Tensor, "l b h q"]:
+    """Return the mean distance from each query to its keys in every watched attention, layer by layer.
+
+    Args:
+        tape: A tape of distances ("...attn.distance", "...attn.rms") or of maps; a grid needs maps.
+        grid: Height and width of a grid of patches; None: tokens on a line.
+        special: Tokens before the grid that have no place in it.
+        rms: The root mean square instead of the mean.
+
+    Examples:
+        >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=3, heads=2).eval()
+        >>> with watch(model, "blocks.*.attn.distance") as tape:
+        ...     logits = model(torch.tensor([[1, 2, 3, 4]]))
+        >>> distance(tape)[:, 0, 0, 0]
+        tensor([0., 0., 0.])
+    """
+    return _every(tape, "rms" if rms else "distance", grid=grid, special=special)
+
+
+def _every(
+    tape: Tape, name: str, *, grid: tuple[int, int] | None = None, special: int = 0
+) -> Tensor:
+    """A statistic of all watched attentions, stacked."""
+    layers = []
+    paths = ["".join(address.rpartition(".")[:2]) for address in tape.names]  # "blocks.0.attn."
+    for path in dict.fromkeys(paths):
+        if grid is None and path + name in tape:
+            layers.append(tape[path + name])
+        elif path + "weights" in tape:
+            layers.append(tape[path + "weights"].statistics(name, grid=grid, special=special)[name])
+    if not layers:
+        raise InputError(f"this tape has no {name}: watch '...attn.{name}' or '...attn.weights'")
+    sizes = sorted({tuple(x.shape) for x in layers})
+    if len(sizes) > 1:
+        raise InputError(
+            f"layers of sizes {sizes} do not stack: take {name} from the tape one by one"
+        )
+    return torch.stack(layers)

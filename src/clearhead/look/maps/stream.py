@@ -1,11 +1,14 @@
 """The statistics of statistics.py on CUDA: Triton kernels that stream over the scores and store none of them.
 
-`normalise` computes the log-sum-exp of each query by an online softmax (Milakov and Gimelshein 2018), unless the fused
-kernel of the forward pass has returned it. `measure_queries` then streams over the scores once and sums p ln p, p d,
-p d^2 and p place of each query. Where the weight that keys receive is asked for, too, `measure` does so with a block of
-keys at a time; partial sums of queries then arrive in any order, and are added as integers, so that the same input
-gives the same bits.
-Scores are in float32 and in base 2, in which the hardware exponentiates.
+Two passes over the scores s_ij, both a tile of queries and keys at a time:
+
+    normalise         lse_i = log2 sum_j 2^s_ij, by an online softmax (Milakov and Gimelshein 2018); left out if the
+                      fused kernel of the forward pass has returned it
+    measure_queries   with p_ij = 2^(s_ij - lse_i): sum_j p log2 p, p d, p d^2 and p place of each query i
+    measure           the same with a block of keys at a time, where received_j = sum_i p_ij is asked for, too
+
+In `measure` the partial sums of queries arrive in any order, and are added as integers, so that the same input gives
+the same bits. Scores are in float32 and in base 2, in which the hardware exponentiates: s_ij log2 e.
 """
 
 from __future__ import annotations
@@ -65,39 +68,40 @@ def statistics(
     lse, peak, most = _normalise(source, bool(wanted & {"peak", "maximum"}))
     result: dict[str, Tensor] = {"peak": peak, "maximum": most}
     if "sink" in wanted:
-        scores, pattern = source.scores((0, n), (0, 1))
+        scores, pattern = source.scores((0, n), (0, 1))  # of the first key alone
         sink = (scores[..., 0] - lse / LOG2E).exp()
-        result["sink"] = (
-            sink if pattern is None else sink.masked_fill(pattern.forbidden[..., 0], 0.0)
-        )
-    rest = wanted & {"entropy", *PLACED}
+        if pattern is not None:
+            sink = sink.masked_fill(pattern.forbidden[..., 0], 0.0)
+        result["sink"] = sink
+
+    # Sums per query: in the pass over keys if there is one, unless their keys are others than those that receive.
+    sums = wanted & {"entropy", *PLACED}
     if "received" in wanted:
-        beside = rest - set(PLACED) if special else rest
+        beside = sums - set(PLACED) if special else sums
         total, result["received"] = _measure(source, beside, places, lse)
         result |= _read(total, beside, places)
-        rest -= beside
-    if rest:
-        result |= _read(_measure_queries(source, rest, places, lse, special), rest, places)
-    return {
-        name: value if name == "peak" else value.float()
-        for name, value in result.items()
-        if name in wanted
-    }
+        sums -= beside
+    if sums:
+        result |= _read(_measure_queries(source, sums, places, lse, special), sums, places)
+    asked = {name: value for name, value in result.items() if name in wanted}
+    return {name: x if name == "peak" else x.float() for name, x in asked.items()}
 
 
 def _read(
     total: Callable[[int], Tensor], names: set[str], places: Places | None
 ) -> dict[str, Tensor]:
-    """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x."""
-    read: dict[str, Callable[[], Tensor]] = {
-        "entropy": lambda: 0.0 - total(0) / LOG2E,
-        "distance": lambda: total(1),
-        "rms": lambda: total(2).sqrt(),
-        "position": lambda: torch.stack(
-            [total(3 + c) for c in range(places.axes if places else 0)], dim=-1
-        ),
-    }
-    return {name: read[name]() for name in names}
+    """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x, numbered 0 to 4."""
+    read = {}
+    if "entropy" in names:
+        read["entropy"] = 0.0 - total(0) / LOG2E
+    if "distance" in names:
+        read["distance"] = total(1)
+    if "rms" in names:
+        read["rms"] = total(2).sqrt()
+    if "position" in names:
+        assert places is not None
+        read["position"] = torch.stack([total(3 + axis) for axis in range(places.axes)], dim=-1)
+    return read
 
 
 def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,10 +113,9 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
         lse = source.given.float().contiguous() * LOG2E
         return lse, lse, lse
     lse = torch.empty(b, h, n, device=source.device)
-    if peak:
+    best = lse  # any tensor: without PEAK the kernel writes no others
+    if peak:  # the key, and the bits of its weight
         best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32)
-    else:
-        best = lse
     sizes = _sizes(source)
     normalise[(_blocks(n, sizes["BM"]), b * h)](
         lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak
@@ -133,8 +136,10 @@ def _measure(
     received = torch.empty(b, h, k, device=source.device)
     spots = _spots(places, lse)
     sizes = _sizes(source)
-    # No distance needs more bits than this (offsets per row lie among the keys), so that no sum reaches 2^61 units.
-    bits = math.ceil(math.log2(n + k + (source.offset if isinstance(source.offset, int) else 0)))
+    # The units in which sums of distances are integers. No distance needs more bits than this (offsets per row lie
+    # among the keys), so that no sum reaches 2^61 units.
+    offset = source.offset if isinstance(source.offset, int) else 0
+    bits = math.ceil(math.log2(n + k + offset))
     far, far2 = 2.0 ** (61 - bits), 2.0 ** (61 - 2 * bits)
     measure[(_blocks(k, sizes["BN"]), b * h)](
         sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
@@ -168,11 +173,9 @@ def _spots(places: Places | None, unread: Tensor) -> tuple[Tensor, Tensor]:
     """The tables of places of queries and keys in a grid, or twice `unread` for tokens on a line."""
     if places is None or places.grid is None:
         return unread, unread
-    device = places.source.device
+    device, stream = places.source.device, 0
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device).cuda_stream
-    else:
-        stream = 0
     return _tables(places.grid, places.special, device, stream)
 
 
@@ -191,11 +194,12 @@ def _tables(
     y, x = patch // grid[1], patch % grid[1]
     square, one = y * y + x * x, torch.ones_like(patch)
     high, low = square // 1024, square % 1024
-    none = [torch.zeros_like(patch)] * (PLACE - 6)
+    none = [torch.zeros_like(patch)] * (PLACE - 6)  # a matrix instruction takes PLACE numbers
+    # q_i . k_j = - 2 y_i y_j - 2 x_i x_j + 1024 high_i + low_i + 1024 high_j + low_j
     q = torch.stack([y, x, high, low, 1024 * one, one, *none], dim=-1)
     k = torch.stack([-2 * y, -2 * x, 1024 * one, one, high, low, *none], dim=-1)
-    tables = [torch.nn.functional.pad(table, (0, 0, special, 0)).half() for table in (q, k)]
-    return tables[0], tables[1]
+    q, k = (torch.nn.functional.pad(table, (0, 0, special, 0)).half() for table in (q, k))
+    return q, k
 
 
 def _blocks(n: int, size: int) -> int:
@@ -206,13 +210,19 @@ def _sizes(
     source: LazyCall, tiles: dict[int, list[tuple[int, int, int, int]]] = TILES
 ) -> dict[str, int]:
     """The first tiles that fit into shared memory."""
-    width, bytes_ = max(16, 1 << (source.q.shape[-1] - 1).bit_length()), source.q.element_size()
+    width = max(16, 1 << (source.q.shape[-1] - 1).bit_length())  # the next power of 2
+    bytes_ = source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
-    room = _shared_memory(source.device)
+    room = _shared_memory(source.device) - 1024
     token = bytes_ * width + 2 * PLACE  # with its row of a table of places
-    fit = [t for t in tiles[bytes_] if token * (max(t[:2]) * t[2] + min(t[:2])) + 1024 <= room]
-    bm, bn, stages, warps = (fit or tiles[bytes_][-1:])[0]
+
+    def fits(tile: tuple[int, int, int, int]) -> bool:
+        queries, keys, stages, _ = tile
+        # one tile stays, and each stage of the pipeline holds one that is read
+        return token * (max(queries, keys) * stages + min(queries, keys)) <= room
+
+    bm, bn, stages, warps = next(filter(fits, tiles[bytes_]), tiles[bytes_][-1])
     return {"BM": bm, "BN": bn, "BE": width, "num_warps": warps, "num_stages": stages}
 
 
@@ -225,8 +235,9 @@ def _shared_memory(device: torch.device) -> int:
 
 
 def _flags(source: LazyCall) -> dict[str, Any]:
+    """Which parts of mask and bias a call has: the kernels are compiled without the others."""
     mask, bias = source.mask, source.bias
-    at = None if bias is None or bias.q_at is None else bias
+    by_distance = None if bias is None or bias.q_at is None else bias
     return {
         "CAUSAL": mask.causal,
         "WINDOW": mask.window or 0,
@@ -234,8 +245,8 @@ def _flags(source: LazyCall) -> dict[str, Any]:
         "OFFSET": mask.offset is not None,
         "DOCUMENTS": mask.documents is not None,
         "ALLOW": mask.allow is not None,
-        "SLOPE": at is not None and at.slope is not None,
-        "TABLE": at is not None and at.table is not None,
+        "SLOPE": by_distance is not None and by_distance.slope is not None,
+        "TABLE": by_distance is not None and by_distance.table is not None,
         "DENSE": bias is not None and bias.dense is not None,
         "EXACT": source.q.dtype == torch.float32,
     }
@@ -252,28 +263,27 @@ def _arguments(source: LazyCall) -> list[Any]:
             return [q, *([0] * axes)]
         x = torch.as_tensor(x, device=q.device)
         x = x.expand(size) if size else x.contiguous()
-        return [x, *(s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True))][
-            : axes + 1
-        ]
+        strides = [s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True)]
+        return [x, *strides[:axes]]
 
     def rows(x: Any) -> list[Any]:
-        """One number for all rows (filled in on the device: a copy would wait for it), or one per row."""
-        return shared(torch.full((1,), x, device=q.device) if isinstance(x, int) else x, 1)
+        """One number for all rows, or one per row."""
+        if isinstance(x, int):  # filled in on the device: a copy would wait for it
+            x = torch.full((1,), x, device=q.device)
+        return shared(x, 1)
 
     def line(x: Tensor | None) -> list[Any]:
         """Numbers along the sequence, for all rows or per row."""
         return shared(None if x is None else x.reshape(-1, x.shape[-1]), 1)
 
-    if bias is None:
-        slope, table, dense = (None, None, None)
-    else:
-        slope, table, dense = (bias.slope, bias.table, bias.dense)
+    allow = None if mask.allow is None else mask.allow.view(torch.uint8)
+    slope = table = dense = q_at = k_at = None
+    if bias is not None:
+        slope, table, dense, q_at, k_at = bias.slope, bias.table, bias.dense, bias.q_at, bias.k_at
+    reach = 0 if table is None else table.shape[1] // 2  # the largest distance in the table
     return [
         q, *q.stride(), k, *k.stride(),
         h, h // k.shape[1], n, m, q.shape[-1], source.scale * LOG2E,
-        *rows(mask.lengths), *rows(mask.offset), *line(mask.documents),
-        *shared(None if mask.allow is None else mask.allow.view(torch.uint8), 4, (b, h, n, m)),
-        *line(None if bias is None else bias.q_at), *line(None if bias is None else bias.k_at),
-        *shared(slope, 1), *shared(table, 1), 0 if table is None else table.shape[1] // 2,
-        *shared(dense, 4, (b, h, n, m)),
+        *rows(mask.lengths), *rows(mask.offset), *line(mask.documents), *shared(allow, 4, (b, h, n, m)),
+        *line(q_at), *line(k_at), *shared(slope, 1), *shared(table, 1), reach, *shared(dense, 4, (b, h, n, m)),
     ]  # fmt: skip

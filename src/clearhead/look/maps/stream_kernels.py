@@ -1,4 +1,9 @@
-"""The Triton kernels of stream.py; imported only where Triton is installed."""
+"""The Triton kernels of stream.py; imported only where Triton is installed.
+
+Arguments that end in _b, _h, _n, _e, _i or _j are strides over rows, heads, tokens, features, queries and keys. In the
+kernels i are the numbers of the queries of a tile, j of its keys, p = i + offset the positions of the queries among the
+keys, s the scores in base 2 and w = 2^(s - lse) the weights.
+"""
 
 # mypy: ignore-errors
 import triton
@@ -26,6 +31,7 @@ def _scores(
         s = tl.dot(q, k) * scale
     inside = (i < n)[:, None] & (j < m)[None, :]
     if SLOPE or TABLE:
+        # s_ij += slope_h |d|, and table_h[d], d the distance cut off at both ends of the table
         here = tl.load(q_at + b * q_at_b + i, mask=i < n, other=0)
         there = tl.load(k_at + b * k_at_b + j, mask=j < m, other=0)
         d = (there[None, :] - here[:, None]).to(tl.int32)
@@ -52,6 +58,7 @@ def _scores(
         if LENGTHS:
             allowed = allowed & (j < tl.load(lengths + b * lengths_b))[None, :]
         if DOCUMENTS:
+            # -1 and -2: beyond the end nothing is of the same document
             own = tl.load(documents + b * documents_b + tl.minimum(p, m - 1), mask=i < n, other=-1)
             theirs = tl.load(documents + b * documents_b + j, mask=j < m, other=-2)
             allowed = allowed & (own[:, None] == theirs[None, :])
@@ -82,17 +89,18 @@ def _reach(
 ):  # fmt: skip
     """The keys that a block of queries can reach, low to high; up to `whole` no pair is masked."""
     low, high = 0, m
-    if CAUSAL:
+    if CAUSAL:  # up to the position of the block's last query
         high = tl.minimum(high, first + (block + 1) * BM)
     if WINDOW > 0:
         low = tl.maximum(low, first + block * BM - WINDOW + 1) // BN * BN
         high = tl.minimum(high, first + (block + 1) * BM - 1 + WINDOW)
     if LENGTHS:
         high = tl.minimum(high, tl.load(lengths + b * lengths_b).to(tl.int32))
+    # A mask that is computed per pair may forbid any of them.
     whole = low
     if WINDOW == 0 and not DOCUMENTS and not ALLOW:
         whole = high // BN * BN
-        if CAUSAL:
+        if CAUSAL:  # before the block's first query
             whole = tl.minimum(whole, (first + block * BM + 1) // BN * BN)
         whole = tl.maximum(whole, low)
     return low, high, whole
@@ -113,9 +121,8 @@ def normalise(
     PEAK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """For a block of queries over all keys that it can reach: log2 sum 2^s, and the largest weight and its key."""
-    block = (
-        tl.num_programs(0) - 1 - tl.program_id(0)
-    )  # under a causal mask the last block has the most keys: it starts first
+    # under a causal mask the last block has the most keys: it starts first
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
     bh = tl.program_id(1)
     b, h = (bh // heads).to(tl.int64), (bh % heads).to(tl.int64)
     i, e = block * BM + tl.arange(0, BM), tl.arange(0, BE)
@@ -132,9 +139,11 @@ def normalise(
         block, first, m, b, lengths, lengths_b, CAUSAL, WINDOW, LENGTHS, DOCUMENTS, ALLOW, BM, BN
     )
 
+    # Online softmax: `top` is the largest score so far, `total` the sum of 2^(s - top).
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     peak = tl.zeros((BM,), tl.int32)
+    # Stage 0: keys that no query of the block is kept from, where no mask is computed; stage 1: the others.
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
             j = start + tl.arange(0, BN)
@@ -157,6 +166,7 @@ def normalise(
                 tile_top = tl.max(s, axis=1)
             new = tl.maximum(top, tile_top)
             safe = tl.where(new == float("-inf"), 0.0, new)  # all keys so far are masked
+            # what was summed relative to the old maximum becomes relative to the new one
             total = total * tl.exp2(top - safe) + tl.sum(tl.exp2(s - safe[:, None]), axis=1)
             top = new
 
@@ -164,6 +174,7 @@ def normalise(
     # -inf for a row whose keys are all masked
     tl.store(lse_out + at, top + tl.log2(total), mask=i < n)
     if PEAK:
+        # the largest weight is 2^(top - lse) = 1 / total; its bits are stored beside the key
         size = tl.num_programs(1).to(tl.int64) * n
         tl.store(peak_out + at, peak, mask=i < n)
         tl.store(
@@ -223,12 +234,13 @@ def measure(
                 whole = tl.minimum(tl.maximum(whole, low), high)
 
     there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
-    if GRID:
+    if GRID:  # the table has -2 y and -2 x
         there_y = tl.load(k_place + PLACE * j, mask=j < m, other=0.0).to(tl.float32) * -0.5
         there_x = tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0).to(tl.float32) * -0.5
         there = tl.trans(_spots(k_place, j, m, PLACE))
 
     received = tl.zeros((BM, BN), tl.float32)  # summed over its queries once, at the end
+    # Stage 0: queries that are kept from some keys of the block; stage 1: the others, where no mask is computed.
     size = tl.num_programs(1).to(tl.int64) * n
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BM):
@@ -271,7 +283,7 @@ def measure(
                     else:
                         dy = (i + first).to(tl.float32)[:, None] - there_y[None, :]
                         square = dy * dy
-                        d = dy if CAUSAL else tl.abs(dy)
+                        d = dy if CAUSAL else tl.abs(dy)  # causal: no key is later
                     if DISTANCE:
                         part = (tl.sum(w * d, axis=1) * one_far).to(tl.int64)
                         tl.atomic_add(sums + 1 * size + at, part, mask=i < n, sem="relaxed")
@@ -324,16 +336,14 @@ def measure_queries(
     norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
     if GRID:
         here = _spots(q_place, i, n, PLACE)
-    entropy, far, far2 = (
-        tl.zeros((BM,), tl.float32),
-        tl.zeros((BM,), tl.float32),
-        tl.zeros((BM,), tl.float32),
-    )
-    mean_y, mean_x, placed = (
-        tl.zeros((BM,), tl.float32),
-        tl.zeros((BM,), tl.float32),
-        tl.zeros((BM,), tl.float32),
-    )
+    # The sums of each query: w log2 w, w d, w d^2, w y and w x, and the weight on keys that have a place.
+    entropy = tl.zeros((BM,), tl.float32)
+    far = tl.zeros((BM,), tl.float32)
+    far2 = tl.zeros((BM,), tl.float32)
+    mean_y = tl.zeros((BM,), tl.float32)
+    mean_x = tl.zeros((BM,), tl.float32)
+    placed = tl.zeros((BM,), tl.float32)
+    # Stage 0: keys that no query of the block is kept from, where no mask is computed; stage 1: the others.
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
             j = start + tl.arange(0, BN)
@@ -361,14 +371,10 @@ def measure_queries(
                 if POSITION:
                     there_y, there_x = j.to(tl.float32), tl.zeros((BN,), tl.float32)
                     if GRID:
-                        there_y = (
-                            tl.load(k_place + PLACE * j, mask=j < m, other=0.0).to(tl.float32)
-                            * -0.5
-                        )
-                        there_x = (
-                            tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0).to(tl.float32)
-                            * -0.5
-                        )
+                        # the table has -2 y and -2 x
+                        y = tl.load(k_place + PLACE * j, mask=j < m, other=0.0)
+                        x = tl.load(k_place + PLACE * j + 1, mask=j < m, other=0.0)
+                        there_y, there_x = y.to(tl.float32) * -0.5, x.to(tl.float32) * -0.5
                     mean_y += tl.sum(w * there_y[None, :], axis=1)
                     mean_x += tl.sum(w * there_x[None, :], axis=1)
                 if DISTANCE or RMS:
@@ -384,7 +390,7 @@ def measure_queries(
                     if RMS:
                         far2 += tl.sum(w * square, axis=1)
     size = tl.num_programs(1).to(tl.int64) * n
-    if SPECIAL > 0:
+    if SPECIAL > 0:  # the weight on the other keys is scaled to sum to 1
         share = tl.where(placed > 0, placed, 1.0)
         far, far2, mean_y, mean_x = far / share, far2 / share, mean_y / share, mean_x / share
     tl.store(sums + at, entropy, mask=i < n)

@@ -65,8 +65,9 @@ class Hsic(ABC):
 
     def add(self, layers: Sequence[Float[Tensor, "b _"]]) -> None:
         """Add the features of some inputs, one matrix per layer."""
-        # which has no float64
-        device = torch.device("cpu") if layers[0].device.type == "mps" else layers[0].device
+        device = layers[0].device
+        if device.type == "mps":  # which has no float64
+            device = torch.device("cpu")
         wide = [x.to(device).to(WIDE) for x in layers]
         broken = torch.stack([~x.isfinite().all() for x in wide])
         self.broken = broken if self.broken is None else self.broken | broken
@@ -94,7 +95,9 @@ class Sums(Hsic):
     def _start(self, layers: list[Tensor]) -> None:
         self.widths = [x.shape[1] for x in layers]
         total, device = sum(self.widths), layers[0].device
-        most = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MOST_BYTES
+        most = MOST_BYTES
+        if device.type == "cuda":
+            most = torch.cuda.mem_get_info(device)[0] // 2
         if total**2 * 8 > most:
             raise InputError(
                 f"the layers have {total:,} features together, whose products take {total**2 * 8 / 2**30:.0f} GiB: "
@@ -114,8 +117,8 @@ class Sums(Hsic):
     def _add(self, layers: list[Tensor]) -> None:
         if not self.widths:
             self._start(layers)
-        z = torch.cat(layers, dim=1) - self.shift
-        r = self._by_layer(z.square().T).T  # (b, l)
+        z = torch.cat(layers, dim=1) - self.shift  # (b, d): the features of all layers
+        r = self._by_layer(z.square().T).T  # (b, l): |x|^2 of each
         self.products.addmm_(z.T, z)
         self.weighted.addmm_(z.T, r)
         self.norms.addmm_(r.T, r)
@@ -140,6 +143,7 @@ class Biased(Sums):
     """|X' H Y|^2 of all pairs."""
 
     def result(self) -> tuple[Tensor, Tensor]:
+        # X' H Y = X' Y - (sum of x) (sum of y)' / n
         centred = torch.addr(self.products, self.total, self.total, alpha=-1 / self.count)
         return self._blocks(centred.square_()), self._noise()
 
@@ -153,15 +157,16 @@ class Debiased(Sums):
             raise InputError(
                 f"the debiased estimator compares 4 inputs or more, and there are {n}: 'biased' takes any"
             )
-        both = self._blocks(self.products.square()) - self.norms  # tr(K~ L~)
-        sums = self._by_layer(self.total.square()) - self.lengths  # 1' K~ 1
+        # tr(K~ L~) = |X' Y|^2 - sum |x|^2 |y|^2, and 1' K~ 1 = |sum x|^2 - sum |x|^2
+        both = self._blocks(self.products.square()) - self.norms
+        sums = self._by_layer(self.total.square()) - self.lengths
+        # 1' K~ L~ 1, with the row sums x . s_x - |x|^2 of K~, where s_x is the sum of x
         with_total = self._blocks(self.products * torch.outer(self.total, self.total))
-        # the sum over inputs of (x . s_x) |y|^2
-        mixed = self._by_layer(self.total[:, None] * self.weighted)
-        rows = with_total - mixed - mixed.T + self.norms  # 1' K~ L~ 1
-        return both + torch.outer(sums, sums) / ((n - 1) * (n - 2)) - 2 * rows / (
-            n - 2
-        ), self._noise()
+        mixed = self._by_layer(self.total[:, None] * self.weighted)  # sum of (x . s_x) |y|^2
+        rows = with_total - mixed - mixed.T + self.norms
+        # Eq. 5 of Song et al. 2012
+        hsic = both + torch.outer(sums, sums) / ((n - 1) * (n - 2)) - 2 * rows / (n - 2)
+        return hsic, self._noise()
 
 
 def linear(x: Float[Tensor, "b d"], width: float | None) -> tuple[Float[Tensor, "b b"], None]:
@@ -206,19 +211,22 @@ class Minibatch(Hsic):
             raise InputError(
                 f"a minibatch has {n} inputs: expected 4 or more, rows=4 or more and as many inputs"
             )
-        widths = self.widths or [None] * len(layers)
-        found = [self.kernel(x, width) for x, width in zip(layers, widths, strict=True)]
-        self.widths = [width for _, width in found]
-        grams = _centred(torch.stack([gram for gram, _ in found])).flatten(1)  # (l, b b)
-        # The share of the unbiased HSIC: sum of the products of both / (n (n-3)).
-        self.total = self.total + (grams @ grams.T) * (n / self.count / (n * (n - 3)))
+        widths = self.widths or [None] * len(layers)  # those of the first batch stay
+        kernels = [self.kernel(x, width) for x, width in zip(layers, widths, strict=True)]
+        self.widths = [width for _, width in kernels]
+        grams = _centred(torch.stack([gram for gram, _ in kernels])).flatten(1)  # (l, b b)
+        # The unbiased HSIC is the sum of the products of both / (n (n-3)); it counts by its share of all inputs.
+        share = n / self.count / (n * (n - 3))
+        self.total = self.total + (grams @ grams.T) * share
         size = torch.stack([x.square().sum() for x in layers])
-        self.noise = self.noise + (NOISE * size).square() * (n / self.count / (n * (n - 3)))
+        self.noise = self.noise + (NOISE * size).square() * share
 
     def result(self) -> tuple[Tensor, Tensor]:
         assert isinstance(self.total, Tensor)
         assert isinstance(self.noise, Tensor)
-        return self.total, self.noise if self.widths[0] is None else torch.zeros_like(self.noise)
+        if self.widths[0] is not None:  # rbf, whose width takes care of rounding
+            return self.total, torch.zeros_like(self.noise)
+        return self.total, self.noise
 
 
 def _centred(grams: Float[Tensor, "l b b"]) -> Float[Tensor, "l b b"]:
@@ -228,8 +236,10 @@ def _centred(grams: Float[Tensor, "l b b"]) -> Float[Tensor, "l b b"]:
     """
     n = grams.shape[1]
     grams = grams - torch.diag_embed(grams.diagonal(dim1=1, dim2=2))
+    # a_ij - a_i. / (n-2) - a_.j / (n-2) + a_.. / ((n-1)(n-2)), and 0 on the diagonal
     rows = grams.sum(2) / (n - 2)
-    grams = grams - rows[:, :, None] - rows[:, None, :] + (rows.sum(1) / (n - 1))[:, None, None]
+    whole = rows.sum(1) / (n - 1)
+    grams = grams - rows[:, :, None] - rows[:, None, :] + whole[:, None, None]
     return grams - torch.diag_embed(grams.diagonal(dim1=1, dim2=2))
 
 
@@ -293,13 +303,15 @@ class Similarity(draw.Result):
             title: The title; if not given, the names of the models.
         """
         names = " and ".join(dict.fromkeys(name for name in self.titles if name))
+        if title is None and names:
+            title = f"CKA of {names}"
         return draw.similarity(
             self.matrix,
             rows=self.rows,
             columns=self.columns,
             ylabel=self.titles[0],
             xlabel=self.titles[1],
-            title=f"CKA of {names}" if title is None and names else title or "CKA",
+            title=title or "CKA",
         )
 
     def table(self) -> draw.Table:
@@ -370,9 +382,9 @@ def cka(
         raise InputError(f"rows={rows}: expected 1 input or more per batch")
     pools = (features, features) if isinstance(features, str) else features
     first = _readers(a, data, layers, pools[0])
-    second = (
-        [] if b is None else _readers(b, data, layers if layers_b is None else layers_b, pools[1])
-    )
+    second = []
+    if b is not None:
+        second = _readers(b, data, layers if layers_b is None else layers_b, pools[1])
     readers = [reader for _, reader in (*first, *second)]
     count, device = len(readers[0]), device_of(readers[0].model)
     hsic = make_hsic(estimator, kernel, count)
@@ -440,37 +452,39 @@ def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[
     if isinstance(models, Mapping):
         named = list(models.items())
     elif isinstance(models, Sequence) and not isinstance(models, str | nn.Module):
-        names = [_name(one) for one in models]
-        named = [
-            (f"{name} {i}" if names.count(name) > 1 else name, models[i])
-            for i, name in enumerate(names)
+        names = [_name(model) for model in models]
+        # the same name several times: with the number of the model
+        numbered = [f"{name} {i}" for i, name in enumerate(names)]
+        unique = [
+            own if names.count(name) > 1 else name
+            for name, own in zip(names, numbered, strict=True)
         ]
+        named = list(zip(unique, models, strict=True))
     else:
         named = [(_name(models), models)]
     if not named:
         raise InputError("there are no models: expected one or more")
-    opened = [(name, load(one) if isinstance(one, str | Path) else one) for name, one in named]
-    return [(name, LayerReader(one, data, layers, features)) for name, one in opened]
+    readers = []
+    for name, model in named:
+        if isinstance(model, str | Path):
+            model = load(model)
+        readers.append((name, LayerReader(model, data, layers, features)))
+    return readers
 
 
 def _name(model: Any) -> str:
     """The name of a model: that of its folder, or its class."""
     folder = model if isinstance(model, str | Path) else getattr(model, "folder", None)
-    return (
-        Path(folder).name
-        if folder is not None
-        else str(getattr(model, "name", type(model).__name__))
-    )
+    if folder is not None:
+        return Path(folder).name
+    return str(getattr(model, "name", type(model).__name__))
 
 
 def _named(readers: Sequence[tuple[str, LayerReader]]) -> list[str]:
     """The names of all layers; of several models with that of the model."""
-    several = len(readers) > 1
-    return [
-        f"{name}: {layer}" if several else layer
-        for name, reader in readers
-        for layer in reader.names
-    ]
+    if len(readers) == 1:
+        return list(readers[0][1].names)
+    return [f"{name}: {layer}" for name, reader in readers for layer in reader.names]
 
 
 def _spans(count: int, rows: int) -> list[tuple[int, int]]:
@@ -502,17 +516,20 @@ def _similarity(
             Notice,
             stacklevel=3,
         )
+    # CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)), Eq. 4 of Kornblith et al. 2019
     scale = own.clamp(min=torch.finfo(own.dtype).tiny).sqrt()
     matrix: Tensor = values / scale[:, None] / scale[None, :]
     matrix = matrix.clamp(-1.0, 1.0).masked_fill(constant[:, None] | constant[None, :], 0.0)
+    # The layers of both models follow one another; without a second one, it is the first itself.
     whole, edge = matrix.cpu().numpy(), len(rows)
-    first, second = whole[:edge, :edge], whole[edge:, edge:]
-    between = whole[:edge, edge:] if columns else first
+    first = second = between = whole[:edge, :edge]
+    if columns:
+        second, between = whole[edge:, edge:], whole[:edge, edge:]
     return Similarity(
         matrix=between,
         rows=rows,
         columns=columns or rows,
-        within=(first, second if columns else first),
+        within=(first, second),
         titles=titles,
         inputs=hsic.count,
         estimator=estimator,

@@ -1,7 +1,7 @@
 """receptive_fields: the part of an image that a unit of each layer depends on.
 
 The effective field is the gradient of a unit with respect to the pixels, averaged over images (Luo et al. 2016); the
-theoretical one is all that it can depend on, whatever the weights (theoretical_field.py).
+theoretical one is all that it can depend on, whatever the weights (`theoretical_fields`).
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def _mean_pool(
     """The mean over the places of a maximum pooling."""
     if ceil_mode and dilation in (1, (1, 1)):
         return F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True)
-    ones = x.new_ones(x.shape[1], 1, *((kernel, kernel) if isinstance(kernel, int) else kernel))
-    return F.conv2d(
-        x, ones / ones[0].numel(), None, stride or kernel, padding, dilation, x.shape[1]
-    )
+    # avg_pool2d has no dilation: a convolution of each channel by itself
+    size = (kernel, kernel) if isinstance(kernel, int) else kernel
+    mean = x.new_ones(x.shape[1], 1, *size) / (size[0] * size[1])
+    return F.conv2d(x, mean, None, stride or kernel, padding, dilation, x.shape[1])
 
 
 def _mean_conv(
@@ -107,20 +107,14 @@ def _mean_conv(
     """
     kernel = tuple(weight.shape[-2:])
     margins = (padding, padding) if isinstance(padding, int) else padding
-    if isinstance(dilation, int):
-        plain = {dilation} == {1}
-    else:
-        plain = {*dilation} == {1}
-    if (
-        isinstance(margins, str)
-        or not plain
-        or any(2 * m > k for m, k in zip(margins, kernel, strict=True))
-    ):
+    has_gaps = dilation != 1 if isinstance(dilation, int) else {*dilation} != {1}
+    if has_gaps or isinstance(margins, str):  # "same" or "valid"
         return F.conv2d(x, weight, None, stride, padding, dilation, groups)
-    one = x.unflatten(1, (groups, -1)).mean(2)
-    return F.avg_pool2d(one, kernel, stride, padding).repeat_interleave(
-        weight.shape[0] // groups, dim=1
-    )
+    if any(2 * margin > size for margin, size in zip(margins, kernel, strict=True)):
+        return F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    of_group = x.unflatten(1, (groups, -1)).mean(2)  # (b, groups, y, x)
+    pooled = F.avg_pool2d(of_group, kernel, stride, padding)
+    return pooled.repeat_interleave(weight.shape[0] // groups, dim=1)
 
 
 # What replaces a function of torch in the copy.
@@ -131,15 +125,8 @@ POSITIVE: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 # Functions by which every place depends on every other.
 MIXING = {
-    F.scaled_dot_product_attention,
-    F.softmax,
-    torch.softmax,
-    Tensor.softmax,
-    F.group_norm,
-    F.instance_norm,
-}
-
-
+    F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax, F.group_norm, F.instance_norm,
+}  # fmt: skip
 # Functions with a kernel: its height and width, strides and margins are pairs, or one number for both.
 KERNELS = {torch.conv2d, F.conv2d, F.max_pool2d, torch.max_pool2d, F.avg_pool2d}
 
@@ -154,18 +141,15 @@ class _Positive(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.mixed |= func in MIXING
         if func in KERNELS:
-            given = [*args[1:], *(kwargs or {}).values()]
-            pairs = [
-                x.shape[-2:] if isinstance(x, Tensor) else x for x in given if not _is_vector(x)
-            ]
-            self.square &= all(
-                len({*pair}) == 1 for pair in pairs if isinstance(pair, tuple | list)
-            )
+            self.square &= all(map(_is_square, [*args[1:], *(kwargs or {}).values()]))
         return POSITIVE.get(func, func)(*args, **(kwargs or {}))
 
 
-def _is_vector(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.ndim < 2  # a bias
+def _is_square(argument: Any) -> bool:
+    """Whether an argument of a function with a kernel is the same for rows and columns."""
+    if isinstance(argument, Tensor):  # a kernel, or a bias
+        return argument.ndim < 2 or argument.shape[-2] == argument.shape[-1]
+    return not isinstance(argument, tuple | list) or len({*argument}) == 1
 
 
 def theoretical_fields(
@@ -185,18 +169,19 @@ def theoretical_fields(
     positive = _copy(model)
     channels, (height, width) = image.shape[0], image.shape[1:]
     boxes, local, square = _boxes(positive, names, (channels, height, width), pick)
-    sizes: list[dict[str, int | None]] = []
+    by_axis: list[dict[str, int | None]] = []  # the height, and the width, of each field
     for axis, length in enumerate((height, width)):
-        found = {name: _inside(boxes[name][axis], length) for name in local}
+        sizes = {name: _inside(boxes[name][axis], length) for name in local}
         if axis and square:  # what the height shows holds for the width
-            found = sizes[0]
-        while length < LONGEST and None in found.values():
+            sizes = by_axis[0]
+        # A field that reaches the edge may be larger: the image grows until it does not.
+        while length < LONGEST and None in sizes.values():
             length = min(GROWTH * length, LONGEST)
-            missing = [name for name in local if found[name] is None]
+            missing = [name for name in local if sizes[name] is None]
             wider = _grown(positive, missing, channels, (height, width), axis, length, pick)
-            found |= {name: _inside(wider[name][axis], length) for name in missing if name in wider}
-        sizes.append(found)
-    return [_whole(*(found.get(name) for found in sizes)) for name in names]
+            sizes |= {name: _inside(wider[name][axis], length) for name in missing if name in wider}
+        by_axis.append(sizes)
+    return [_whole(*(sizes.get(name) for sizes in by_axis)) for name in names]
 
 
 def _whole(height: int | None, width: int | None) -> tuple[int, int] | None:
@@ -228,10 +213,7 @@ def _grown(
 ) -> dict[str, Box]:
     """The fields in an image whose height or width is larger; nothing if the model reads no such images."""
     for narrow in (*NARROW, size[1 - axis]):
-        if axis == 0:
-            shape = (channels, length, narrow)
-        else:
-            shape = (channels, narrow, length)
+        shape = (channels, narrow, length) if axis else (channels, length, narrow)
         try:
             return _boxes(model, names, shape, pick)[0]
         except (RuntimeError, ValueError):  # a size that the model does not read
@@ -287,10 +269,13 @@ def _boxes(
 def _copy(model: nn.Module) -> nn.Module:
     """A copy in float64 on the CPU whose weights are positive and whose biases are 0."""
     positive = copy.deepcopy(model).cpu().double().eval()
-    for name, p in positive.named_parameters():
-        p.requires_grad_(False).fill_(
-            1 / p[0].numel() if p.ndim > 1 else 0.0 if name.endswith("bias") else 1.0
-        )
+    for name, parameter in positive.named_parameters():
+        value = 0.0 if name.endswith("bias") else 1.0
+        if (
+            parameter.ndim > 1
+        ):  # a mean over the inputs, so that values neither grow nor vanish with depth
+            value = 1 / parameter[0].numel()
+        parameter.requires_grad_(False).fill_(value)
     return positive
 
 
@@ -334,7 +319,11 @@ class Fields(draw.Result):
 
     def radii(self) -> Float[np.ndarray, "l"]:
         """The radius of gyration of each map in pixels: the root mean square distance from its centre."""
-        return np.array([_radius(x) for x in self.maps])
+        squares = []
+        for x in self.maps:
+            weights, rows, columns = _places(x)
+            squares.append((weights * (rows**2 + columns**2)).sum())
+        return np.sqrt(squares)
 
     def figure(self, *others: Fields) -> Figure:
         """Draw the size of the field by depth: the side that holds 90 % of the gradient, and the theoretical one.
@@ -345,11 +334,12 @@ class Fields(draw.Result):
             others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
         """
         if others:
-            every = [
-                (one.title or f"model {i}", one.sides()) for i, one in enumerate((self, *others))
-            ]
+            curves = {}
+            for i, fields in enumerate((self, *others)):
+                sides = fields.sides()
+                curves[fields.title or f"model {i}"] = (np.linspace(0, 1, len(sides)), sides)
             return draw.curves(
-                {name: (np.linspace(0, 1, len(sides)), sides) for name, sides in every},
+                curves,
                 xlabel="relative depth",
                 ylabel="side in pixels",
                 title="Square that holds 90 % of the gradient",
@@ -468,7 +458,7 @@ def receptive_fields(
     with reader.reading():
         for start in range(0, len(reader), IMAGES):
             for batch in reader.inputs.batches(start, start + IMAGES):
-                batch, images = _with_gradient(batch)
+                batch, images = _with_gradient(batch)  # (b, k, y, x)
                 if first is not None and images.shape[1:] != first.shape:
                     raise InputError(
                         f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size"
@@ -480,14 +470,11 @@ def receptive_fields(
                     _gradient(_unit(name, x, axes[name], unit), images, channel, generator)
                     for name, x in outs.items()
                 ]
-                if not total:
-                    total = maps
-                else:
-                    total = [a + b for a, b in zip(total, maps, strict=True)]
+                total = [a + b for a, b in zip(total, maps, strict=True)] if total else maps
                 if done is not None:
                     done(len(images), len(reader))
     assert first is not None
-    found = np.stack([_normalised(name, x) for name, x in zip(reader.names, total, strict=True)])
+    whole = [_normalised(name, x) for name, x in zip(reader.names, total, strict=True)]
 
     def pick(name: str, x: Tensor, layout: OutputAxes) -> Tensor | None:
         """The centre of a layer's output for an image of another size, whose axes are the same."""
@@ -502,24 +489,23 @@ def receptive_fields(
     sizes: list[tuple[int, int] | None] = [None] * len(reader.names)
     if theoretical and unit != "cls":
         sizes = theoretical_fields(network(model), reader.names, first, pick)
-    folder = model.folder if isinstance(model, Bundle) else None
-    if folder is not None:
-        title = folder.name
-    else:
-        title = getattr(model, "name", type(model).__name__)
-    return Fields(names=reader.names, maps=found, theoretical=sizes, title=str(title))
+    title = getattr(model, "name", type(model).__name__)
+    if isinstance(model, Bundle) and model.folder is not None:
+        title = model.folder.name
+    return Fields(names=reader.names, maps=np.stack(whole), theoretical=sizes, title=str(title))
 
 
 def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
     """The batch with images that get a gradient, and the images."""
-    for place, x in enumerate(batch.args):
+    for i, x in enumerate(batch.args):
         if x.ndim == 4:
             x = x.detach().requires_grad_()
-            return replace(batch, args=(*batch.args[:place], x, *batch.args[place + 1 :])), x
-    for name, x in (batch.named or {}).items():
+            return replace(batch, args=(*batch.args[:i], x, *batch.args[i + 1 :])), x
+    named = dict(batch.named or {})
+    for name, x in named.items():
         if x.ndim == 4:
             x = x.detach().requires_grad_()
-            return replace(batch, named={**(batch.named or {}), name: x}), x
+            return replace(batch, named={**named, name: x}), x
     raise InputError(
         "receptive fields are of images: expected images, or a tensor (n, channels, height, width)"
     )
@@ -572,6 +558,7 @@ def _gradient(
             )
         value = unit[:, channel].sum()
     else:
+        # random signs, so that the gradients of channels do not cancel in the same way in every image
         signs = torch.randint(0, 2, unit.shape, generator=generator).to(unit) * 2 - 1
         value = (unit * signs).sum()
     if not value.requires_grad:
@@ -596,25 +583,23 @@ def _places(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x / total, rows - (rows * x).sum() / total, columns - (columns * x).sum() / total
 
 
-def _radius(x: np.ndarray) -> float:
-    weights, rows, columns = _places(x)
-    return float(np.sqrt((weights * (rows**2 + columns**2)).sum()))
-
-
 def _side(x: np.ndarray, mass: float) -> float:
+    """The side of the square around the centre of a map that holds a share of it."""
     weights, rows, columns = _places(x)
+    # the distance to the side of the smallest such square through a pixel, and what all nearer pixels hold
     away = np.maximum(np.abs(rows), np.abs(columns)).round(9).ravel()
     order = np.argsort(away)
     held = np.cumsum(weights.ravel()[order])
     if not held[-1]:
         return 0.0
-    return float(2 * away[order][np.searchsorted(held, mass * held[-1] - 1e-12)] + 1)
+    last = np.searchsorted(held, mass * held[-1] - 1e-12)
+    return float(2 * away[order][last] + 1)
 
 
 def _square(x: np.ndarray, mass: float) -> tuple[float, float, float, float]:
     """The square that holds a share of a map: its left, top, right and bottom edge in pixels."""
     side, total = _side(x, mass), x.sum() or 1.0
-    row, column = (
-        float((places * x).sum() / total) + 0.5 for places in np.mgrid[: x.shape[0], : x.shape[1]]
-    )
-    return column - side / 2, row - side / 2, column + side / 2, row + side / 2
+    rows, columns = np.mgrid[: x.shape[0], : x.shape[1]]
+    row, column = (rows * x).sum() / total + 0.5, (columns * x).sum() / total + 0.5
+    edges = column - side / 2, row - side / 2, column + side / 2, row + side / 2
+    return float(edges[0]), float(edges[1]), float(edges[2]), float(edges[3])

@@ -85,30 +85,22 @@ def filters(
         (10, 3, 3, 3)
     """
     net = network(model)
-    first = first_convolution(net)
-    if layer is not None:
-        part = dict(net.named_modules()).get(layer)
-        first = (layer, part) if isinstance(part, nn.Conv2d) else None
-    if first is None or first[1].in_channels not in (1, 3):
-        known = [
-            name
-            for name, part in net.named_modules()
-            if isinstance(part, nn.Conv2d) and part.in_channels in (1, 3)
-        ]
-        if known:
-            fit = f"expected one of {', '.join(known[:4])}"
-        else:
-            fit = "this model has none"
+    convolutions = {name: x for name, x in net.named_modules() if isinstance(x, nn.Conv2d)}
+    name = next(iter(convolutions), "") if layer is None else layer
+    convolution = convolutions.get(name)
+    if convolution is None or convolution.in_channels not in (1, 3):
+        known = [name for name, x in convolutions.items() if x.in_channels in (1, 3)]
+        fit = f"expected one of {', '.join(known[:4])}" if known else "this model has none"
         raise InputError(
             f"{layer or 'filters'}: pictures are made of convolutions that read 1 or 3 channels; {fit}"
         )
-    weight = first[1].weight.detach().float().cpu()[:most]
-    scaled = weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
+    weight = convolution.weight.detach().float().cpu()[:most]
+    scaled = weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)  # -1 to 1
     if weight.shape[1] == 3:
-        pictures = (0.5 + 0.5 * scaled).permute(0, 2, 3, 1)
+        pictures = (0.5 + 0.5 * scaled).permute(0, 2, 3, 1)  # (n, height, width, colours)
     else:
         pictures = scaled[:, 0]
-    return PictureGrid(pictures=pictures.numpy(), title=first[0], channels=list(range(len(weight))))
+    return PictureGrid(pictures=pictures.numpy(), title=name, channels=list(range(len(weight))))
 
 
 def feature_maps(
@@ -136,11 +128,10 @@ def feature_maps(
     maps, _ = _grids(model, image if isinstance(image, Tensor) else [image], layer)
     if len(maps) != 1:
         raise InputError(f"{len(maps)} images: expected one")
-    (x,) = maps
+    (x,) = maps  # (c, y, x)
+    chosen = list(channels or ())
     if channels is None:
         chosen = x.flatten(1).std(1).argsort(descending=True).tolist()
-    else:
-        chosen = list(channels)
     if any(not 0 <= c < len(x) for c in chosen):
         raise InputError(f"channels={channels}: {layer!r} has {len(x)}, counted from 0")
     return PictureGrid(pictures=x[chosen[:most]].numpy(), title=layer, channels=chosen[:most])
@@ -174,10 +165,10 @@ class PatchColours(draw.Result):
         across = min(len(self.pictures), 6)
         shown: dict[str, np.ndarray] = {}
         for first in range(0, len(self.pictures), across):
-            some = range(first, min(first + across, len(self.pictures)))
+            row = range(first, min(first + across, len(self.pictures)))
             if self.images is not None:
-                shown |= {f"image {i}": self.images[i] for i in some}
-            shown |= {f"patches {i}": self.pictures[i] for i in some}
+                shown |= {f"image {i}": self.images[i] for i in row}
+            shown |= {f"patches {i}": self.pictures[i] for i in row}
         return draw.images(shown, title=self.title, across=across)
 
     def table(self) -> draw.Table:
@@ -218,11 +209,13 @@ def patch_colours(
     if layer is None:
         layer = layer_names(network(model), None)[-1]
     maps, images = _grids(model, data, layer)
-    shapes = [x.shape[1:] for x in maps]
-    x = torch.cat([one.flatten(1).T for one in maps]).double().numpy()
+    shapes = [grid.shape[1:] for grid in maps]
+    # (patches of all images, c)
+    x = torch.cat([grid.flatten(1).T for grid in maps]).double().numpy()
     inside = np.ones(len(x), dtype=bool)
     if foreground is not None:
         first = principal(x, 1)[0][:, 0]
+        # The sign of a component means nothing: the end that edges have less of is the foreground.
         edge = np.concatenate([_edge(shape) for shape in shapes])
         if first[edge].mean() > first[~edge].mean():
             first = -first
@@ -232,16 +225,16 @@ def patch_colours(
             f"{inside.sum()} patches of {x.shape[1]} features: expected 3 or more of both for three colours"
         )
     points, _, explained = principal(x[inside], 3)
+    # Outliers would leave all others grey: 1 % of each end is cut off.
     low, high = np.percentile(points, [1, 99], axis=0)
     colours = np.zeros((len(x), 3))
     colours[inside] = ((points - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
-    edges = np.cumsum([0, *(int(shape[0] * shape[1]) for shape in shapes)])
-    cut = [slice(a, b) for a, b in pairwise(edges)]
+    # Back to the grid of each image.
+    ends = np.cumsum([0, *(int(shape[0] * shape[1]) for shape in shapes)])
+    parts = [(slice(a, b), shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
     return PatchColours(
-        pictures=[
-            colours[part].reshape(*shape, 3) for part, shape in zip(cut, shapes, strict=True)
-        ],
-        foreground=[inside[part].reshape(*shape) for part, shape in zip(cut, shapes, strict=True)],
+        pictures=[colours[part].reshape(*shape, 3) for part, shape in parts],
+        foreground=[inside[part].reshape(*shape) for part, shape in parts],
         explained=explained,
         images=images,
         title=layer,
@@ -264,20 +257,18 @@ def _grids(
         raise InputError(
             f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}"
         )
-    found: list[Tensor] = []
+    grids: list[Tensor] = []
     with reader.reading():
-        for i in range(len(reader)):
+        for i in range(len(reader)):  # one by one: images may have different sizes
             for batch in reader.inputs.batches(i, i + 1):
                 (x,) = reader.read_batch(batch)
-                found += reader.grid_axes(reader.names[0], x).on_grid(x).float().cpu()
-    if (
-        not isinstance(model, Bundle)
-        or model.preprocessing is None
-        or isinstance(reader.inputs.items, dict)
-    ):
-        return found, None
+                grids += reader.grid_axes(reader.names[0], x).on_grid(x).float().cpu()
+    if not isinstance(model, Bundle) or model.preprocessing is None:
+        return grids, None
+    if isinstance(reader.inputs.items, dict):  # tensors, which may be no images
+        return grids, None
     images = [model.preprocessing.pixels(open_image(image)) for image in reader.inputs.items[:]]
-    return found, [np.broadcast_to(x.transpose(1, 2, 0), (*x.shape[1:], 3)) for x in images]
+    return grids, [np.broadcast_to(x.transpose(1, 2, 0), (*x.shape[1:], 3)) for x in images]
 
 
 # position_similarity: how alike the position embeddings of a model are.
@@ -309,14 +300,12 @@ class PositionSimilarity(draw.Result):
                 self.matrix, most=1.0, xlabel="position", ylabel="position", title=title
             )
         rows, columns = self.grid
-        maps = np.pad(
-            self.matrix.reshape(rows, columns, rows, columns),
-            [(0, 0), (0, 0), (0, 1), (0, 1)],
-            constant_values=np.nan,
-        )
-        whole = maps.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))[
-            :-1, :-1
-        ]
+        # A map (y', x') for each cell (y, x), with an empty row and column between maps: (y, x, y' + 1, x' + 1), then
+        # (y, y' + 1, x, x' + 1), which is one picture.
+        maps = self.matrix.reshape(rows, columns, rows, columns)
+        maps = np.pad(maps, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)
+        whole = maps.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))
+        whole = whole[:-1, :-1]
         return draw.matrix(
             whole,
             most=1.0,
@@ -345,7 +334,7 @@ def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
         model: A Bundle, or any torch module, whose positions are vectors: learned, or sinusoids.
 
     Raises:
-        InputError: If its positions are no vectors, as rotary ones are.
+        InputError: If its positions are not vectors, as rotary ones are.
 
     Examples:
         >>> gpt = clearhead.build("gpt", vocab=5, context=8, width=8, depth=1, heads=2)
@@ -354,20 +343,20 @@ def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
     """
     net = network(model)
     for part in net.modules():
-        for kind, find in FINDERS.items():
-            found = find(part) if isinstance(part, kind) else None
-            if found is not None:
-                return _similar(*found)
-    for name, table in net.named_parameters():  # the names of transformers, timm and torchvision
-        if any(word in name for word in ("pos_embed", "position_embedding")) and table.ndim >= 2:
-            flat = table.detach().reshape(-1, table.shape[-1])
-            side = int(len(flat) ** 0.5)  # a square of patches after a class token and registers
-            square = first_convolution(net) is not None
-            if square:
-                return _similar(flat[len(flat) - side**2 :], (side, side))
+        for module, vectors_of in OURS.items():
+            vectors = vectors_of(part) if isinstance(part, module) else None
+            if vectors is not None:
+                return _similar(*vectors)
+    for name, table in net.named_parameters():
+        if table.ndim < 2 or not any(word in name for word in THEIRS):
+            continue
+        flat = table.detach().reshape(-1, table.shape[-1])
+        if first_convolution(net) is None:
             return _similar(flat, None)
+        side = int(len(flat) ** 0.5)  # a square of patches after a class token and registers
+        return _similar(flat[len(flat) - side**2 :], (side, side))
     raise InputError(
-        f"the positions of this {type(net).__name__} are no vectors: expected learned or sinusoidal ones; rotary and "
+        f"the positions of this {type(net).__name__} are not vectors: expected learned or sinusoidal ones; rotary and "
         "relative positions act inside the attention (`watch` '...attn.scores')"
     )
 
@@ -390,4 +379,5 @@ def _text_positions(part: Any) -> tuple[Tensor, None]:
 
 
 # Our modules that hold position vectors, and what returns them with their grid.
-FINDERS: dict[type, Any] = {Patches: _patch_positions, Vectors: _text_positions}
+OURS: dict[type, Any] = {Patches: _patch_positions, Vectors: _text_positions}
+THEIRS = ("pos_embed", "position_embedding")  # in names of transformers, timm and torchvision

@@ -209,10 +209,11 @@ def principal(x: Float[np.ndarray, "n d"], dims: int) -> tuple[np.ndarray, np.nd
     _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     directions = (directions * largest.sign())[:dims]
-    relative = scale / scale[0].clamp(
-        min=torch.finfo(scale.dtype).tiny
-    )  # squares of what is tiny or huge are no floats
-    shares = relative.square() / relative.square().sum().clamp(min=torch.finfo(scale.dtype).tiny)
+    # The share of component i is s_i^2 / sum_j s_j^2; squares of what is tiny or huge are not floats, so that all are
+    # taken relative to the largest.
+    tiny = torch.finfo(scale.dtype).tiny
+    relative = scale / scale[0].clamp(min=tiny)
+    shares = relative.square() / relative.square().sum().clamp(min=tiny)
     return (centred @ directions.T).numpy(), directions.numpy(), shares[:dims].numpy()
 
 
@@ -233,8 +234,7 @@ def _tsne(x: np.ndarray, dims: int, perplexity: float, seed: int) -> dict[str, A
             f"dims={dims}, perplexity={perplexity}, seed={seed}: expected 2 or 3 dimensions, a perplexity above 0 and "
             "a seed of 0 or more"
         )
-    if (x == x[0]).all():
-        # Scikit-learn would crash
+    if (x == x[0]).all():  # scikit-learn would crash
         raise InputError("all vectors are the same: expected vectors that differ")
     most = max((len(x) - 1) / 3, 1.0)
     points = TSNE(
@@ -294,17 +294,17 @@ def neighbours(
         raise InputError(f"names has {len(names)} entries: expected {len(vectors)}, one per vector")
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
-    for i, one in enumerate(queries):
-        if not one.isfinite().all() or not one.any():
+    for i, direction in enumerate(queries):
+        if not direction.isfinite().all() or not direction.any():
             raise InputError(
                 f"query {i} is zero, or not finite: expected a vector with a direction"
             )
     kept = _finite_rows(vectors, "vectors")
     cosines, nearest_rows = (unit(queries) @ unit(vectors[kept]).T).topk(min(top, len(kept)), dim=1)
     answers = []
+    labels = range(len(vectors)) if names is None else names
     for row, rows in zip(cosines.tolist(), kept[nearest_rows].tolist(), strict=True):
-        labels = [str(i if names is None else names[i]) for i in rows]
-        answers.append(list(zip(labels, row, strict=True)))
+        answers.append([(str(labels[i]), cosine) for i, cosine in zip(rows, row, strict=True)])
     return answers
 
 
@@ -381,10 +381,12 @@ def _finite_rows(x: Float[Tensor, "n d"], what: str) -> Int[Tensor, "k"]:
 
 def _terms(expression: str) -> list[tuple[float, str]]:
     """The words of an expression, each with its sign."""
-    sign, terms, expected = 1.0, list[tuple[float, str]](), True
+    sign, terms = 1.0, list[tuple[float, str]]()
+    expected = True  # a word comes next, perhaps after more signs
     for part in expression.split():
         if part in SIGNS:
-            sign, expected = sign * SIGNS[part] if expected else SIGNS[part], True
+            sign = sign * SIGNS[part] if expected else SIGNS[part]
+            expected = True
         elif expected:
             terms.append((sign, part))
             sign, expected = 1.0, False
@@ -420,14 +422,14 @@ def _embedding(bundle: Bundle, side: str) -> tuple[Tokenizer, Float[Tensor, "v d
     else:
         tokens = bundle.tokenizer()
     for part in model.modules():
-        table = (
-            part.table
-            if isinstance(part, Tokens)
-            else part.weight
-            if isinstance(part, nn.Embedding)
-            else None
-        )
-        if table is not None and len(table) >= len(tokens):
+        table: Tensor
+        if isinstance(part, Tokens):
+            table = part.table
+        elif isinstance(part, nn.Embedding):
+            table = part.weight
+        else:
+            continue
+        if len(table) >= len(tokens):  # not one of positions or of types of tokens
             return tokens, table
     raise InputError(
         f"this {bundle.name} has no embedding of its {len(tokens)} tokens: expected a model of text"
