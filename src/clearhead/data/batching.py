@@ -36,11 +36,12 @@ class Buckets:
         longest: int | None = None,
     ) -> None:
         self.lengths = lengths
-        most = batch_tokens if longest is None else min(batch_tokens, longest)
+        most = min(batch_tokens, longest or batch_tokens)
         # A length up to batch_tokens itself still fits, as the only row of its batch.
         self.widths = np.where(
             lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most)
         )
+        # from the shortest row on, a batch takes rows as long as rows x widest row <= batch_tokens
         ordered = np.sort(self.widths)
         self.starts: list[int] = []
         for i, width in enumerate(ordered.tolist()):
@@ -48,6 +49,7 @@ class Buckets:
                 raise InputError(
                     f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}"
                 )
+            # sorted, so that this row is the widest of its batch so far
             if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
                 self.starts.append(i)
         self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]
@@ -146,7 +148,7 @@ class Bucketed(Data):
     def _place(self, step: int) -> tuple[int, NDArray[np.int64]]:
         """Return the bucket of a step, and the order of rows in its epoch."""
         epoch, index = divmod(step, len(self.training.buckets))
-        orders = self._orders
+        orders = self._orders  # those of the last epoch are kept: steps come in order
         if orders is None or orders[0] != epoch:
             rows = self.training.buckets.order(
                 counter_rng.permutation(self.seed, epoch, len(self.training), ROWS)
@@ -242,13 +244,18 @@ class Windows(Data):
         self.ids = ids  # in memory or on disk: only windows of it are read
         self.ends = ends  # for each document the place after its last id, rising
         self.sizes = {"vocab": vocab}
-        self.keys = ("ids", "targets", *(("documents", "at") if config.documents else ()))
+        self.keys = ("ids", "targets")
+        if config.documents:
+            self.keys += ("documents", "at")
         self.longest = config.context
         share = config.share if valid is None else 0.0
-        # the number of ids of training
-        self.cut = int(len(ids) * (1 - share)) if cut is None else cut
+        if cut is None:
+            cut = int(len(ids) * (1 - share))
+        self.cut = cut  # the number of ids of training
         if self.cut < config.context + 1:
-            kept = f" (share={share} is kept for validation)" if share else ""
+            kept = ""
+            if share:
+                kept = f" (share={share} is kept for validation)"
             raise DataError(
                 f"{name} has {self.cut} tokens to train on{kept}: context={config.context} needs {config.context + 1} "
                 "or more"
@@ -288,6 +295,7 @@ class Windows(Data):
     ) -> Batch:
         """Return the windows of ids, with the ends of their documents, from starts (b, 1); up to a limit."""
         ids, ends = source
+        # one more than the context: the targets are the ids, one place later
         places = starts + np.arange(self.config.context + 1)
         inside = places < limit
         whole = ids[np.minimum(places, limit - 1)].astype(np.int64)
@@ -301,8 +309,10 @@ class Windows(Data):
         }
         if self.config.documents:
             begins = self._begins(ends, starts)
+            # the first id of a document is not predicted from the one before
             batch["targets"][begins[:, 1:]] = IGNORE
             batch["documents"] = np.cumsum(begins[:, :-1], axis=1, dtype=np.int64)
+            # the place in the window, less that of the last beginning before it
             at = np.broadcast_to(np.arange(self.config.context), batch["ids"].shape)
             batch["at"] = at - np.maximum.accumulate(np.where(begins[:, :-1], at, 0), axis=1)
         return batch
@@ -311,6 +321,7 @@ class Windows(Data):
         """Return whether a document begins at each place of a window (b, context + 1), except at the first place."""
         first = np.searchsorted(ends, starts[:, 0], side="right")
         last = np.searchsorted(ends, starts[:, 0] + self.config.context, side="right")
+        # every end inside a window: the number of its row, and its number among all ends
         row = np.repeat(np.arange(len(starts)), last - first)
         end = np.arange(len(row)) + np.repeat(
             first - (np.cumsum(last - first) - (last - first)), last - first

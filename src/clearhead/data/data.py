@@ -155,7 +155,7 @@ class Data(ABC):
         return means
 
     def _looked_up(self, batch: Batch) -> Batch:
-        return {key: self.tables[key][x] if key in self.tables else x for key, x in batch.items()}
+        return {**batch, **{key: table[batch[key]] for key, table in self.tables.items()}}
 
     @abstractmethod
     def _rows(self, step: int) -> int:
@@ -231,12 +231,10 @@ def told(train: Sized, valid: Sized, noun: str, how: str, both: int = 0) -> str:
         >>> told(range(1800), range(200), "text", "share = 0.1 of the different texts")
         '1,800 texts to train on, 200 for validation (share = 0.1 of the different texts)'
     """
+    again = ""
     if both:
-        again = (
-            f"; {counted(both, noun)} of validation {'is' if both == 1 else 'are'} in training too"
-        )
-    else:
-        again = ""
+        verb = "is" if both == 1 else "are"
+        again = f"; {counted(both, noun)} of validation {verb} in training too"
     return f"{counted(len(train), noun)} to train on, {len(valid):,} for validation ({how}){again}"
 
 
@@ -278,7 +276,7 @@ def columns_told(columns: Mapping[str, str]) -> str:
 
 def cut_told(number: int, longest: int) -> str:
     """Return how many texts were cut, or "" if none was."""
-    verb = "is" if number == 1 else "are"
     if number:
+        verb = "is" if number == 1 else "are"
         return f"{counted(number, 'text')} {verb} cut to longest = {longest} tokens"
     return ""

@@ -49,8 +49,13 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
 
 def given_files(*options: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the files and folders that options name, each once; None names none."""
-    names = [[] if one is None else [one] if isinstance(one, str) else one for one in options]
-    return tuple(dict.fromkeys(name for some in names for name in some))
+    names: list[str] = []
+    for option in options:
+        if isinstance(option, str):
+            names.append(option)
+        elif option is not None:
+            names += option
+    return tuple(dict.fromkeys(names))
 
 
 def as_line(text: str) -> str:
@@ -184,12 +189,10 @@ def find(name: str, root: Path | None = None) -> Path:
 
 def data_folders(root: Path | None = None) -> list[Path]:
     """Return the folders in which data is searched: `root` if it is given, $CLEARHEAD_DATA, and the user's cache."""
-    environment = os.environ.get("CLEARHEAD_DATA")
-    return [
-        folder
-        for folder in (root, Path(environment) if environment else None, cache_folder())
-        if folder is not None
-    ]
+    folders = [] if root is None else [root]
+    if environment := os.environ.get("CLEARHEAD_DATA"):
+        folders.append(Path(environment))
+    return [*folders, cache_folder()]
 
 
 def cache_folder() -> Path:

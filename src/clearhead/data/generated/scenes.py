@@ -107,8 +107,8 @@ class Scenes(Data):
         drawn = [draw_scene(u, self.config) for u in self._uniform(seed, 0, rows, VALID)]
         images = self._images(drawn, seed, 0, rows, VALID)
         return [
-            Scene(image=x, caption=one.caption, boxes=one.boxes)
-            for x, one in zip(images, drawn, strict=True)
+            Scene(image=image, caption=drawing.caption, boxes=drawing.boxes)
+            for image, drawing in zip(images, drawn, strict=True)
         ]
 
     def _rows(self, step: int) -> int:
@@ -126,8 +126,8 @@ class Scenes(Data):
     def _batch(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         drawn = [draw_scene(u, self.config) for u in self._uniform(seed, step, rows, stream)]
         targets = np.full((len(rows), WIDTH), IGNORE, np.int64)
-        for row, one in zip(targets, drawn, strict=True):
-            ids = self.tokens.encode(one.caption)
+        for row, drawing in zip(targets, drawn, strict=True):
+            ids = self.tokens.encode(drawing.caption)
             row[: len(ids)], row[len(ids)] = ids, self.tokens.end
         images = self._images(drawn, seed, step, rows, stream)
         return {"images": images, **with_inputs(targets, self.tokens.pad, self.tokens.start)}
@@ -139,17 +139,17 @@ class Scenes(Data):
         self, drawn: list[Drawing], seed: int, step: int, rows: Rows, stream: int
     ) -> UInt8[np.ndarray, "n c y x"]:
         """The pictures of scenes, on grey backgrounds with noise."""
-        n, c = self.config.pixels, self.config
-        noise = counter_rng.bits(seed, step, rows, -(-n * n // 8), stream + 1).view(np.uint8)[
-            :, : n * n
-        ]
-        # the change for each random byte
-        steps = (c.noise * (np.arange(256) / 127.5 - 1)).round().astype(np.int16)
+        n = self.config.pixels
+        # a random byte per pixel: 64 bits are eight of them
+        bits = counter_rng.bits(seed, step, rows, -(-n * n // 8), stream + 1)
+        noise = bits.view(np.uint8)[:, : n * n]
+        # the change for each random byte, from -noise to noise
+        steps = (self.config.noise * (np.arange(256) / 127.5 - 1)).round().astype(np.int16)
         # stays within 0 to 255
-        grey = np.array([int(one.grey) for one in drawn], np.int16)[:, None] + steps[noise]
+        grey = np.array([int(drawing.grey) for drawing in drawn], np.int16)[:, None] + steps[noise]
         images = np.repeat(grey.astype(np.uint8).reshape(-1, 1, n, n), 3, axis=1)
-        for image, one in zip(images, drawn, strict=True):
-            for shape in one.shapes:
+        for image, drawing in zip(images, drawn, strict=True):
+            for shape in drawing.shapes:
                 image[:, shape.inside(n)] = np.array(COLOURS[shape.colour], np.uint8)[:, None]
         return images
 
@@ -167,9 +167,9 @@ class Shape:
     @property
     def box(self) -> tuple[int, int, int, int]:
         """(top, left, bottom, right) in pixels."""
-        low, high = (round(x) for x in (self.row - self.radius, self.row + self.radius))
-        left, right = (round(x) for x in (self.column - self.radius, self.column + self.radius))
-        return low, left, high, right
+        top, bottom = round(self.row - self.radius), round(self.row + self.radius)
+        left, right = round(self.column - self.radius), round(self.column + self.radius)
+        return top, left, bottom, right
 
     def inside(self, n: int) -> Bool[np.ndarray, "n n"]:
         """Which pixels of an image of n x n lie in it."""
@@ -213,18 +213,21 @@ class Drawing:
 def draw_scene(u: Float[np.ndarray, "draws"], config: SceneConfig) -> Drawing:
     """Return the scene of some uniform random numbers."""
     n, colours = config.pixels, list(COLOURS)
-    large, small = (n * (low + (high - low) * u[i]) for i, (low, high) in ((0, LARGE), (1, SMALL)))
+    large = n * (LARGE[0] + (LARGE[1] - LARGE[0]) * u[0])  # radius of the first shape
+    small = n * (SMALL[0] + (SMALL[1] - SMALL[0]) * u[1])  # of the second
     first = int(u[2] * len(colours))
     second = (first + 1 + int(u[3] * (len(colours) - 1))) % len(colours)  # another colour
     kinds = [SHAPES[int(x * len(SHAPES))] for x in u[4:6]]
     grey = 60 + 110 * u[6]
     if u[7] < config.single:
         row, column = (large + (n - 2 * large) * x for x in u[8:10])
-        one = Shape(colour=colours[first], shape=kinds[0], row=row, column=column, radius=large)
-        return Drawing(shapes=(one,), relation="", grey=grey)
+        single = Shape(colour=colours[first], shape=kinds[0], row=row, column=column, radius=large)
+        return Drawing(shapes=(single,), relation="", grey=grey)
+    # the later digits of u[7], which has already decided that there are two shapes
     relation = list(RELATIONS)[int(u[7] * 997) % len(RELATIONS)]
     direction = np.array(RELATIONS[relation], float)
-    apart, aside = n * (APART[0] + (APART[1] - APART[0]) * u[8]), n * ASIDE * (2 * u[9] - 1)
+    apart = n * (APART[0] + (APART[1] - APART[0]) * u[8])  # along the relation
+    aside = n * ASIDE * (2 * u[9] - 1)  # across it
     offset = apart * direction + aside * abs(direction[::-1])  # from the second to the first
     low = np.maximum(small, large - offset)  # of the second's centre, so that both lie in the image
     high = np.minimum(n - small, n - large - offset)

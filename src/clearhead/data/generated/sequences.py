@@ -135,9 +135,10 @@ class SequenceTask(Task):
 
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         c = self.config
-        shortest, longest = _range(
-            c.length if stream < VALID or c.valid_length is None else c.valid_length
-        )
+        length = c.length
+        if stream >= VALID and c.valid_length is not None:  # validation may have longer rows
+            length = c.valid_length
+        shortest, longest = _range(length)
         x = counter_rng.integers(seed, step, rows, longest, 0, c.symbols, stream)
         n = counter_rng.integers(seed, step, rows, 1, shortest, longest + 1, stream + 1)
         return self._ask(x, n, seed, step, rows, stream + 2)
@@ -172,12 +173,13 @@ class Copy(SequenceTask):
         stream: int,
     ) -> Batch:
         longest = x.shape[1]
-        at = np.arange(2 * longest + 1)
+        at = np.arange(2 * longest + 1)  # places in the row: x, SEP, the answer
         answer = at - n - 1  # place in the answer, negative up to SEP
         answered = (answer >= 0) & (answer < n)
         source = np.where(answered, self._answer(answer, n), at)
         inside = (at < n) | answered
         whole = np.take_along_axis(x, np.where(inside, source, 0), axis=1)
+        # SEP, and the padding after a shorter row
         whole = np.where(inside, whole, self.config.symbols)
         return {
             "ids": whole[:, :-1].copy(),
@@ -204,25 +206,23 @@ class Most(SequenceTask):
         rows: Rows,
         stream: int,
     ) -> Batch:
+        symbols = self.config.symbols
         b, longest = x.shape
         at, row = np.arange(longest), np.arange(b)[:, None]
         inside = at < n
-        slots = np.where(inside, row * self.config.symbols + x, b * self.config.symbols)
-        counts = np.bincount(slots.ravel(), minlength=b * self.config.symbols + 1)[:-1].reshape(
-            b, self.config.symbols
-        )
-        uniforms = counter_rng.uniform(seed, step, rows, self.config.symbols + longest, stream)
-        # ties are broken at random
-        winner = np.argmax(counts + uniforms[:, : self.config.symbols], axis=1)[:, None]
+        # count the symbols of all rows at once: each row has slots of its own, and padding the last one
+        slots = np.where(inside, row * symbols + x, b * symbols)
+        counts = np.bincount(slots.ravel(), minlength=b * symbols + 1)[:-1]
+        counts = counts.reshape(b, symbols)
+        uniforms = counter_rng.uniform(seed, step, rows, symbols + longest, stream)
+        # counts are whole, so that numbers below 1 break only ties
+        winner = np.argmax(counts + uniforms[:, :symbols], axis=1)[:, None]
         # Where others are as frequent, one of their symbols becomes the winner's, which is then alone at the top.
-        rival = (
-            inside & (x != winner) & (np.take_along_axis(counts, x, axis=1) == counts[row, winner])
-        )
-        chosen = np.argmax(np.where(rival, uniforms[:, self.config.symbols :], -1.0), axis=1)[
-            :, None
-        ]
+        as_frequent = np.take_along_axis(counts, x, axis=1) == counts[row, winner]
+        rival = inside & (x != winner) & as_frequent
+        chosen = np.argmax(np.where(rival, uniforms[:, symbols:], -1.0), axis=1)[:, None]
         x = np.where(rival & (at == chosen), winner, x)
-        ids = np.full((b, longest + 1), self.config.symbols, np.int64)
+        ids = np.full((b, longest + 1), symbols, np.int64)
         ids[:, :-1][inside] = x[inside]
         return {"ids": ids, "targets": np.where(np.arange(longest + 1) == n, winner, IGNORE)}
 
@@ -243,12 +243,14 @@ class Recall(SequenceTask):
         stream: int,
     ) -> Batch:
         c, longest = self.config, x.shape[1]
-        fixed = c.age if stream < VALID else c.age_in_validation
-        drawn = (counter_rng.bits(seed, step, rows, 1, stream) % n.astype(np.uint64)).astype(
-            np.int64
-        )
-        marked = n - 1 - (drawn if fixed is None else fixed)  # place of the marked guest
+        # the age of a guest: the number of guests after it
+        age: int | np.ndarray | None = c.age if stream < VALID else c.age_in_validation
+        if age is None:
+            bits = counter_rng.bits(seed, step, rows, 1, stream)
+            age = (bits % n.astype(np.uint64)).astype(np.int64)
+        marked = n - 1 - age  # place of the marked guest
         at = np.arange(longest + 2)
+        # MARK moves the guests after it by one place
         guest = np.clip(at - (at > marked), 0, longest - 1)
         ids = np.where(at <= n, np.take_along_axis(x, guest, axis=1), c.symbols + 1)
         ids = np.where(at == marked, c.symbols, ids)

@@ -72,7 +72,7 @@ class CaptionData(Data):
         >>> config = CaptionConfig(vocabulary="words", minimum=1, rows=2)
         >>> images = np.zeros((3, 3, 8, 8), np.uint8)
         >>> plain = clearhead.data.Preprocessing()
-        >>> data = Captions(config, images, [["a dog"], ["a cat", "a pet"]], [["a dog"]], plain)
+        >>> data = CaptionData(config, images, [["a dog"], ["a cat", "a pet"]], [["a dog"]], plain)
         >>> batch = data.batch(step=0)
         >>> batch["images"].shape, batch["ids"].shape, data.steps_per_epoch
         ((2, 3, 8, 8), (2, 3), 1)

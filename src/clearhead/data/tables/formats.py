@@ -74,7 +74,9 @@ def _table_lines(source: TextFile) -> Iterator[str]:
     """Yield the lines of a CSV file; one that names the delimiter is empty instead."""
     lines = source.lines()
     first = next(lines, "")
-    return chain(["\n" if STATED.fullmatch(first) else first], lines)
+    if STATED.fullmatch(first):
+        first = "\n"
+    return chain([first], lines)
 
 
 def find_delimiter(source: TextFile) -> str:
@@ -103,13 +105,16 @@ def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bo
     `named` are names of columns that the caller expects.
     """
     first, below = [field.strip() for field in rows[0]], rows[1:]
-    if any(name in first for name in named if not name.isdigit()):  # a number is that of a column
+    # "1" is the number of a column in a file without a header
+    if any(name in first for name in named if not name.isdigit()):
         return True
     columns = [[row[i].strip() for row in below if i < len(row)] for i in range(len(first))]
+    # not a header: a field that is no name, or a value that is there again below
     if not all(NAME.fullmatch(name) for name in first if name) or not any(first):
         return False
     if any(name in column for name, column in zip(first, columns, strict=True)):
         return False
+    # a header: a usual name, languages only, or words above numbers or above labels
     if any(name.lower() in USUAL for name in first) or all(is_language(name) for name in first):
         return True
     if len(first) > 1 and any(column and all(map(_is_number, column)) for column in columns):
@@ -161,15 +166,14 @@ def read_fields(
     """Yield the rows after the header by column, each with its line; raises for one of another number of columns."""
     for line, fields in islice(read(source, delimiter), skip, None):
         if len(fields) != len(columns):
+            advice = ""
             if read is read_quoted:
-                advice = f"a text with a {DELIMITERS[delimiter]} in it must be in double quotes"
+                advice = f"; a text with a {DELIMITERS[delimiter]} in it must be in double quotes"
             elif any(field.startswith('"') for field in fields):
-                advice = "only a .csv file has quoted fields, whatever its delimiter"
-            else:
-                advice = ""
+                advice = "; only a .csv file has quoted fields, whatever its delimiter"
             raise DataError(
                 f"{source.path}:{line}: expected {counted(len(columns), 'column')}, as in the first row, got "
-                f"{counted(len(fields), 'column')}: {delimiter.join(fields)[:60]!r}{f'; {advice}' if advice else ''}"
+                f"{counted(len(fields), 'column')}: {delimiter.join(fields)[:60]!r}{advice}"
             )
         yield line, dict(zip(columns, fields, strict=True))
 
@@ -177,7 +181,9 @@ def read_fields(
 def _explained(problem: str, delimiter: str) -> str:
     """Return what a message of csv means."""
     if "unexpected end of data" in problem or "field larger" in problem:
-        limit = f" within {FIELD:,} characters" if "larger" in problem else ""
+        limit = ""
+        if "larger" in problem:
+            limit = f" within {FIELD:,} characters"
         return f'a double quote that is opened in this row is not closed{limit}: expected " at the end of the field'
     if "expected after" in problem:
         return (
@@ -238,8 +244,8 @@ def read_json_list(source: TextFile) -> Iterator[Object]:
         if not found and (last != "the beginning" or listed):
             raise DataError(f"{source.path}: the list is not closed: expected ] at the end")
         if not found or found not in may_follow:
-            given = f"got {reading.shown()}" if found else "got nothing"
-            raise DataError(f"{source.path}:{reading.line}: expected {expected}, {given}")
+            given = reading.shown() if found else "nothing"
+            raise DataError(f"{source.path}:{reading.line}: expected {expected}, got {given}")
         if found == "{":
             line, value = reading.value()
             yield line, _object(value, f"{source.path}:{line}")
@@ -284,7 +290,8 @@ class _Reading:
                     continue
                 self._count(error.pos)
                 column = error.pos - self.buffer.rfind("\n", 0, error.pos)
-                column += self.column if "\n" not in self.buffer[: error.pos] else 0
+                if "\n" not in self.buffer[: error.pos]:  # the line begins before the buffer
+                    column += self.column
                 raise DataError(
                     f"{self.source.path}:{self.line}: column {column}: not JSON: {error.msg}"
                 ) from error

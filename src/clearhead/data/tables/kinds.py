@@ -119,12 +119,12 @@ def candidates(
     ]
     labels = tuple(name for name in others if _is_label(name, rows))
     texts = tuple(name for name in others if name not in labels and _has_texts(name, rows))
-    by_option = {option: labels if option == "label" else texts for option in COLUMNS[found.kind]}
-    return {
-        option: names
-        for option, names in by_option.items()
-        if names and option in found.options and option not in given
-    }
+    by_option = {}
+    for option in COLUMNS[found.kind]:
+        names = labels if option == "label" else texts
+        if names and option in found.options and option not in given:
+            by_option[option] = names
+    return by_option
 
 
 def _named_labelled(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
@@ -148,8 +148,9 @@ def _named_chats(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
 
 
 def _named_text(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
-    only = table.columns[0] if len(table.columns) == 1 else None
-    return {"column": table.column(columns.get("column") or only, *TEXTS)}
+    if "column" not in columns and len(table.columns) == 1:
+        return {"column": table.columns[0]}
+    return {"column": table.column(columns.get("column"), *TEXTS)}
 
 
 # By kind: all its columns, given those that the user names.

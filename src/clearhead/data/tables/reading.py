@@ -53,7 +53,9 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
                 if file.is_file() and bare_suffix(file) in SUFFIXES
             )
             files = [file for file in files if file.stat().st_size]
-            found |= {folder.name: files} if files else {}
+            if files:
+                found[folder.name] = files
+    # a single folder with texts is no class
     return found if len(found) > 1 else {}
 
 
@@ -296,6 +298,7 @@ def two_columns(
         roles: What the two columns are for.
         wanted: Their names, each None if it is not given.
     """
+    # 1. the columns that the user names
     found = [None if name is None else table.column(name) for name in wanted]
     if wanted == (None, None) and not table.header:
         if len(table.columns) == 2:
@@ -305,12 +308,15 @@ def two_columns(
             f"{table.path}:1: expected two columns, {roles[0].option} TAB {roles[1].option}, got {len(table.columns)} "
             f"columns and no header: {options} choose two of more"
         )
+    # 2. by usual names
     for i, role in enumerate(roles):
         if found[i] is None:
             found[i] = table.usual(*role.usual, taken=found[1 - i])
+    # 3. of pairs, two columns named after languages
     languages = [name for name in table.columns if is_language(name) and name not in found]
     if roles == PARALLEL and len(languages) >= found.count(None):
         found = [name or languages.pop(0) for name in found]
+    # 4. the column that is left over
     if len(table.columns) == 2 and found.count(None) == 1:
         i = found.index(None)
         found[i] = next(name for name in table.columns if name != found[1 - i])

@@ -7,7 +7,7 @@ of rows beyond is estimated from the share of the file that was read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,15 @@ from ...tokens import Tokenizer
 from ..batching import WindowConfig
 from ..data import columns_told, counted
 from ..files import DataError, locate
-from ..images.files import find_images, has_images, image_root, loose_images, read_image, unreadable
+from ..images.files import (
+    ImageFile,
+    find_images,
+    has_images,
+    image_root,
+    loose_images,
+    read_image,
+    unreadable,
+)
 from ..images.folders import CropConfig, none_readable
 from ..text.chats import ChatsConfig
 from ..text.documents import Documents
@@ -139,12 +147,9 @@ def understand(
     table = found.table
     return Understood(
         path=str(path),
-        files=(str(place), *([str(valid)] if valid else [])),
-        format=table.format if table else "text",
+        files=tuple(str(file) for file in (place, valid) if file),
         encoding=found.encoding,
-        delimiter=table.delimiter if table else None,
-        header=table.header if table and table.delimiter else None,
-        columns=table.columns if table else (),
+        **_format(table),
         kind=guessed.kind,
         why=guessed.why,
         options=options,
@@ -160,6 +165,19 @@ def understand(
         cut=cut.told(measured),
         candidates=found.candidates,
     )
+
+
+def _format(table: TableFile | None) -> dict[str, Any]:
+    """Return the fields of an Understood that describe a table, or the lack of one."""
+    if table is None:
+        return {"format": "text", "delimiter": None, "header": None, "columns": ()}
+    header = table.header if table.delimiter else None  # JSON and Parquet have no header
+    return {
+        "format": table.format,
+        "delimiter": table.delimiter,
+        "header": header,
+        "columns": table.columns,
+    }
 
 
 @dataclass
@@ -217,10 +235,9 @@ def recognise(
     else:
         found = _table(place, words) or _text(place)
     found.valid = valid
-    found.options = {
-        "name": found.guessed.kind,
-        "path": str(path if place == locate(path, root) else place),
-    }
+    found.options = {"name": found.guessed.kind, "path": str(path)}
+    if place != locate(path, root):  # a file inside the folder that was given
+        found.options["path"] = str(place)
     if valid is not None:
         found.options["valid_path"] = str(valid)
     found.options |= found.guessed.options
@@ -260,11 +277,8 @@ def _text(path: Path) -> Recognised:
     why = "it is a text file without columns"
     if path.is_dir():
         why = f"the folder has {counted(len(files), 'text file')}"
-        why += (
-            "; data.name=labelled takes the folders inside for labels"
-            if class_folders(path)
-            else ""
-        )
+        if class_folders(path):
+            why += "; data.name=labelled takes the folders inside for labels"
     lines = (
         TableRow({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
         for source in sources
@@ -294,8 +308,8 @@ def _files(path: Path) -> tuple[Path, Path | None]:
     for file in tables:
         by_name.setdefault(file.name.split(".")[0].lower(), []).append(file)
     if "train" in by_name:
-        valid = next((name for name in VALIDATION if name in by_name), None)
-        return _only(by_name["train"]), None if valid is None else _only(by_name[valid])
+        valid = next((_only(by_name[name]) for name in VALIDATION if name in by_name), None)
+        return _only(by_name["train"]), valid
     if len(tables) == 1 and Documents([path]).files == tuple(tables):
         return tables[0], None
     if tables and all(is_table(file) for file in Documents([path]).files):
@@ -335,23 +349,23 @@ def _measure(
     found: Recognised, measured: Measured, cut: Cut, first: list[dict[str, Any]], stage: Stage
 ) -> None:
     """Read the rows, up to the limits."""
-    label = found.guessed.options.get("label")
-    columns = [name for name in found.guessed.columns if name != label] or ["line"]
+    label_column = found.guessed.options.get("label")
+    columns = [name for name in found.guessed.columns if name != label_column] or ["line"]
     for row in found.rows:
         values = dict(row.values)
         if len(first) < FIRST and (found.table or values["line"].strip()):
             first.append(values)
-        if label is None:
-            told = None
-        elif values.get(label) is None:
-            told = ""
-        else:
-            told = row.label(label)
+        # None: there are no labels; "": the label of this row is missing
+        label = None
+        if label_column is not None:
+            label = ""
+            if values.get(label_column) is not None:
+                label = row.label(label_column)
         texts = {name: _as_text(row, name) for name in columns}
+        # the input of an instruction continues its question
         more = [text for name in found.guessed.more if (text := _as_text(row, name))]
-        measured.add(
-            texts | {columns[0]: "\n".join([texts[columns[0]], *more])} if more else texts, told
-        )
+        texts[columns[0]] = "\n".join([texts[columns[0]], *more])
+        measured.add(texts, label)
         cut.add(row)
         if measured.rows % EVERY == 0:
             stage(
@@ -378,10 +392,13 @@ def _as_text(row: TableRow, column: str) -> str:
     """Return a value as text; of a conversation, what its messages say."""
     value = row.values.get(column)
     if isinstance(value, list):
-        said: Iterable[Any] = (
-            one.get("content", one.get("value")) if isinstance(one, dict) else one for one in value
-        )
-        return "\n".join(str(one) for one in said if one)
+        contents = []
+        for message in value:
+            if isinstance(message, dict):
+                message = message.get("content", message.get("value"))
+            if message:
+                contents.append(str(message))
+        return "\n".join(contents)
     if value is None:
         return ""
     if isinstance(value, str):
@@ -464,7 +481,10 @@ def understand_images(
     """
     place = locate(path, root)
     loose = loose_images(place)
-    train, valid = ([], []) if loose else find_images(place)
+    train: list[ImageFile] = []
+    valid: list[ImageFile] = []
+    if not loose:
+        train, valid = find_images(place)
     names = loose or [file.name for file in (*train, *valid)]
     labels = Counter(file.label for file in (*train, *valid))
     bad = tuple(unreadable(str(image_root(place)), names))

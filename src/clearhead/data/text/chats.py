@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -70,26 +70,32 @@ class Rendering:
 
     def tokenized(self, chat: Chat) -> ChatIds | None:
         """Return a conversation without the oldest turns that do not fit; None if its last turn does not fit."""
-        system = [one for one in chat.messages[:1] if one["role"] == "system"]
+        system = [message for message in chat.messages[:1] if message["role"] == "system"]
         turns = chat.messages[len(system) :]
-        begins = [i for i, one in enumerate(turns) if i == 0 or one["role"] == "user"]
+        # a shorter conversation keeps its system message, and begins with a question
+        begins = [i for i, message in enumerate(turns) if i == 0 or message["role"] == "user"]
 
         def rendered(begin: int) -> RenderedChat:
             return self._rendered([*system, *turns[begin:]], chat.where)
 
         whole, first = rendered(begins[0]), 0
         if len(whole.ids) > self.longest:
+            # a later beginning is never longer, so that the first that fits is found by halving
             first = bisect_left(
                 begins, True, lo=1, key=lambda begin: len(rendered(begin).ids) <= self.longest
             )
         for begin in begins[first:]:
-            ids, counted = self._ids(whole if begin == 0 else rendered(begin))
+            if begin > 0:
+                whole = rendered(begin)
+            ids, counted = self._ids(whole)
             if not counted.any():
                 self.unanswered += 1
                 return None
             if len(ids) <= self.longest:  # a border that a token would cross can add a token
                 self.shortened += begin > 0
-                return ChatIds(ids, np.append(np.where(counted, ids, IGNORE)[1:], IGNORE))
+                # the target of each id is the next one, if that belongs to an answer
+                targets = np.append(np.where(counted, ids, IGNORE)[1:], IGNORE)
+                return ChatIds(ids, targets)
         self.left_out += 1
         return None
 
@@ -101,10 +107,9 @@ class Rendering:
         """Return the ids of a conversation, and whether each belongs to an answer."""
         parts = self._parts(whole)
         rows = self._rows([text for text, _ in parts], whole.ids)
-        counted = [
-            self._counted(row) if answers else np.zeros(len(row), bool)
-            for row, (_, answers) in zip(rows, parts, strict=True)
-        ]
+        counted = []
+        for row, (_, answers) in zip(rows, parts, strict=True):
+            counted.append(self._counted(row) if answers else np.zeros(len(row), bool))
         return np.concatenate(rows).astype(np.int64), np.concatenate(counted)
 
     def _rows(self, parts: list[str], ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -116,8 +121,8 @@ class Rendering:
         rows: list[NDArray[np.int64]] = []
         while True:
             text, continues = "".join(parts), bool(rows)
-            # at, done: ids and parts that are in rows
-            places, at, done = self._special_places(text, ids), 0, 0
+            places = self._special_places(text, ids)
+            at, done = 0, 0  # ids and parts that are in rows
             for end in accumulate(map(len, parts[:-1])):
                 prompt = self._prompt(text[:end], ids, places, continues=continues)
                 crossed = not np.array_equal(ids[: len(prompt)], prompt)
@@ -278,7 +283,7 @@ class ChatRows(Bucketed):
                 f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long"
             )
         self.special = _with_turn_end(special, train_rows, self.tokens)
-        self._pad = 0 if special.pad is None else special.pad
+        self._pad = special.pad or 0
         self._conversations = (_ragged(train_rows), _ragged(valid_rows))
         counts = [len(rows) for rows in (train_rows, valid_rows)]
         self._describe = _description(config, train, valid, rendering, counts)
@@ -337,16 +342,17 @@ class EncodedChats:
         """Return rows of a bucket; padding is a document of its own."""
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen = whole[rows]
-        width = min(
-            -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding,
-            self.buckets.batch_widths[bucket],
-        )
+        # the width of the whole bucket, so that all workers have the same
+        longest = int(self.ids.lengths[whole].max())
+        rounded = -(-longest // self.rounding) * self.rounding
+        width = min(rounded, self.buckets.batch_widths[bucket])
         batch = {
             "ids": self.ids.padded(chosen, width, self.pad),
             "targets": self.targets.padded(chosen, width, IGNORE),
         }
         if self.packed:
             documents = self.documents.padded(chosen, width, -1)
+            # padding is a document of its own, so that no conversation attends to it
             padding = documents.max(axis=1, keepdims=True) + 1
             batch["documents"] = np.where(documents < 0, padding, documents)
             batch["at"] = self.at.padded(chosen, width, 0)
@@ -362,17 +368,18 @@ def _joined(single: Ragged, rows: Sequence[Sequence[int]]) -> Ragged:
 def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
     """Divide items among rows of at most `most`: the largest first, each into the fullest row that it fits into."""
     rows: list[list[int]] = []
-    # by free places: the rows that have so many
-    room: list[list[int]] = [[] for _ in range(most + 1)]
-    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-        free = next((n for n in range(sizes[i], most + 1) if room[n]), None)
-        if free is None:
+    # by the number of free places: the rows that have so many
+    with_room: list[list[int]] = [[] for _ in range(most + 1)]
+    largest_first = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    for i in largest_first:
+        free = next((n for n in range(sizes[i], most + 1) if with_room[n]), None)
+        if free is None:  # a new row
             rows.append([])
             row, free = len(rows) - 1, most
         else:
-            row = room[free].pop()
+            row = with_room[free].pop()
         rows[row].append(i)
-        room[free - sizes[i]].append(row)
+        with_room[free - sizes[i]].append(row)
     return rows
 
 
@@ -388,9 +395,8 @@ def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]
     questions = list(dict.fromkeys(chat.question for chat in chats))
     chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]
     kept = {question for question, u in zip(questions, chance, strict=True) if u < share}
-    return [one for one in chats if one.question not in kept], [
-        one for one in chats if one.question in kept
-    ]
+    train = [chat for chat in chats if chat.question not in kept]
+    return train, [chat for chat in chats if chat.question in kept]
 
 
 def _content(chat: Chat) -> tuple[tuple[str, str], ...]:
@@ -399,11 +405,12 @@ def _content(chat: Chat) -> tuple[tuple[str, str], ...]:
 
 def _with_turn_end(special: Special, rows: Sequence[ChatIds], tokens: Tokenizer) -> Special:
     """Add the special token that ends the answers to those that end a generated text."""
-    names = set(tokens.special_names.values())
-    turns = dict.fromkeys(int(row.last) for row in rows if int(row.last) in names)
-    return Special(
-        pad=special.pad, start=special.start, ends=tuple(dict.fromkeys((*special.ends, *turns)))
-    )
+    special_ids = set(tokens.special_names.values())
+    ends = dict.fromkeys(special.ends)  # a set in order
+    for row in rows:
+        if row.last in special_ids:
+            ends[row.last] = None
+    return replace(special, ends=tuple(ends))
 
 
 def _description(

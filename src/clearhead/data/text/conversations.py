@@ -18,7 +18,7 @@ from ..tables.reading import TableFile, TableRow, open_table, whole_characters
 
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 
-ROLES = {  # names of roles in files: ours
+ROLES = {  # our name of each role that files name
     "system": "system",
     "user": "user",
     "assistant": "assistant",
@@ -65,16 +65,15 @@ class Chats:
 
     def take(self, messages: list[Message], where: str) -> Chat | None:
         """Add a conversation up to its last answer, and return it; without an answer it is counted, and left out."""
-        last = max(
-            (i for i, one in enumerate(messages) if one["role"] == "assistant"), default=None
-        )
-        if last is None:
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if not answers:
             self.unanswered += 1
             return None
-        if not all(one["content"].strip() for one in messages[: last + 1]):
+        kept = messages[: answers[-1] + 1]
+        if not all(message["content"].strip() for message in kept):
             self.empty += 1
             return None
-        self.chats.append(Chat(tuple(messages[: last + 1]), where))
+        self.chats.append(Chat(tuple(kept), where))
         return self.chats[-1]
 
 
@@ -85,10 +84,8 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     and counted; an unknown role, a second or a late system message, and anything that is no message raise.
     """
     given = [name for name in (columns.messages, columns.prompt, columns.answer) if name]
-    table, found = (
-        open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS]),
-        Chats(),
-    )
+    table = open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS])
+    found = Chats()
     messages = message_reader(table, columns)
     for row in table.rows():
         found.take(messages(row), row.where)
@@ -119,15 +116,19 @@ def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], l
             {"role": "assistant", "content": _text(row, answer)},
         ]
         system = _text(row, system_column)
-        return [*([{"role": "system", "content": system}] if system else []), *messages]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        return messages
 
     return read
 
 
 def question_parts(table: TableFile, prompt: str) -> tuple[str, ...]:
     """Return the columns whose texts continue a question: the input of an instruction."""
-    more = table.usual("input") if prompt.lower() == "instruction" else None
-    return () if more is None else (more,)
+    if prompt.lower() != "instruction":
+        return ()
+    column = table.usual("input")
+    return () if column is None else (column,)
 
 
 def _text(row: TableRow, column: str | None) -> str:

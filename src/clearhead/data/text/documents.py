@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..files import DataError, locate
 from ..tables.column_names import TEXTS
-from ..tables.reading import is_table, open_table
+from ..tables.reading import TableFile, is_table, open_table
 from ..text_files import DECOMPRESSORS, TextFile, bare_suffix
 
 PIECE = 1 << 16  # characters of a piece
@@ -55,13 +55,12 @@ class Documents:
     @property
     def bytes(self) -> int:
         """The size of all files; of compressed ones an estimate."""
-        packed = [
-            file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet"
-            for file in self.files
-        ]
-        return sum(
-            size * (COMPRESSED if one else 1) for size, one in zip(self._sizes, packed, strict=True)
-        )
+        total = 0
+        for file, size in zip(self.files, self._sizes, strict=True):
+            if file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet":
+                size *= COMPRESSED
+            total += size
+        return total
 
     def whole(self) -> Iterator[str]:
         """Yield the documents, each as a whole."""
@@ -76,7 +75,8 @@ class Documents:
         """Yield the pieces of all documents; they are cut between two words, so that tokens stay whole."""
         self.empty, before, total = 0, 0, sum(self._sizes) or 1
         for file, size in zip(self.files, self._sizes, strict=True):
-            for piece, share in self._rows(file) if is_table(file) else self._text(file):
+            read = self._rows if is_table(file) else self._text
+            for piece, share in read(file):
                 self.share_read = (before + share * size) / total
                 yield piece
             before += size
@@ -87,14 +87,14 @@ class Documents:
             yield piece, source.position / (source.size or 1)
 
     def _rows(self, file: Path) -> Iterator[tuple[DocumentPart, float]]:
-        table = open_table(file, header=self.header, named=(self.column,) if self.column else ())
-        only = table.columns[0] if len(table.columns) == 1 else None
-        column = table.column(self.column or only, *TEXTS)
+        table, column = open_texts(file, self.column, header=self.header)
         for row in table.rows():
             if not row.has(column):
                 self.empty += 1
                 continue
-            text = row.text(column) + ("\n" if self.joined else "")
+            text = row.text(column)
+            if self.joined:
+                text += "\n"
             for piece in divided([text], None):
                 yield piece, table.share_read()
 
@@ -109,7 +109,10 @@ def divided(
         if separator is not None:
             *whole, rest = rest.split(separator)
             for document in whole:
-                yield from _cut(document + (separator if joined else ""), ends=True)
+                if joined:
+                    document += separator
+                yield from _cut(document, ends=True)
+        # at least two pieces: the last is never short, so that a word at its end is whole
         while len(rest) >= 2 * PIECE:
             at = _place(rest, PIECE)
             yield DocumentPart(rest[:at], ends=False)
@@ -135,9 +138,21 @@ def _place(text: str, most: int) -> int:
     return most
 
 
+def open_texts(
+    path: Path, column: str | None = None, *, header: bool | None = None
+) -> tuple[TableFile, str]:
+    """Open a table, and find the column of its texts: the one that is named, the only one, or one with a usual name."""
+    table = open_table(path, header=header, named=[column] if column else [])
+    if column is None and len(table.columns) == 1:
+        return table, table.columns[0]
+    return table, table.column(column, *TEXTS)
+
+
 def find_files(path: str | Sequence[str], root: Path | None) -> list[Path]:
     """Locate one or several files or folders."""
-    return [locate(one, root) for one in ((path,) if isinstance(path, str) else path)]
+    if isinstance(path, str):
+        path = [path]
+    return [locate(name, root) for name in path]
 
 
 def _files(path: Path) -> list[Path]:

@@ -19,10 +19,9 @@ from ...checks import fraction
 from ...errors import InputError
 from ..data import IGNORE, Batch, Rows, empty_told, told
 from ..files import DataError, given_files, locate
-from ..tables.column_names import TEXTS
-from ..tables.reading import is_table, open_table
+from ..tables.reading import is_table
 from ..text_files import read_lines
-from .documents import Documents
+from .documents import Documents, open_texts
 from .labelled import EncodedTexts, TextRowConfig, TextRows, mask_of, read_sst2
 from .plain import read_everyday
 
@@ -89,9 +88,11 @@ class Masked(TextRows):
         ids, lengths, chosen = batch["ids"], batch["lengths"], batch["number"]
         width = ids.shape[1]
         allowed = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.never_masked)
+        # 2 is above every random number: special tokens and padding are never masked
         u = np.where(allowed, counter_rng.uniform(seed, step, chosen, width, CHOICE), 2.0)
         # at least one in a short text
         masked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & allowed)
+        # 80% become the mask, 10% a random token, and 10% stay
         how = counter_rng.uniform(seed, step, chosen, width, KINDS)
         other = counter_rng.integers(seed, step, chosen, width, 0, len(self.tokens), OTHERS)
         replaced = np.where(how < 0.8, self.mask, np.where(how < 0.9, other, ids))
@@ -108,23 +109,13 @@ def _divided(config: MaskedConfig, root: Path | None) -> tuple[list[str], list[s
     if config.valid_path is not None:
         valid, more = _texts(config, config.valid_path, root)
         known = set(texts)
-        how, both = (
-            f"from {', '.join(given_files(config.valid_path))}",
-            sum(text in known for text in valid),
-        )
-        return (
-            texts,
-            valid,
-            told(texts, valid, "text", how, both) + empty_told(empty + more, "text"),
-        )
-    trains = (
-        counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
-        >= config.valid_share
-    )
-    train, valid = (
-        [text for text, yes in zip(texts, trains, strict=True) if yes == part]
-        for part in (True, False)
-    )
+        both = sum(text in known for text in valid)
+        how = f"from {', '.join(given_files(config.valid_path))}"
+        split = told(texts, valid, "text", how, both) + empty_told(empty + more, "text")
+        return texts, valid, split
+    draws = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
+    train = [text for text, u in zip(texts, draws, strict=True) if u >= config.valid_share]
+    valid = [text for text, u in zip(texts, draws, strict=True) if u < config.valid_share]
     if not train:
         raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
     how = f"valid_share = {config.valid_share} of the different texts"
@@ -162,13 +153,14 @@ def read_texts(
     """
     if not is_table(path):
         return [line for _, line in read_lines(path) if line.strip()], 0
-    table = open_table(path, header=header, named=[column] if column else [])
-    if column is None and len(table.columns) == 1:
-        name = table.columns[0]
-    else:
-        name = table.column(column, *TEXTS)
-    rows = [row.text(name) if row.has(name) else None for row in table.rows()]
-    return [text for text in rows if text is not None], sum(text is None for text in rows)
+    table, name = open_texts(path, column, header=header)
+    texts, empty = [], 0
+    for row in table.rows():
+        if row.has(name):
+            texts.append(row.text(name))
+        else:
+            empty += 1
+    return texts, empty
 
 
 # Texts that have a name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -213,43 +213,38 @@ class Encoder:
     def rows(self) -> Iterator[tuple[np.ndarray, bool]]:
         """Yield rows of ids, and whether a document ends with each; completes `facts`."""
         first, last = around(self.tokens, self.special)
-        filled, cut = False, 0  # whether the current document has ids; ids of the training part
+        has_ids = False  # whether the current document has ids
+        trained = 0  # ids of the training part
         continues = False  # whether the next piece continues a document
         for pieces in _batches(split_at(self.documents.pieces(), self.limit)):
             self.stage("tokenizing", self.documents.share_read)
             encoded = self._encode(pieces, continues)
             continues = not pieces[-1][0].ends
-            for (piece, trains), ids in zip(pieces, encoded, strict=True):
-                row = (
-                    np.concatenate([first, ids]) if len(first) and len(ids) and not filled else ids
-                )
-                filled = filled or len(ids) > 0
-                if piece.ends:
-                    row, filled = np.concatenate([row, last]) if filled else row, False
-                cut += len(row) * trains
+            for (piece, trains), row in zip(pieces, encoded, strict=True):
+                # special ids go around a document only once it has ids: an empty one stays empty
+                if len(row) and not has_ids:
+                    row, has_ids = np.concatenate([first, row]), True
+                if piece.ends and has_ids:
+                    row, has_ids = np.concatenate([row, last]), False
+                if trains:
+                    trained += len(row)
                 yield row, piece.ends
-        self.facts = Facts(
-            characters=self.facts.characters,
-            sampled=self.facts.sampled,
-            empty=self.documents.empty,
-            cut=None if self.limit is None else cut,
-        )
+        # without a limit in characters, the split is a share of the ids
+        cut = trained if self.limit is not None else None
+        self.facts = replace(self.facts, empty=self.documents.empty, cut=cut)
 
     def _encode(self, pieces: list[tuple[DocumentPart, bool]], continues: bool) -> list[np.ndarray]:
         """Encode pieces, of which the first continues a document or not; pieces of a document join without a space."""
-        later = [continues, *(not piece.ends for piece, _ in pieces[:-1])]
-        texts = [piece.text for piece, _ in pieces]
-        firsts = iter(
-            self.tokens.encode_all(
-                [text for text, more in zip(texts, later, strict=True) if not more]
-            )
-        )
-        others = iter(
-            self.tokens.continued_all(
-                [text for text, more in zip(texts, later, strict=True) if more]
-            )
-        )
-        return [next(others if more else firsts) for more in later]
+        begins: list[str] = []  # texts that begin a document, encoded together
+        goes_on: list[str] = []  # texts that continue one
+        groups = []  # the group of each piece
+        for piece, _ in pieces:
+            groups.append(goes_on if continues else begins)
+            groups[-1].append(piece.text)
+            continues = not piece.ends
+        first_rows = iter(self.tokens.encode_all(begins))
+        later_rows = iter(self.tokens.continued_all(goes_on))
+        return [next(later_rows if group is goes_on else first_rows) for group in groups]
 
 
 def around(
@@ -257,18 +252,26 @@ def around(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The ids before and after a document: BOS where the tokenizer begins texts with it, and EOS if there is one."""
     given = special or Special.of(tokens)
-    ends = given.ends[:1] if tokens.end is None else (tokens.end,)
-    begins = given.start is not None and given.start in tokens.wrapped("").tolist()
-    return np.array([given.start] if begins else [], np.int64), np.array(ends, np.int64)
+    before: list[int] = []
+    # a model may have BOS although its tokenizer does not write it, as that of GPT-2
+    if given.start is not None and given.start in tokens.wrapped("").tolist():
+        before = [given.start]
+    after = list(given.ends[:1])
+    if tokens.end is not None:
+        after = [tokens.end]
+    return np.array(before, np.int64), np.array(after, np.int64)
 
 
 def split_at(
     pieces: Iterator[DocumentPart], limit: int | None
 ) -> Iterator[tuple[DocumentPart, bool]]:
     """Yield pieces, and whether each is in the first `limit` characters; the piece that crosses them is divided."""
-    seen = 0
+    seen = 0  # characters of the pieces so far
     for piece in pieces:
-        room, size = (len(piece.text) if limit is None else limit - seen), len(piece.text)
+        size = len(piece.text)
+        room = size
+        if limit is not None:
+            room = limit - seen
         if 0 < room < size:
             yield DocumentPart(piece.text[:room], ends=False), True
             yield DocumentPart(piece.text[room:], ends=piece.ends), False
@@ -359,23 +362,25 @@ class Text(Windows):
     """
 
     def __init__(self, config: TextConfig, *, seed: int, root: Path | None = None) -> None:
-        paths = (config.path,) if isinstance(config.path, str) else config.path
+        paths = config.path
+        if isinstance(paths, str):
+            paths = (paths,)
+        self.files = given_files(config.path, config.valid_path)
         learned = config.tokens in LEARNED
+        vocab: int | None = None
         if learned:
-            source: Source = lambda reading: LEARNED[config.tokens](config, reading)  # noqa: E731
-            joined, how = (
-                config.tokens == "characters",
-                [config.tokens, config.size, config.minimum, config.lower],
-            )
+            source: Source = lambda sample: LEARNED[config.tokens](config, sample)  # noqa: E731
+            # characters keep the separator; words and subwords have an end token in its place
+            joined = config.tokens == "characters"
+            tokens_key: list[Any] = [config.tokens, config.size, config.minimum, config.lower]
         else:
             expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
             folder = find_tokenizer(config.tokens, root, expected)
             source = open_tokenizer(config.tokens, folder)
             self.chat, self.special = read_template(folder), read_special(folder, source)
-            joined, how = (
-                not len(around(source, self.special)[1]),
-                [hashlib.sha256(source.content()).hexdigest()],
-            )
+            _, end = around(source, self.special)
+            joined = not len(end)
+            tokens_key = [hashlib.sha256(source.content()).hexdigest()]
             vocab = vocabulary_size(folder, source)
         how_read: dict[str, Any] = {
             "separator": config.separator,
@@ -386,39 +391,28 @@ class Text(Windows):
         def documents(path: str | Sequence[str]) -> Documents:
             return Documents(find_files(path, root), joined=joined, **how_read)
 
-        valid, key = (
-            None if config.valid_path is None else documents(config.valid_path),
-            {"tokens": how, **how_read},
-        )
-        # those of validation must not be unknown
-        if valid is not None and config.tokens == "characters":
-            others = sorted(alphabet(valid))
-            source, key["others"] = (
-                lambda reading: Characters(sorted({*reading.alphabet, *others})),
-                others,
+        key = {"tokens": tokens_key, **how_read}
+        if config.valid_path is None:
+            made = tokenize(
+                documents(paths), source, share=config.share, key=key, special=self.special
             )
-        share = config.share if valid is None else 0.0
-        made = tokenize(documents(paths), source, share=share, key=key, special=self.special)
-        own = None
-        if valid is not None:
+            own = None
+        else:
+            valid = documents(config.valid_path)
+            if config.tokens == "characters":
+                # no character of validation may be unknown
+                others = sorted(alphabet(valid))
+                source = lambda sample: Characters(sorted({*sample.alphabet, *others}))  # noqa: E731
+                key["others"] = others
+            made = tokenize(documents(paths), source, share=0.0, key=key, special=self.special)
             key = {"tokens": [hashlib.sha256(made.tokens.content()).hexdigest()], **how_read}
             own = tokenize(valid, made.tokens, share=0.0, key=key, special=self.special)
         if learned and made.tokens.end is not None:  # an empty prompt begins where a document ends
             self.special = Special(
                 pad=made.tokens.pad, start=made.tokens.end, ends=(made.tokens.end,)
             )
-        self.description, self.files = (
-            _described(made, config, own),
-            given_files(paths, config.valid_path),
-        )
-        self._open(
-            config,
-            seed,
-            made,
-            ", ".join(paths),
-            vocab=len(made.tokens) if learned else vocab,
-            own=own,
-        )
+        self.description = _described(made, config, own)
+        self._open(config, seed, made, ", ".join(paths), vocab=vocab, own=own)
 
     def _open(
         self,
@@ -427,19 +421,23 @@ class Text(Windows):
         made: Tokenized,
         name: str,
         *,
-        vocab: int,
+        vocab: int | None = None,
         own: Tokenized | None = None,
     ) -> None:
+        """Cut the ids into windows; `own` has the ids of a validation file, `vocab` defaults to the tokenizer's."""
         self.tokens = made.tokens
+        valid = None
+        if own is not None:
+            valid = own.ids, own.ends
         super().__init__(
             config,
             seed=seed,
             ids=made.ids,
             ends=made.ends,
-            vocab=vocab,
+            vocab=vocab or len(made.tokens),
             name=name,
             cut=made.facts.cut,
-            valid=None if own is None else (own.ids, own.ends),
+            valid=valid,
         )
 
 
@@ -447,17 +445,21 @@ def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> st
     """A sentence about the text: its size, its split, and what was left out."""
     facts = made.facts
     size = f"{counted(len(made.ends), 'document')} of {len(made.ids):,} tokens"
-    parts = [size if facts.characters is None else f"{size} ({facts.characters:,} characters)"]
-    parts.append(
-        f"the last {config.share:.0%} are for validation"
-        if own is None
-        else f"{len(own.ids):,} tokens for validation (from {', '.join(given_files(config.valid_path))})"
-    )
+    if facts.characters is not None:
+        size += f" ({facts.characters:,} characters)"
+    empty = facts.empty
+    if own is None:
+        split = f"the last {config.share:.0%} are for validation"
+    else:
+        source = ", ".join(given_files(config.valid_path))
+        split = f"{len(own.ids):,} tokens for validation (from {source})"
+        empty += own.facts.empty
+    parts = [size, split]
     if facts.sampled is not None:
         parts.append(
             f"a vocabulary of {len(made.tokens):,} tokens, learned from {facts.sampled:,} characters"
         )
-    if empty := facts.empty + (0 if own is None else own.facts.empty):
+    if empty:
         parts.append(left_out_told(empty, "text"))
     return "; ".join(parts)
 
@@ -473,7 +475,7 @@ class Shakespeare(Text):
             share=config.share,
             key={},
         )
-        self._open(config, seed, made, "shakespeare", vocab=len(made.tokens))
+        self._open(config, seed, made, "shakespeare")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -503,9 +505,9 @@ class Everyday(Windows):
 
 def read_everyday(root: Path | None = None) -> list[str]:
     """Return the sentences of everyday, each once, in the order of their hashes."""
-    lines = {
-        line
-        for name, other in SENTENCES
-        for line in load_split(name, "train", target=other, root=root)[0]
-    }
+    lines: set[str] = set()
+    for name, other in SENTENCES:
+        english, _ = load_split(name, "train", target=other, root=root)
+        lines.update(english)
+    # a hash mixes the sets, and does not depend on the order of the files
     return sorted(lines, key=lambda line: hashlib.blake2b(line.encode()).digest())
