@@ -41,6 +41,9 @@ LIKE_T5 = {
 }  # fmt: skip
 LLAMA_BERT = {"positions": "rotary", "order": "pre", "norm": "rms", "mlp": "swiglu", "types": 0}
 PICTURES = {"classes": 3, "size": 24, "patch": 8}
+SMALL_VIT = {**PICTURES, "width": 12, "depth": 1, "heads": 3}
+RESNET_STEM = {"stem": "resnet", "stem_width": 5, "head": "mlp"}
+POST = {"order": "post", "norm": "rms", "mlp": "swiglu", "bias": False}
 LOOK = {**WORDS, "dropout": 0.0}
 TINY_RESNET = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}
 TINY_VIT = {"name": "vit", "size": 24, "patch": 8, "width": 12, "depth": 1, "heads": 3, "pool": "mean"}
@@ -86,10 +89,7 @@ CASES: dict[str, tuple[str, dict]] = {
         "bert",
         {**ONE, "depth": 1, "heads": 3, "types": 0, "answer": "class", "classes": 2, "pooler_activation": "relu"},
     ),
-    "bert like Llama": (
-        "bert",
-        {**ONE, **LLAMA_BERT, "depth": 1, "heads": 3},
-    ),
+    "bert like Llama": ("bert", {**ONE, **LLAMA_BERT, "depth": 1, "heads": 3}),
     "transformer": ("transformer", {**PAIR, "depth": 2, "heads": 3, "hidden": 13, "positions": "learned"}),
     "transformer like Llama": ("transformer", {**PAIR, **LLAMA, "order": "pre", "depth": 1, "heads": 3}),
     "transformer like BART": (
@@ -109,49 +109,15 @@ CASES: dict[str, tuple[str, dict]] = {
     "vit": ("vit", {**PICTURES, "width": 12, "depth": 2, "heads": 3, "hidden": 13}),
     "vit, convolutions, rotary, pooled by attention": (
         "vit",
-        {
-            **PICTURES,
-            "stem": "conv",
-            "patch": 4,
-            "width": 12,
-            "depth": 1,
-            "heads": 3,
-            "positions": "rotary",
-            "pool": "attention",
-            "channels": 1,
-        },
+        {**SMALL_VIT, "stem": "conv", "patch": 4, "positions": "rotary", "pool": "attention", "channels": 1},
     ),
     "vit, resnet, registers, both, mlp head, layer scale": (
         "vit",
-        {
-            **PICTURES,
-            "stem": "resnet",
-            "stem_width": 5,
-            "width": 12,
-            "depth": 1,
-            "heads": 3,
-            "positions": "sincos2d",
-            "registers": 2,
-            "pool": "both",
-            "head": "mlp",
-            "layer_scale": 0.1,
-        },
+        {**SMALL_VIT, **RESNET_STEM, "positions": "sincos2d", "registers": 2, "pool": "both", "layer_scale": 0.1},
     ),
     "vit, post, concatenated, mean": (
         "vit",
-        {
-            **PICTURES,
-            "size": (16, 32),
-            "width": 12,
-            "depth": 1,
-            "heads": 3,
-            "join": "concatenate",
-            "order": "post",
-            "pool": "mean",
-            "norm": "rms",
-            "mlp": "swiglu",
-            "bias": False,
-        },
+        {**SMALL_VIT, **POST, "size": (16, 32), "join": "concatenate", "pool": "mean"},
     ),
     "resnet": ("resnet", {"classes": 3, "width": 4, "depths": (1, 2), "channels": 1}),
     "resnet, bottleneck, attention": (
@@ -160,7 +126,7 @@ CASES: dict[str, tuple[str, dict]] = {
     ),
     "vit without an output layer": (
         "vit",
-        {**PICTURES, "classes": 0, "width": 12, "depth": 1, "heads": 3, "head": "mlp", "registers": 1},
+        {**SMALL_VIT, "classes": 0, "head": "mlp", "registers": 1},
     ),
     "convnext": ("convnext", {"classes": 3, "width": 4, "depths": (1, 2), "kernel": 3, "layer_scale": 0.5}),
     "mobilenet": (
@@ -635,21 +601,21 @@ def test_a_wrong_value_raises_with_what_was_expected(wrong):
         ch.build(name, **options | {key: value})
 
 
-def test_options_that_contradict_each_other_raise():
-    with pytest.raises(ValueError, match="'rotary' act inside attention: with mix='sum' expected none"):
-        ch.build("reader", vocab=V, mix="sum", positions="rotary")
-    with pytest.raises(ValueError, match="1 is the end of its range"):
-        ch.build("reader", vocab=V, mix="forget", learned=True, gamma=1.0)
-    with pytest.raises(ValueError, match="answer='class' needs the number of classes"):
-        ch.build("bert", vocab=V, answer="class")
-    with pytest.raises(ValueError, match="patch=6 with stem='conv': it halves the grid, expected 2, 4, 8"):
-        ch.build("vit", size=24, patch=6, stem="conv")
-    with pytest.raises(ValueError, match="join='concatenate' is for positions learned and sincos2d, not 'rotary'"):
-        ch.build("vit", join="concatenate", positions="rotary")
-    with pytest.raises(ValueError, match="the head width 6 is not a multiple of 4"):
-        ch.build("vit", width=12, heads=2, positions="rotary")
-    with pytest.raises(ValueError, match=r"rotary.*pairs of columns"):
-        ch.build("gpt", vocab=V, width=9, heads=3, positions="rotary")
+CONTRADICTIONS = [
+    ("reader", {"vocab": V, "mix": "sum", "positions": "rotary"}, "'rotary' act inside attention: with mix='sum'"),
+    ("reader", {"vocab": V, "mix": "forget", "learned": True, "gamma": 1.0}, "1 is the end of its range"),
+    ("bert", {"vocab": V, "answer": "class"}, "answer='class' needs the number of classes"),
+    ("vit", {"size": 24, "patch": 6, "stem": "conv"}, "patch=6 with stem='conv': it halves the grid, expected 2, 4, 8"),
+    ("vit", {"join": "concatenate", "positions": "rotary"}, "is for positions learned and sincos2d, not 'rotary'"),
+    ("vit", {"width": 12, "heads": 2, "positions": "rotary"}, "the head width 6 is not a multiple of 4"),
+    ("gpt", {"vocab": V, "width": 9, "heads": 3, "positions": "rotary"}, r"rotary.*pairs of columns"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "problem"), CONTRADICTIONS)
+def test_options_that_contradict_each_other_raise(name, options, problem):
+    with pytest.raises(ValueError, match=problem):
+        ch.build(name, **options)
 
 
 def test_an_unknown_family_raises_with_the_nearest_names():
