@@ -15,7 +15,7 @@ HOUSE = ROOT / "src" / "clearhead"
 # From the first room to the last; a room may import itself and those before it.
 ROOMS = [
     "errors", "lazy", "checks", "atomic_files", "counter_rng", "protobuf", "devices", "progress", "config", "draw",
-    "tokens", "data", "layers", "models", "fast", "weights", "decode", "look", "metrics", "tasks", "training",
+    "tokens", "data", "layers", "models", "fast", "decode", "weights", "inputs", "look", "metrics", "tasks", "training",
     "report", "explore", "cli", "__main__",
 ]  # fmt: skip
 

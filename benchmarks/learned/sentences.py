@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.inputs import read_input
 from clearhead.look import Sentence, read_sentences, word_attention
 from clearhead.look.examples.word_attention import word_tokens
-from clearhead.look.maps.text_attention import text_inputs
 
 from .sources import checkpoint
 
@@ -161,12 +161,12 @@ def agreement(bundle: ch.Bundle, layer: int, head: int) -> dict[str, Any]:
 def word_vectors(bundle: ch.Bundle, sentence: Sentence) -> Tensor:
     """The vector of the query word after the embedding and after every block: (layers, width)."""
     pair = "translate" in bundle.can
-    inputs = text_inputs(bundle, sentence.text, sentence.text if pair else None)
+    inputs = read_input(bundle, sentence.text, target=sentence.text if pair else None)
     stack = bundle.model.encoder if pair else bundle.model
     names = ["blocks.0.input", *(f"blocks.{i}" for i in range(len(stack.blocks)))]
     prefix = "encoder." if pair else ""
     with ch.watch(bundle.model, *(prefix + name for name in names)) as tape:
-        bundle.model(**inputs.row)
+        inputs.run(bundle.model)
     letters = ["".join(piece.split()) for piece in inputs.pieces]
     special = [piece.startswith(("[", "<")) for piece in letters]
     at = word_tokens(inputs.pieces, special, sentence.text, sentence.query)

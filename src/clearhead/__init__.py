@@ -10,9 +10,10 @@ The folders, in reading order; each imports only those above it:
     layers/    tensor -> tensor: attend(), masks, positions, memory, blocks
     models/    one family per file: gpt, bert, transformer, rnn_seq2seq, vit, resnet, captioner, reader, ...
     fast/      the same computation, faster: CPU and GPU decoding, 8-bit weights
-    weights/   folders <-> models
-    look/      watch, edit, attention maps and exact statistics
     decode/    logits -> ids: one search for every decoder
+    weights/   folders <-> models
+    inputs/    texts, pairs of texts, images -> a model's arguments, and the names of its tokens
+    look/      watch, edit, attention maps and exact statistics
     metrics/   BLEU, chrF, and the scores of captions
     tasks/     generate, chat, embed, fill, classify, caption, score, translate, evaluate
     training/  objectives, optimisers, schedules, checkpoints, one loop; verify_resume

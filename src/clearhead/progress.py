@@ -10,6 +10,8 @@ T = TypeVar("T")
 STEP = 0.002  # smallest change of a share that moves the bar
 PART = 4096  # items between two moves of the bar
 
+# called with the number of steps just finished, and of all
+Done = Callable[[int, int], None]
 # called with what is being done, and the share of it that is done
 Stage = Callable[[str, float], None]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.look import HeadEffects, head_effects, measured_input, silence
+from clearhead.look import HeadEffects, head_effects, silence, targets
 from clearhead.look.causes import head_effects as ablation
 from clearhead.tokens import Characters, Pair, Words
 
@@ -40,7 +40,7 @@ def one_by_one(bundle, address, head, ids, targets, **inputs):
 
 @pytest.mark.parametrize("room", [5, 1 << 12], ids=["a head at a time", "all heads of a layer"])
 def test_effects_of_a_language_model_equal_silencing_one_head_after_another(gpt, monkeypatch, room):
-    monkeypatch.setattr(ablation, "ROW_TOKENS", room)
+    monkeypatch.setattr(targets, "ROW_TOKENS", room)
     monkeypatch.setattr(ablation, "LOGITS", 7)
     found = head_effects(gpt, TEXT)
     ids = torch.from_numpy(gpt.tokens.encode(TEXT))[None]
@@ -97,7 +97,7 @@ def test_effects_of_recurrent_networks_and_of_grouped_heads():
 
 
 def test_effects_on_a_class_of_images_and_of_texts(monkeypatch):
-    monkeypatch.setattr(measured_input, "ROW_TOKENS", 10)  # two rows of 5 tokens at a time
+    monkeypatch.setattr(targets, "ROW_TOKENS", 10)  # two rows of 5 tokens at a time
     torch.manual_seed(0)
     vit = ch.build("vit", classes=4, size=32, patch=16, width=12, depth=2, heads=3).double()
     preprocessing = ch.load("vit-cifar10", device="cpu").preprocessing

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import clearhead as ch
 from clearhead.errors import Notice
-from clearhead.look import attention_effects, measured_input
+from clearhead.look import attention_effects, targets
 from clearhead.look.causes.attention_effects import correlation, ranks
 
 IDS = torch.tensor([[1, 2, 3, 4, 0]])
@@ -30,7 +30,7 @@ def masked(model, address, head, query, key, ids, target):
 
 @pytest.mark.parametrize("options", [{}, {"kv_heads": 1, "positions": "rotary"}], ids=["plain", "grouped"])
 def test_removing_a_key_equals_a_mask_without_it(options, monkeypatch):
-    monkeypatch.setattr(measured_input, "ROW_TOKENS", 35)  # seven rows at a time
+    monkeypatch.setattr(targets, "ROW_TOKENS", 35)  # seven rows at a time
     torch.manual_seed(0)
     model = ch.build("gpt", vocab=5, context=8, width=12, depth=2, heads=3, **options).double().eval()
     for p in model.parameters():

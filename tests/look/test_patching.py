@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.look import measured_input, patching
+from clearhead.look import patching, targets
 from clearhead.tokens import Characters, Pair, Words
 
 CLEAN, CORRUPTED = torch.tensor([[1, 2, 3, 4, 0]]), torch.tensor([[1, 4, 3, 4, 0]])
@@ -44,7 +44,7 @@ def by_hand(model, clean, corrupted, address, places, measure):
 @pytest.mark.parametrize("what", list(VIEWS))
 @pytest.mark.parametrize("room", [5, 1 << 12], ids=["a cell at a time", "all cells at once"])
 def test_every_cell_equals_a_run_of_its_own(what, room, monkeypatch):
-    monkeypatch.setattr(measured_input, "ROW_TOKENS", room)
+    monkeypatch.setattr(targets, "ROW_TOKENS", room)
     model, progress = gpt(), []
     result = patching(model, CLEAN, CORRUPTED, target=2, what=what, done=lambda *x: progress.append(x))
     places = 3 if what == "heads" else 5

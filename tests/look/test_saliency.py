@@ -19,7 +19,7 @@ from transformers import (
 import clearhead as ch
 from clearhead.errors import InputError, Notice
 from clearhead.look import SALIENCY_METHODS, saliency
-from clearhead.look.saliency_methods.embedded import subject
+from clearhead.look.saliency_methods.float_input import float_input
 from clearhead.tokens import Characters, Pair, Words
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # all in float64
@@ -392,8 +392,8 @@ def test_what_does_not_fit_a_model_is_a_sentence(unchecked):
         (bundle, 3, {}, "reads text: expected a string"),
         (bert, "a dog", {}, r"has no gap: expected one or more \[MASK\], or at="),
         (vit.train(), image(), {}, "in training mode"),
-        (image_model("vit"), "a text", {}, "expected tokenizer"),
-        (image_model("vit"), [1], {}, "expected a tensor, a mapping"),
+        (image_model("vit"), "a text", {}, "a text needs its tokenizer, tokenizer="),
+        (image_model("vit"), [1], {}, "a bare ViT was given a list: expected a tensor with one row"),
         (image_model("vit"), torch.zeros(2, 3, 16, 16), {}, "a single image"),
         (ch.Bundle(ch.build("vit", **(VIT | {"classes": 0}))), image().float(), {}, "neither classes nor tokens"),
         (ch.Bundle(ch.build("mlp", inputs=2, outputs=2)), "a", {}, "reads vectors"),
@@ -469,7 +469,7 @@ def test_the_default_is_occlusion_where_the_path_has_a_cliff():
 def test_the_logits_of_one_token_suffice_for_a_language_model():
     """One pass takes more rows, and gives the gradients of a pass through all tokens."""
     bundle = ch.load("everyday", device="cpu")
-    about = subject(bundle, "A man is standing in the")
+    about = float_input(bundle, "A man is standing in the")
     ids = torch.from_numpy(bundle.tokenizer().encode("A man is standing in the"))[None]
     assert about.answers == 1
     with torch.no_grad():
@@ -478,7 +478,7 @@ def test_the_logits_of_one_token_suffice_for_a_language_model():
 
 def test_the_mean_embedding_is_that_of_the_whole_vocabulary():
     bundle = ch.load("en-de", device="cpu")  # whose embeddings are scaled
-    about = subject(bundle, "A dog runs.")
+    about = float_input(bundle, "A dog runs.")
     with torch.no_grad():
         embed = bundle.model.encoder.embed
         every = embed(torch.arange(next(embed.parameters()).shape[0])[None])[0]

@@ -15,10 +15,10 @@ from clearhead import Bundle, build, load
 from clearhead.data.images.files import example_images
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError, Notice
-from clearhead.look import measured_input
+from clearhead.look import targets
 from clearhead.look.maps import attention_map as maps
 from clearhead.look.saliency_methods import gradients as gradient_methods
-from clearhead.look.saliency_methods.embedded import Subject
+from clearhead.look.saliency_methods.float_input import FloatInput
 from clearhead.report import view
 from clearhead.report.example_inputs import example_crops, example_input
 from clearhead.report.registry import VIEWS
@@ -159,9 +159,9 @@ def test_the_time_of_a_view_is_estimated_announced_and_limited():
      ("saliency", {"method": "occlusion"})],
 )  # fmt: skip
 def test_every_costly_view_is_limited(name, options, shipped, monkeypatch):
-    monkeypatch.setattr(measured_input, "ROW_TOKENS", 6)  # a row per pass
+    monkeypatch.setattr(targets, "ROW_TOKENS", 6)  # a row per pass
     monkeypatch.setattr(time_limit, "MEASURED", 0.0)
-    monkeypatch.setattr(Subject, "rows", lambda self, outputs: 1)
+    monkeypatch.setattr(FloatInput, "rows", lambda self, outputs: 1)
     with pytest.raises(InputError, match=f"the view {name} would take about .*--limit"):
         view(shipped["everyday"], name, TEXT, limit=1e-4, **options)
 

@@ -1,13 +1,12 @@
 """classify, for texts and images: batches against single inputs, and against the model's own outputs."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import clearhead as ch
+import clearhead.inputs.images as input_images
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError
 from clearhead.tasks import classify
@@ -17,7 +16,6 @@ from support.image_models import patched_model, picture, pixels_model
 
 TEXTS = ["the cat sat", "a dog", "on the mat the cat and the dog sat and sat"]
 WORDS = Words.of(TEXTS)
-SOURCE = "clearhead.tasks.batching"
 SQUARE = Preprocessing(resize=(8, 8))
 
 
@@ -84,7 +82,7 @@ def test_images_are_classified_in_batches_as_one_by_one(preprocessing, monkeypat
     bundle = Bundle(pixels_model(), preprocessing=preprocessing)
     images = [picture(20, 20 + 10 * (i // 3), seed=i) for i in range(8)]
     alone = [classify(bundle, image) for image in images]
-    monkeypatch.setattr(sys.modules[SOURCE], "IMAGES", 2)
+    monkeypatch.setattr(input_images, "IMAGES", 2)
     shapes, forward = [], bundle.model.forward
     monkeypatch.setattr(bundle.model, "forward", lambda x: shapes.append(tuple(x.shape)) or forward(x))
     for one, classes in zip(alone, classify(bundle, images), strict=True):

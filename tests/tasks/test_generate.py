@@ -217,3 +217,14 @@ def test_an_end_beyond_the_tokenizer_still_ends_a_text():
     made = Bundle(made.model, made.tokens, special=Special(ends=(len(made.tokens) + 7,)))
     assert len(made.spare_ids) == 499
     assert len(made.tokens) + 7 not in made.spare_ids
+
+
+def test_a_watch_and_an_edit_see_a_stream_that_is_read_after_them():
+    made, name = bundle(), "blocks.0.attn.weights"
+    silenced = {"blocks.0.attn.heads": ch.look.silence([0])}
+    with ch.watch(made, name) as tape, ch.edit(made, silenced):
+        pieces = stream(made, "the cat", max_new=3)
+        whole = generate(made, "the cat", max_new=3)
+    assert "".join(pieces) == whole.text
+    streamed, generated = tape.texts(name)
+    assert streamed.shape == generated.shape

@@ -15,7 +15,7 @@ from clearhead.data.text.parallel import Line
 from clearhead.data.text.tokenizers import TranslationConfig
 from clearhead.data.text.translations import EncodedPairs
 from clearhead.errors import InputError
-from clearhead.look.model_inputs import Inputs
+from clearhead.inputs import Inputs
 from clearhead.tokens import Pair, Subwords
 from clearhead.weights import Bundle
 

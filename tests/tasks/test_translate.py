@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from clearhead import Bundle, build
 from clearhead.cli import app
 from clearhead.decode import Plan, search
+from clearhead.inputs.batching import by_length
+from clearhead.inputs.pairs import source_batch
 from clearhead.look import watch
 from clearhead.tasks import score, translate
-from clearhead.tasks.batching import batches
-from clearhead.tasks.translate import CROSS, Pass, given_translation, source_inputs, word_pieces
+from clearhead.tasks.translate import CROSS, Pass, given_translation, word_pieces
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
 
@@ -71,7 +72,7 @@ def test_each_translation_has_its_own_alignment(family):
 def test_the_alignment_is_the_attention_during_the_search():
     made = bundle()
     ids = made.tokens.read(ENGLISH[1])
-    inputs = source_inputs(made, [ids])
+    inputs = source_batch(made, [ids])
     with watch(made.model, CROSS) as tape:
         (hypothesis,) = search(made.model, inputs, Plan(start=1, end=2, limit=6, banned=(0, 1)))[0]
     written = [*hypothesis.ids, 2] if hypothesis.finished else list(hypothesis.ids)
@@ -121,12 +122,12 @@ def test_the_alignment_of_a_model_without_attention_raises():
 
 def test_batches_hold_rows_of_similar_length():
     lengths, model = [3, 900, 4, 1000, 5], torch.nn.Linear(1, 1)
-    assert batches(lengths, model, 2048) == [[3, 1], [4, 2, 0]]
-    assert batches(lengths, model, 1) == [[3], [1], [4], [2], [0]]
+    assert by_length(lengths, model, 2048) == [[3, 1], [4, 2, 0]]
+    assert by_length(lengths, model, 1) == [[3], [1], [4], [2], [0]]
     with pytest.raises(ValueError, match="batch_tokens=0: expected 1 or more"):
-        batches(lengths, model, 0)
+        by_length(lengths, model, 0)
     model.register_forward_hook(lambda *_: None)
-    assert batches(lengths, model, 2048) == [[0], [1], [2], [3], [4]]  # watched: one by one, in their order
+    assert by_length(lengths, model, 2048) == [[0], [1], [2], [3], [4]]  # watched: one by one, in their order
 
 
 def test_a_model_that_cannot_translate_raises():

@@ -10,7 +10,7 @@ import torch
 import clearhead as ch
 from clearhead import tokens
 from clearhead.errors import InputError
-from clearhead.look.maps.text_attention import read_ids
+from clearhead.inputs.texts import read_ids
 from clearhead.weights import WeightsError
 
 TEXTS = ["Tom bought a red car.", "Mary sold it!", "good films", "a bad bad film"]

@@ -16,11 +16,11 @@ def images_of(inputs: Sequence[str]) -> list[str]:
     from ..data.files import DataError
     from ..data.images.files import unreadable
     from ..errors import Notice
-    from ..tasks.batching import image_inputs
+    from ..inputs.images import image_items
 
     images: list[str] = []
     for item in inputs:
-        files = image_inputs([item])[0]
+        files = image_items(None, [item])[0]
         bad = set(unreadable("", files)) if os.path.isdir(item) else set()
         if len(bad) == len(files):
             raise DataError(f"{item}: none of its {len(files)} images can be decoded")

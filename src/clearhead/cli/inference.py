@@ -60,7 +60,7 @@ def translate(
     where = Column(name=column, usual=(*SOURCES, *TEXTS))
     print_answers(
         read_texts(texts, where),
-        lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),  # type: ignore[arg-type, return-value]
+        lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),
         as_json=as_json,
         plain=lambda one: as_line(one.text),
         record=lambda one: one.to_dict(),

@@ -25,7 +25,8 @@ def options_of(file: str, function: str) -> list[tuple[str, str]]:
     `file` is relative to the package, like tasks/generate.py; the meanings come from the docstring's Args section.
     """
     tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
-    node = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
+    named = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function]
+    node = named[-1]  # the overloads for type checkers come before it
     meanings = argument_docs(ast.get_docstring(node) or "")
     constants = {
         target.id: n.value

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..checks import one_of
-from ..data.images.files import open_image
 from ..errors import InputError, nearest
+from ..inputs.images import pixels_and_picture
 from ..layers import Attention
 from ..look import SALIENCY_METHODS, AttentionMap, Tape, saliency, watch
 from ..tasks.classify import class_names
@@ -115,17 +115,13 @@ def reads_images(bundle: Bundle | Outline) -> bool:
 
 def model_input(bundle: Bundle, file: bytes) -> tuple[Tensor, np.ndarray]:
     """An image file as a model's input (c, height, width), and as the page shows it (height, width, 3) in uint8."""
-    preprocessing = bundle.preprocessing
-    assert preprocessing is not None
-    pixels = preprocessing.pixels(open_image(file))
-    height, width = pixels.shape[1:]
+    pixels, picture = pixels_and_picture(bundle, file)
+    height, width = picture.shape[:2]
     if height * width > MOST_PIXELS:
         raise InputError(
             f"the model would read {height} x {width} pixels: expected at most {MOST_PIXELS:,} in all"
         )
-    rgb = pixels[::-1] if preprocessing.channels == "bgr" else pixels
-    seen = np.ascontiguousarray(np.broadcast_to(rgb.transpose(1, 2, 0), (height, width, 3)))
-    return torch.from_numpy(preprocessing.normalise(pixels)), seen
+    return pixels, picture
 
 
 @torch.no_grad()

@@ -14,9 +14,15 @@ from torch import Tensor, nn
 from ..data.text.labelled import mask_of
 from ..decode import Choice
 from ..errors import InputError
+from ..inputs.pairs import decoder_ids
 from ..look import AttentionMap, edit, silence, watch
 from ..look.capture.addresses import Tree, matching
-from ..look.causes.head_effects import Ablation
+from ..look.causes.head_effects import (
+    Ablation,
+    next_token_ablation,
+    token_ablation,
+    vector_ablation,
+)
 from ..look.causes.logit_lens import has_lens, lens_logits
 from ..look.structure import KINDS, attention_layers
 from ..tasks import Translation
@@ -132,7 +138,7 @@ class Inspection:
         return self._effects(group, ablation)
 
     def _effects(self, group: Group, ablation: Ablation) -> Iterator[dict[str, Any] | None]:
-        measure = "vector" if ablation.targets is None else "logprob"
+        measure = "vector" if ablation.vectors else "logprob"
         for layer in range(len(group.maps)):
             if layer not in group.effects:
                 parts = []
@@ -170,19 +176,16 @@ class Inspection:
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device
         if self.forced is not None:
-            written = torch.tensor(
-                [*self.bundle.decoder_prompt(), *self.forced.target], device=device
+            reads, writes = decoder_ids(self.bundle, self.forced.target)
+            ids, targets, source = (
+                torch.from_numpy(x).to(device) for x in (reads, writes, self.forced.source)
             )
-            target = written[1:]
-            inputs = {
-                "ids": written[None, :-1],
-                "source": torch.from_numpy(self.forced.source)[None].to(device),
-            }
-            return Ablation(model=model, inputs=inputs, targets=target, tokens=[])
+            inputs = {"ids": ids[None], "source": source[None]}
+            return token_ablation(model, inputs, targets, [])
         ids = torch.tensor(self.ids, device=device)
         if "predict" in self.bundle.can:
-            return Ablation.of_ids(model, ids, [""] * len(ids))
-        return Ablation(model=model, inputs={"ids": ids[None]}, targets=None, tokens=[])
+            return next_token_ablation(model, ids, [""] * len(ids))
+        return vector_ablation(model, ids[None], [])
 
     def _logits(self, x: Tensor) -> Tensor:
         """The logits of outputs of blocks, (r, d) -> (r, v)."""
@@ -216,15 +219,16 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     assert forced is not None
     source_words, target_words = translation.words
     source = text_axis(pair.source, forced.source.tolist(), source_words)
-    start, *first = bundle.decoder_prompt()  # a forced first token is written, too
-    written, n = [*first, *forced.target], len(first)
-    target_words = [*([i] for i in range(n)), *([i + n for i in word] for word in target_words)]
-    target = text_axis(pair.target, written, target_words)
-    # the start comes before
-    shifted = [[i + 1 for i in word if i + 1 < len(written)] for word in target_words]
-    read = text_axis(
-        pair.target, [start, *written[:-1]], [[0], *(word for word in shifted if word)]
-    )
+    reads, writes = decoder_ids(bundle, forced.target)
+    # a forced first token is written, too, and is a word of its own
+    prompt = len(writes) - len(forced.target)
+    target_words = [[i + prompt for i in word] for word in target_words]
+    target_words = [*([i] for i in range(prompt)), *target_words]
+    target = text_axis(pair.target, writes.tolist(), target_words)
+    # the start comes before, and the last token is not read
+    shifted = [[i + 1 for i in word if i + 1 < len(writes)] for word in target_words]
+    words_read = [[0], *(word for word in shifted if word)]
+    read = text_axis(pair.target, reads.tolist(), words_read)
     sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
     groups = {name: Group(name, *sides[name], tape.match(at)) for name, at in names.items()}
     return Inspection(groups, bundle, forced=forced)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.text.labelled import masked_ids, with_special
 from ..errors import InputError
+from ..inputs.batching import cut
+from ..inputs.texts import read_ids
 from ..tasks import embed
 from ..tasks.classify import class_names
 from ..weights import Bundle
@@ -42,19 +43,13 @@ def tokens_to_read(bundle: Bundle, text: str) -> Reading:
     """The tokens of a text with the special tokens around it, cut at the model's context; raises for other models."""
     if not is_encoder(bundle):
         raise InputError(f"this {bundle.name} is no encoder of texts: expected a BERT")
-    tokens = bundle.tokenizer()
-    if "fill" in bundle.can:
-        row, masks = masked_ids(tokens, text)
-    else:
-        row, masks = with_special(tokens, tokens.encode(text)), []
-    ids, most = row.tolist(), bundle.max_tokens
-    if not ids:
+    row, masks = read_ids(bundle, text)
+    if not len(row):
         raise InputError("the text is empty: expected a token or more")
-    if most is None or len(ids) <= most:
-        return Reading(ids=ids, masks=masks, of=len(ids))
-    return Reading(
-        ids=[*ids[: most - 1], ids[-1]], masks=[at for at in masks if at < most - 1], of=len(ids)
-    )
+    ids = cut(row, bundle.max_tokens).tolist()
+    # the last token of a text that was cut is its end token
+    left = len(ids) if len(ids) == len(row) else len(ids) - 1
+    return Reading(ids=ids, masks=[at for at in masks if at < left], of=len(row))
 
 
 @torch.no_grad()

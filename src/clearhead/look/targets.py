@@ -1,19 +1,29 @@
-"""The names of a model's outputs, classes or tokens, and the output that a target chooses."""
+"""The names of a model's outputs, the output that a target chooses, and the answer that a measure of cause follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..data.text.labelled import MASKS
 from ..errors import InputError, InputIndexError, nearest
+from ..inputs import ModelInput
+from ..inputs.tensors import tokenizer_pieces
 from ..tokens import Pair
 from ..weights import Bundle
+from .capture.edits import Edit
+from .capture.watch import edit
+from .structure import find_tensor
+
+ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
+ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU
+LOGITS = 1 << 24  # logits that are in memory at a time
 
 # a name, a number, a function of logits (n, v), the likeliest
 Chosen = str | int | Callable[[Tensor], Tensor] | None
@@ -101,11 +111,6 @@ def tokenizer_names(tokenizer: Any) -> TokenNames:
     )
 
 
-def tokenizer_pieces(tokenizer: Any, ids: Iterable[int]) -> list[str]:
-    """The text of each token by a tokenizer of transformers."""
-    return [tokenizer.decode([int(i)]) or str(tokenizer.convert_ids_to_tokens(int(i))) for i in ids]
-
-
 def names_of(bundle: Bundle) -> OutputNames:
     """The names of the outputs of a model: its classes, the tokens that it writes, or none if they are vectors."""
     if "classify" in bundle.can:
@@ -117,6 +122,27 @@ def names_of(bundle: Bundle) -> OutputNames:
     else:
         tokens = bundle.tokenizer()
     return TokenNames(tokens.encode, tokens.pieces)
+
+
+def output_names(given: ModelInput) -> OutputNames:
+    """The names of a model's outputs; of a bare torch module its classes, its tokenizer's tokens, or else numbers."""
+    if given.bundle is not None:
+        return names_of(given.bundle)
+    labels = config_labels(given.model)
+    if labels and given.classifies:
+        return ClassNames(labels)
+    if given.tokenizer is None:
+        return ClassNames()
+    return tokenizer_names(given.tokenizer)
+
+
+def config_labels(model: Any) -> tuple[str, ...]:
+    """The names of the classes of a model of transformers; () if it has none."""
+    labels = getattr(getattr(model, "config", None), "id2label", None) or {}
+    return tuple(str(labels[i]) for i in sorted(labels))
+
+
+# Saliency: one output, as a score that gradients are taken of.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -182,3 +208,174 @@ def choose_target(
         probability=float(share),
         outputs=outputs,
     )
+
+
+# Measures of cause: the log-probability of an answer, while activations are edited.
+
+
+# a class or token; a pair: the difference of both is measured
+Wanted = str | int | tuple[str | int, str | int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """What is measured of a model's output: the log-probability of an answer, or the difference of two logits."""
+
+    ids: tuple[int, ...]  # one class or token, or two
+    names: tuple[str, ...]
+    at: int | None  # the position whose logits these are; None: the model has one answer per row
+
+    @property
+    def name(self) -> str:
+        """The answer, or both, in words."""
+        if len(self.names) == 1:
+            return self.names[0]
+        return " against ".join(name.strip() or name for name in self.names)
+
+    def measure(self, logits: Float[Tensor, "r v"]) -> Float[Tensor, "r"]:
+        """The log-probability of the answer in each row, or the difference of the two."""
+        logp = logits.log_softmax(-1)
+        if max(self.ids) >= logp.shape[1]:
+            raise InputError(
+                f"target={max(self.ids)}: there are {logp.shape[1]} outputs, counted from 0"
+            )
+        if len(self.ids) == 1:
+            return logp[:, self.ids[0]]
+        return logp[:, self.ids[0]] - logp[:, self.ids[1]]
+
+
+def answer_position(given: ModelInput, at: int | None) -> int | None:
+    """The position whose logits are the answer: the last token of a language model, the masked one of an encoder."""
+    can = given.bundle.can if given.bundle is not None else frozenset()
+    if "classify" in can:
+        if at is not None:
+            raise InputError("a classifier has one answer: expected no position `at`")
+        return None
+    if "embed" in can or (can and not can & {"predict", "fill", "translate"}):
+        raise InputError(
+            f"this {type(given.model).__name__} returns vectors and no logits: expected a classifier, a language "
+            "model, a translator or an encoder with its masked-token head"
+        )
+    if given.read_ids is None:
+        return at
+    if at is None and given.bundle is None and given.masks:
+        return given.masks[0]
+    if at is None and "fill" in can:
+        if len(given.masks) != 1:
+            raise InputError(
+                f"which token is measured? Expected a text with one {MASKS[0]}, as in 'A dog is {MASKS[0]} in the "
+                "park.', or the position of a token, as in at=3"
+            )
+        return given.masks[0]
+    length = given.read_ids.shape[1]
+    if at is None:
+        at = length - 1
+    if not -length <= at < length:
+        raise InputError(f"at={at}: the text has {length} tokens, counted from 0")
+    return at % length
+
+
+def answer_of(given: ModelInput, target: Wanted, at: int | None) -> Answer:
+    """The answer that a target names.
+
+    Args:
+        given: An input of the model.
+        target: The name or number of a class or token, or a pair of them.
+        at: The position whose logits are the answer's.
+    """
+    both = target if isinstance(target, tuple) else (target,)
+    if len(both) not in (1, 2):
+        raise InputError(f"{len(both)} targets: expected one, or two, whose difference is measured")
+    names = output_names(given)
+    ids = tuple(_answer_id(names, word) for word in both)
+    return Answer(ids=ids, names=tuple(names.name(i) for i in ids), at=at)
+
+
+def _answer_id(names: OutputNames, target: str | int) -> int:
+    if isinstance(target, str):
+        return names.index(target)
+    if isinstance(target, bool) or int(target) != target or target < 0:
+        raise InputError(
+            f"target={target!r}: expected the number of a class or token, counted from 0"
+        )
+    return int(target)
+
+
+def answer_logits(
+    given: ModelInput,
+    rows: int = 1,
+    changes: Mapping[str, Edit] | None = None,
+    at: int | None = None,
+) -> Float[Tensor, "r v"]:
+    """The logits of the answer in `rows` copies of an input, under edits.
+
+    Args:
+        given: The input.
+        rows: The number of copies.
+        changes: Edits, as `edit` takes them.
+        at: The position whose logits are the answer's; None: a classifier, or the model has but one answer.
+    """
+    model: Any = given.model
+    batch = given.repeated(rows)
+    with edit(model, changes or {}):
+        if at is not None and _has_logits_per_token(given):
+            # the logits of one position only, to save memory
+            out = model.head(model.states(*batch.args, **batch.named)[:, at])
+        else:
+            out = batch.run(model)
+    out = getattr(out, "logits", out)
+    if not isinstance(out, Tensor):
+        raise InputError(
+            f"this {type(model).__name__} returns no logits: expected a classifier or a language model"
+        )
+    if out.ndim == 3 and at is not None:
+        out = out[:, at]
+    if out.ndim != 2:
+        raise InputError(
+            f"the output has shape {tuple(out.shape)}: expected logits of classes or of tokens, at=..."
+        )
+    return at_least_float32(out)
+
+
+def _has_logits_per_token(given: ModelInput) -> bool:
+    can = given.bundle.can if given.bundle is not None else frozenset()
+    return bool(can & {"predict", "fill", "translate"}) and hasattr(given.model, "states")
+
+
+def whole_output(
+    given: ModelInput, rows: int = 1, changes: Mapping[str, Edit] | None = None
+) -> Tensor:
+    """The logits or vectors of every token, or of the whole input, in `rows` copies of it, under edits."""
+    with edit(given.model, changes or {}):
+        out = output_of(given.repeated(rows).run(given.model))
+    return at_least_float32(out)
+
+
+def output_of(out: Any) -> Tensor:
+    """The logits of a model's output, or its first tensor if it has none."""
+    logits = getattr(out, "logits", None)
+    x = logits if isinstance(logits, Tensor) else find_tensor(out)
+    if x is None:
+        raise InputError(
+            f"the model returned a {type(out).__name__} without a tensor: expected logits"
+        )
+    return x
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """A tensor in float32, or in float64 if it is."""
+    if x.dtype == torch.float64:
+        return x
+    return x.float()
+
+
+def rows_at_once(given: ModelInput, vocab: int) -> int:
+    """The number of rows of one forward pass that fit into memory, for this many logits per answer."""
+    # a bare module returns the logits of every token, and not of one alone
+    logits = vocab * given.tokens if given.bundle is None else vocab
+    return max(1, min(tokens_at_once(given.model) // given.tokens, LOGITS // logits))
+
+
+def tokens_at_once(model: nn.Module) -> int:
+    """The number of tokens of one forward pass that fit into memory, all rows together."""
+    return ROW_TOKENS_CUDA if next(model.parameters()).is_cuda else ROW_TOKENS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from ..data.images.files import ImageLike
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
 from ..decode.plan import check_penalty
 from ..errors import InputError, Notice
+from ..inputs.images import OneImage, grouped_images, image_items
 from ..look import Tape, watch
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
 from ..weights import Bundle, Special
-from .batching import image_batches, image_inputs
 from .generate import seeds_of
-from .translate import CROSS, NoAttentionError, word_pieces
+from .translate import CROSS, NoAttentionError, cross_attention, word_pieces
 
 # Caption: the text that a captioner writes for an image, with the map of where it looked for each word.
 
@@ -184,16 +184,7 @@ class Caption:
                 "this caption has no image to look at: expected one that `caption` returned"
             )
         tape, size = self.forced.watch(CROSS)
-        # (h, t, k) each
-        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]
-        for name, number, most in (
-            ("layer", layer, len(layers)),
-            ("head", head, layers[0].shape[0]),
-        ):
-            if number is not None and not (isinstance(number, int) and -most <= number < most):
-                raise InputError(f"{name}={number}: there are {most}, counted from 0")
-        chosen = layers if layer is None else [layers[layer]]
-        rows = np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
+        rows = cross_attention(tape, layer, head)
         places = math.prod(size)
         if rows.shape[1] > places:  # the first tokens have no place
             rows = rows[:, -places:]
@@ -262,6 +253,30 @@ LIMIT = 40  # tokens of a caption, at most
 PENALTY = 0.6  # default of the length penalty: highest BLEU-4 on Flickr8k's development part
 
 
+class CaptionOptions(TypedDict, total=False):
+    """The options of `caption`, for type checkers; the function documents them."""
+
+    text: str | None
+    beams: int
+    best: int
+    penalty: float
+    limit: int | None
+    sample: bool
+    temperature: float
+    seed: int | None
+    done: Callable[[int], None] | None
+
+
+@overload
+def caption(bundle: Bundle, image: OneImage, **options: Unpack[CaptionOptions]) -> Caption: ...
+
+
+@overload
+def caption(
+    bundle: Bundle, image: Sequence[ImageLike], **options: Unpack[CaptionOptions]
+) -> list[Caption]: ...
+
+
 def caption(
     bundle: Bundle,
     image: ImageLike | Sequence[ImageLike],
@@ -311,13 +326,12 @@ def caption(
     if beams < 1:
         raise InputError(f"beams={beams}: expected 1 or more")
     given = [] if text is None else _given_ids(bundle, text)
-    items, single = image_inputs(image)
-    choice, seeds = (
-        Choice(sample=sample, temperature=temperature),
-        seeds_of(seed if sample else 0, len(items)),
-    )
+    items, single = image_items(bundle, image)
+    choice = Choice(sample=sample, temperature=temperature)
+    seeds = seeds_of(seed if sample else 0, len(items))
     results: dict[int, Caption] = {}
-    for batch, pixels in image_batches(bundle, items):
+    for batch, images in grouped_images(bundle, items):
+        (pixels,) = images.args
         if text is not None:
             answers = [[h] for h in _given(bundle, pixels, given, penalty)]
         else:
@@ -388,17 +402,18 @@ def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
     punctuation.
     """
     tokens = caption_tokens(bundle)
-    readings = [one for one in (text, plain_caption(text)) if one] or [text]
-    unknown = [
-        [
-            word
-            for word in one.split()
-            if tokens.unknown is not None and tokens.unknown in tokens.encode(word)
-        ]
-        for one in readings
-    ]
-    best = min(range(len(readings)), key=lambda i: len(unknown[i]))
-    return tokens.encode(readings[best]).tolist(), unknown[best]
+    reading, unknown = text, _unknown_words(tokens, text)
+    plain = plain_caption(text)
+    if plain and (not text or len(_unknown_words(tokens, plain)) < len(unknown)):
+        reading, unknown = plain, _unknown_words(tokens, plain)
+    return tokens.encode(reading).tolist(), unknown
+
+
+def _unknown_words(tokens: Tokenizer, text: str) -> list[str]:
+    """The words that a vocabulary does not have."""
+    if tokens.unknown is None:
+        return []
+    return [word for word in text.split() if tokens.unknown in tokens.encode(word)]
 
 
 def _given_ids(bundle: Bundle, text: object) -> list[int]:
@@ -436,17 +451,19 @@ def _given(
         raise InputError(
             f"the caption has {len(ids)} tokens: this model writes {bundle.max_tokens - 1} at most"
         )
-    row = torch.tensor([written], device=bundle.device)
-    before = torch.tensor([[special.start, *written[:-1]]], device=bundle.device)
     model: Any = bundle.model
-    sums = forced(
-        model, {"images": pixels}, before.repeat(len(pixels), 1), row.repeat(len(pixels), 1)
-    ).sum(1)
-    length = row.shape[1] ** penalty
-    return [
-        Hypothesis(ids=tuple(ids), logprob=one, score=one / length, finished=finished)
-        for one in sums.tolist()
-    ]
+    # the same caption for every image
+    writes = torch.tensor([written] * len(pixels), device=bundle.device)
+    reads = torch.tensor([[special.start, *written[:-1]]] * len(pixels), device=bundle.device)
+    logprobs = forced(model, {"images": pixels}, reads, writes).sum(1).tolist()
+    length = len(written) ** penalty
+    hypotheses = []
+    for logprob in logprobs:
+        score = logprob / length
+        hypotheses.append(
+            Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished)
+        )
+    return hypotheses
 
 
 def _caption(
@@ -468,7 +485,9 @@ def _caption(
 def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
     """The search for a caption of at most `limit` tokens."""
     tokens, special = caption_tokens(bundle), special_ids(bundle)
-    most = min(LIMIT if limit is None else limit, bundle.max_tokens or LIMIT)
+    if limit is None:
+        limit = LIMIT
+    most = min(limit, bundle.max_tokens or LIMIT)
     # Tokens that no caption has; <unk> would win where the words of a caption are rare. GPT-2 has one token for all.
     never = {special.pad, special.start, tokens.unknown}
     banned = [int(i) for i in never if i is not None and i not in special.ends]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import overload
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..data.images.files import ImageLike
 from ..errors import InputError
+from ..inputs.images import OneImage
+from ..inputs.read import reader_of
 from ..weights import Bundle
-from .batching import image_batches, image_inputs
-from .text import encode_texts, text_batches
 
 CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision model with classes"
 Classes = list[tuple[str, float]]  # label and score, the highest first
@@ -23,6 +22,16 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "value": lambda logits: logits,
 }
+
+
+@overload
+def classify(bundle: Bundle, inputs: OneImage, *, top: int | None = None) -> Classes: ...  # type: ignore[overload-overlap]
+
+
+@overload
+def classify(
+    bundle: Bundle, inputs: Sequence[str] | Sequence[ImageLike], *, top: int | None = None
+) -> list[Classes]: ...
 
 
 @torch.no_grad()
@@ -58,44 +67,19 @@ def classify(
     bundle.require("classify", CLASSIFIERS)
     if top is not None and (not isinstance(top, int) or top < 1):
         raise InputError(f"top={top}: expected a whole number, 1 or more")
-    outputs: Iterator[tuple[list[int], Tensor]]
-    if bundle.reads == "images":
-        items, single = image_inputs(inputs)
-        outputs = ((batch, bundle.model(pixels)) for batch, pixels in image_batches(bundle, items))
-    else:
-        items, single = _texts(bundle, inputs)
-        outputs = _text_logits(bundle, items)
+    reader = reader_of(bundle)
+    items, single = reader.items(bundle, inputs)
     names = class_names(bundle)
-    results: list[Classes] = [[] for _ in items]
-    for batch, logits in outputs:
-        scores, order = SCORES[bundle.scores](logits.float()).sort(dim=-1, descending=True)
-        for i, values, classes in zip(batch, scores.tolist(), order.tolist(), strict=True):
-            results[i] = [(names[c], value) for c, value in zip(classes, values, strict=True)][:top]
+    results: list[Classes] = [[] for _ in range(len(items))]
+    for numbers, batch in reader.grouped(bundle, items):
+        logits = batch.run(bundle.model).float()
+        scores, order = SCORES[bundle.scores](logits).sort(dim=-1, descending=True)
+        for i, values, classes in zip(numbers, scores.tolist(), order.tolist(), strict=True):
+            labels = [names[c] for c in classes]
+            results[i] = list(zip(labels, values, strict=True))[:top]
     return results[0] if single else results
 
 
 def class_names(bundle: Bundle) -> tuple[str, ...]:
     """The labels of a classifier, or else the numbers of its classes."""
     return bundle.labels or tuple(str(i) for i in range(bundle.config.classes))
-
-
-def _texts(bundle: Bundle, inputs: Any) -> tuple[list[str], bool]:
-    """The texts, and whether it was one alone; raises for anything else."""
-    single = isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable)
-    items = [inputs] if single else list(inputs)
-    for item in items:
-        if not isinstance(item, str):
-            raise InputError(
-                f"this {bundle.name} reads text: expected a string, got {type(item).__name__}"
-            )
-    return items, single
-
-
-def _text_logits(
-    bundle: Bundle, texts: Sequence[str]
-) -> Iterator[tuple[list[int], Float[Tensor, "b classes"]]]:
-    """Yield the numbers of some texts, and their logits."""
-    pad = bundle.tokenizer().pad
-    rows = encode_texts(bundle, texts)
-    for batch, ids, lengths in text_batches(bundle, pad, rows):
-        yield batch, bundle.model(ids, lengths=lengths)

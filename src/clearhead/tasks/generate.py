@@ -5,17 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
 from ..checks import at_least
 from ..decode import Choice, Hypothesis, Plan, follow, search
 from ..errors import InputError
+from ..fast import hooked
+from ..inputs.batching import by_length
 from ..tokens import Tokenizer
 from ..tokens.chat_template import render, token_names
 from ..weights import Bundle
-from .batching import batches
 
 # Stop strings and streamed text: where an answer is cut, and which of its characters are final.
 
@@ -216,9 +217,8 @@ def follow_answer(
             new = final[len(shown) :] if final.startswith(shown) else ""
             yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
             shown, last = shown + new, h
-    result = generation(
-        tokens, text, prompt, h, options, seeds[0] if options.choice.sample else None
-    )
+    seed = seeds[0] if options.choice.sample else None
+    result = generation(tokens, text, prompt, h, options, seed)
     if rest := result.text[len(shown) :]:
         yield Piece(text=rest, id=None, logprob=None)
     yield result
@@ -237,13 +237,16 @@ def generation(
         tokens, [*prompt, *h.ids], len(prompt), tokens.decode(np.array(prompt, np.int64))
     )
     cut, stopped = cut_at_stop(whole, options.stops)
+    ended = "end" if h.finished else "limit"
+    if stopped:
+        ended = "stop"
     return Generation(
         text=cut,
         prompt=text,
         logprob=h.logprob,
         pieces=tokens.pieces(np.array(h.ids, np.int64)),
         seed=seed,
-        ended="stop" if stopped else "end" if h.finished else "limit",
+        ended=ended,
     )
 
 
@@ -254,7 +257,33 @@ def end_tokens(bundle: Bundle) -> list[int]:
     return [int(i) for i in bundle.special.ends]
 
 
+class GenerateOptions(TypedDict, total=False):
+    """The options of `generate`, for type checkers; the function documents them."""
+
+    max_new: int
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition: float
+    stop: str | Sequence[str]
+    samples: int
+    seed: int | Sequence[int] | None
+    slide: bool
+    beams: int
+
+
 Message = Mapping[str, str]  # {"role": "user", "content": "..."}
+
+
+@overload
+def generate(bundle: Bundle, text: str, **options: Unpack[GenerateOptions]) -> Generation: ...  # type: ignore[overload-overlap]
+
+
+@overload
+def generate(
+    bundle: Bundle, text: Sequence[str], **options: Unpack[GenerateOptions]
+) -> list[Generation]: ...
 
 
 def generate(
@@ -319,7 +348,7 @@ def generate(
     prompts = [bundle.prompt(one) for one in texts]
     seeds = options.seeds(len(texts))
     results: dict[int, Generation] = {}
-    for rows in batches([(len(prompt) + max_new) * samples for prompt in prompts], bundle.model):
+    for rows in by_length([(len(prompt) + max_new) * samples for prompt in prompts], bundle.model):
         plan = Plan(
             start=[prompts[i] for i in rows],
             end=end_tokens(bundle),
@@ -360,6 +389,8 @@ def stream(
 ) -> Iterator[str]:
     """Yield the continuation of a text piece by piece, as soon as each is final; the options are those of `generate`.
 
+    Inside `watch` or `edit` the whole answer is computed at once, so that they see it.
+
     Args:
         bundle: A language model.
         text: A prompt.
@@ -389,7 +420,7 @@ def stream(
         slide=slide,
     )
     _tokenizer(bundle)
-    yield from _texts(follow_answer(bundle, text, bundle.prompt(text), options))
+    return _texts(bundle, follow_answer(bundle, text, bundle.prompt(text), options))
 
 
 def chat(
@@ -407,6 +438,8 @@ def chat(
     slide: bool = False,
 ) -> Iterator[str]:
     """Yield a chat model's next answer piece by piece; the options are those of `generate`.
+
+    Inside `watch` or `edit` the whole answer is computed at once, so that they see it.
 
     Args:
         bundle: A language model with a chat template.
@@ -438,7 +471,7 @@ def chat(
         seed=seed,
         slide=slide,
     )
-    yield from _texts(follow_answer(bundle, "", conversation(bundle, messages), options))
+    return _texts(bundle, follow_answer(bundle, "", conversation(bundle, messages), options))
 
 
 def conversation(bundle: Bundle, messages: Sequence[Message]) -> list[int]:
@@ -458,10 +491,8 @@ def conversation(bundle: Bundle, messages: Sequence[Message]) -> list[int]:
         raise InputError(
             "this model has no chat template: expected a chat model; `generate` continues texts"
         )
-    return [
-        int(i)
-        for i in tokens.marked(render(bundle.chat, messages, token_names(bundle.special, tokens)))
-    ]
+    text = render(bundle.chat, messages, token_names(bundle.special, tokens))
+    return [int(i) for i in tokens.marked(text)]
 
 
 def generating(bundle: Bundle, text: str, **options: Any) -> Iterator[Piece | Generation]:
@@ -485,9 +516,13 @@ def answering(
     yield from follow_answer(bundle, text, prompt, Sampling(**options))
 
 
-def _texts(pieces: Iterator[Piece | Generation]) -> Iterator[str]:
-    """The texts of the pieces that have one."""
-    return (piece.text for piece in pieces if isinstance(piece, Piece) and piece.text)
+def _texts(bundle: Bundle, pieces: Iterator[Piece | Generation]) -> Iterator[str]:
+    """The texts of the pieces that have one; under `watch` or `edit` they are all computed at once."""
+    texts = (piece.text for piece in pieces if isinstance(piece, Piece) and piece.text)
+    # A watch or an edit may end before somebody reads the pieces, and would miss them.
+    if hooked(bundle.model):
+        return iter(list(texts))
+    return texts
 
 
 def _tokenizer(bundle: Bundle) -> Tokenizer:

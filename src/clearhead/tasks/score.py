@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
@@ -15,10 +16,21 @@ from ..data.text.chats import ChatIds, ChatsConfig, Rendering, columns_of, split
 from ..data.text.conversations import Columns, read_chats
 from ..data.text.documents import Documents
 from ..errors import InputError, TextError
+from ..inputs.texts import id_batches
 from ..tokens.chat_template import token_names
 from ..weights import Bundle
-from .text import Likelihood, likelihood, likelihoods, target_logprobs, text_batches
+from .text import Likelihood, likelihood, likelihoods, target_logprobs
 from .translate import Translation, given_translation
+
+
+@overload
+def score(
+    bundle: Bundle, text: str, target: None = None, *, stride: int | None = None
+) -> Likelihood: ...
+
+
+@overload
+def score(bundle: Bundle, text: str, target: str, *, stride: int | None = None) -> Translation: ...
 
 
 def score(
@@ -56,12 +68,10 @@ def scores(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
 def _check_pair(bundle: Bundle, pair: bool) -> None:
     """Raise unless a translator gets a text with its translation, and another model a text alone."""
     translator = "translate" in bundle.can
-    if translator != pair:
-        raise InputError(
-            "this is a translator: expected a text and its translation"
-            if translator
-            else "this is no translator: expected a text alone"
-        )
+    if translator and not pair:
+        raise InputError("this is a translator: expected a text and its translation")
+    if pair and not translator:
+        raise InputError("this is no translator: expected a text alone")
 
 
 def _checked(text: str, result: Likelihood) -> Likelihood:
@@ -142,7 +152,7 @@ def answer_likelihoods(
             f"{path} has no conversation with an answer that this {bundle.name} can read"
         )
     logprob, count, model = 0.0, 0, bundle.model
-    for batch, ids, _ in text_batches(bundle, tokens.pad, [row.ids.tolist() for row in rows]):
+    for batch, ids, _ in id_batches(bundle, [row.ids for row in rows]):
         wanted = torch.full_like(ids, IGNORE)
         for i, number in enumerate(batch):
             wanted[i, : len(rows[number].targets)] = torch.from_numpy(rows[number].targets)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +15,15 @@ from torch import Tensor
 
 from ..checks import one_of
 from ..data.images.files import ImageLike
-from ..data.text.labelled import MASKS, masked_ids, with_special
+from ..data.text.labelled import MASKS
 from ..errors import InputError, TextError
+from ..inputs import Batch
+from ..inputs.batching import BATCH_TOKENS
+from ..inputs.read import reader_of
+from ..inputs.texts import id_batches, id_row, read_ids
 from ..layers import mean_of_tokens
 from ..tokens import Tokenizer
 from ..weights import Bundle
-from .batching import BATCH_TOKENS, batches, image_batches, image_inputs, padded, warn_cut
 
 LOGITS = 1 << 24  # numbers of logits that are in memory at a time
 POOLS = ("mean", "first", "last")
@@ -85,46 +88,56 @@ def embed(
         >>> embed(clearhead.load("everyday"), ["A dog runs.", "A cat sleeps."]).shape
         (2, 160)
     """
-    if bundle.reads == "images":
-        return _embed_images(bundle, inputs, pool, normalise=normalise)
-    text: Any = inputs
-    tokens, own = bundle.tokenizer(), "embed" in bundle.can and pool is None
-    if pool is not None:
-        one_of("pool", pool, POOLS)
-    if not own:
-        bundle.require("encode", "a BERT or a GPT")
-    texts = [text] if isinstance(text, str) else list(text)
-    rows = encode_texts(bundle, texts)
-    vectors = np.zeros((len(texts), bundle.config.width), np.float32)
-    for batch, ids, lengths in text_batches(bundle, tokens.pad, rows):
-        model: Any = bundle.model
-        if own:
-            x = model(ids, lengths=lengths)
-        else:
-            x = _pooled(model.encode(ids, lengths=lengths), lengths, pool or "mean")
-        vectors[batch] = (F.normalize(x.float(), dim=-1) if normalise else x.float()).cpu().numpy()
-    return vectors[0] if isinstance(text, str) else vectors
-
-
-def _embed_images(
-    bundle: Bundle, inputs: Any, pool: str | None, *, normalise: bool
-) -> Float[np.ndarray, "*n d"]:
-    """The pooled vector of each image."""
-    if pool is not None:
+    if pool is not None and bundle.reads == "images":
         raise InputError(
             f"pool={pool!r} is for texts: this {bundle.name} reads images, and pools as it was built"
         )
-    if not hasattr(bundle.model, "states"):
+    if bundle.reads == "images":
+        vector_of = _image_vectors(bundle)
+    else:
+        vector_of = _text_vectors(bundle, pool)
+    reader = reader_of(bundle)
+    items, single = reader.items(bundle, inputs)
+    vectors: list[np.ndarray] = [np.zeros(0, np.float32)] * len(items)
+    for numbers, batch in reader.grouped(bundle, items):
+        x = vector_of(batch).float()
+        if normalise:
+            x = F.normalize(x, dim=-1)
+        for i, vector in zip(numbers, x.cpu().numpy(), strict=True):
+            vectors[i] = vector
+    if single:
+        return vectors[0]
+    if not vectors:
+        return np.zeros((0, getattr(bundle.config, "width", 0)), np.float32)
+    return np.stack(vectors)
+
+
+def _text_vectors(bundle: Bundle, pool: str | None) -> Callable[[Batch], Tensor]:
+    """The function that gives a vector for each text of a batch."""
+    model: Any = bundle.model
+    bundle.tokenizer()  # raises for a model that reads no text
+    if pool is None and "embed" in bundle.can:
+        return lambda batch: batch.run(model)  # a sentence model pools as it was trained
+    if pool is not None:
+        one_of("pool", pool, POOLS)
+    bundle.require("encode", "a BERT or a GPT")
+
+    def pooled(batch: Batch) -> Tensor:
+        assert batch.lengths is not None
+        x = model.encode(*batch.args, lengths=batch.lengths)
+        return _pooled(x, batch.lengths, pool or "mean")
+
+    return pooled
+
+
+def _image_vectors(bundle: Bundle) -> Callable[[Batch], Tensor]:
+    """The function that gives the pooled vector of each image of a batch."""
+    model: Any = bundle.model
+    if not hasattr(model, "states"):
         raise InputError(
             f"this {bundle.name} has no vector per image: expected a model of images with `states`"
         )
-    items, single = image_inputs(inputs)
-    rows: list[np.ndarray] = []
-    for _, pixels in image_batches(bundle, items):
-        x: Tensor = bundle.model.states(pixels).float()  # type: ignore[operator]
-        rows.append((F.normalize(x, dim=-1) if normalise else x).cpu().numpy())
-    vectors = np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
-    return vectors[0] if single else vectors
+    return lambda batch: model.states(*batch.args)
 
 
 @torch.no_grad()
@@ -191,21 +204,23 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
     A token's log-probability depends only on the tokens before it, so the padding after a text changes nothing.
     """
     bundle.require("predict", "a GPT")
-    tokens, model = bundle.tokenizer(), cast(Any, bundle.model)
-    rows = [[int(i) for i in tokens.wrapped(text)] for text in texts]
-    short = [i for i, ids in enumerate(rows) if 1 < len(ids) <= (bundle.max_tokens or BATCH_TOKENS)]
-    found: dict[int, Likelihood] = {}
-    for batch, ids, lengths in text_batches(bundle, tokens.pad, [rows[i] for i in short]):
-        x, inside = (
-            model.states(ids)[:, :-1],
-            torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None],
-        )
-        values = target_logprobs(model.head, x[inside], ids[:, 1:][inside]).split(
-            (lengths - 1).tolist()
-        )
-        for number, own in zip((short[i] for i in batch), values, strict=True):
-            found[number] = _likelihood(tokens, rows[number], [None, *own.tolist()])
-    return [found.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
+    tokens = bundle.tokenizer()
+    model: Any = bundle.model
+    rows = [tokens.wrapped(text) for text in texts]
+    most = bundle.max_tokens or BATCH_TOKENS
+    short = [i for i, ids in enumerate(rows) if 1 < len(ids) <= most]
+    results: dict[int, Likelihood] = {}
+    for numbers, ids, lengths in id_batches(bundle, [rows[i] for i in short]):
+        # nothing predicts the first token, and the last state predicts nothing
+        x, targets = model.states(ids)[:, :-1], ids[:, 1:]
+        places = torch.arange(1, ids.shape[1], device=ids.device)
+        real = places < lengths[:, None]
+        logprobs = target_logprobs(model.head, x[real], targets[real])
+        per_text = logprobs.split((lengths - 1).tolist())
+        for number, values in zip(numbers, per_text, strict=True):
+            i = short[number]
+            results[i] = _likelihood(tokens, rows[i].tolist(), [None, *values.tolist()])
+    return [results.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
 
 
 def _likelihood(tokens: Tokenizer, ids: list[int], logprobs: list[float | None]) -> Likelihood:
@@ -249,14 +264,10 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
     model: Any = bundle.model
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
-    row, masks = masked_ids(tokens, text)
+    row, masks = read_ids(bundle, text)
     if not masks:
         raise TextError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
-    ids = torch.from_numpy(row)[None].to(bundle.device)
-    if bundle.max_tokens is not None and ids.shape[1] > bundle.max_tokens:
-        raise TextError(
-            f"the text has {ids.shape[1]} tokens: this model reads {bundle.max_tokens} at once"
-        )
+    ids = id_row(bundle, row)
     p = model.head(model.states(ids)[0, masks]).float().softmax(-1)[:, : len(tokens)]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
@@ -272,29 +283,3 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
     if pool == "last":
         return x[torch.arange(len(x), device=x.device), lengths - 1]
     return mean_of_tokens(x, lengths)
-
-
-def encode_texts(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text with its special tokens, cut at the longest that the model reads, with a Notice."""
-    tokens = bundle.tokenizer()
-    most = min(
-        (size for size in (bundle.max_tokens, bundle.longest) if size is not None), default=None
-    )
-    causal = "predict" in bundle.can
-    wrap = tokens.wrapped if causal else lambda text: with_special(tokens, tokens.encode(text))
-    rows = [[int(i) for i in wrap(text)] for text in texts]
-    if not all(rows):
-        raise TextError("a text is empty: expected a token or more")
-    if most is None:
-        return rows
-    warn_cut([len(ids) for ids in rows], most)
-    # the end token is kept
-    return [[*ids[: most - 1], ids[-1]] if len(ids) > most else ids for ids in rows]
-
-
-def text_batches(
-    bundle: Bundle, pad: int | None, rows: Sequence[list[int]]
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Yield batches of rows of similar length: their numbers, padded ids and lengths."""
-    for batch in batches([len(row) for row in rows], bundle.model):
-        yield batch, *padded([rows[i] for i in batch], pad or 0, bundle.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -13,11 +13,12 @@ from jaxtyping import Float
 
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
 from ..errors import InputError, TextError
+from ..inputs.batching import by_length, cut_rows
+from ..inputs.pairs import decoder_ids, source_batch
 from ..look import Tape, watch
 from ..tokens import Pair
 from ..tokens.ids import as_row
 from ..weights import Bundle
-from .batching import batches, padded, warn_cut
 from .generate import seeds_of
 
 # Translation: a translated sentence with its score and its attention to the source.
@@ -45,12 +46,11 @@ class Pass:
         Up to rounding, this is the attention of the search itself, because a decoder's states depend only on the
         tokens before them.
         """
-        before = torch.tensor(
-            [[*self.bundle.decoder_prompt(), *self.target[:-1]]], device=self.bundle.device
-        )
+        reads, _ = decoder_ids(self.bundle, self.target)
+        before = torch.from_numpy(reads)[None].to(self.bundle.device)
         try:
             with watch(self.bundle.model, *names) as tape:
-                self.bundle.model(before, **source_inputs(self.bundle, [self.source]))
+                self.bundle.model(before, **source_batch(self.bundle, [self.source]))
         except KeyError as cause:
             if list(names) != [CROSS]:
                 raise
@@ -125,17 +125,8 @@ class Translation:
         if self.forced is None:
             return np.zeros((len(self.target), len(self.source)), np.float32)
         tape = self.forced.watch(CROSS)
-        # (h, n + t, s) each
-        layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]
-        layers = [x[:, -len(self.target) :] for x in layers]  # without a forced first token
-        for name, number, most in (
-            ("layer", layer, len(layers)),
-            ("head", head, layers[0].shape[0]),
-        ):
-            if number is not None and not -most <= number < most:
-                raise InputError(f"{name}={number}: there are {most}, counted from 0")
-        chosen = layers if layer is None else [layers[layer]]
-        return np.mean([x.mean(0) if head is None else x[head] for x in chosen], axis=0)
+        rows = cross_attention(tape, layer, head)
+        return rows[-len(self.target) :]  # without a forced first token
 
     def tape(self, *names: str) -> Tape:
         """The model's activations at these addresses, by one forward pass over the whole answer."""
@@ -148,9 +139,8 @@ class Translation:
     @property
     def words(self) -> tuple[list[list[int]], list[list[int]]]:
         """The pieces of each word, by number: of the source, and of the target."""
-        return word_pieces(self.source, self.word_numbers[0]), word_pieces(
-            self.target, self.word_numbers[1]
-        )
+        source, target = self.word_numbers
+        return word_pieces(self.source, source), word_pieces(self.target, target)
 
     def by_word(
         self, layer: int | None = None, head: int | None = None
@@ -160,16 +150,28 @@ class Translation:
         A source word's weight is the sum over its pieces, a target word's row the mean over its pieces; rows sum to 1.
         """
         source_words, target_words = self.words
-        source, target = (
-            ["".join(pieces[i] for i in word).strip() for word in words]
-            for pieces, words in ((self.source, source_words), (self.target, target_words))
-        )
+        source = ["".join(self.source[i] for i in word).strip() for word in source_words]
+        target = ["".join(self.target[i] for i in word).strip() for word in target_words]
         weights = self.attention(layer, head)
-        rows = [
-            [weights[row][:, column].sum(1).mean() for column in source_words]
-            for row in target_words
-        ]
-        return source, target, np.array(rows, np.float32).reshape(len(target), len(source))
+        by_word = np.zeros((len(target), len(source)), np.float32)
+        for t, row in enumerate(target_words):
+            for s, column in enumerate(source_words):
+                by_word[t, s] = weights[row][:, column].sum(1).mean()
+        return source, target, by_word
+
+
+def cross_attention(tape: Tape, layer: int | None, head: int | None) -> Float[np.ndarray, "t s"]:
+    """The attention of one layer and head to the source, or the mean over those that are not given."""
+    layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
+    sizes = {"layer": (layer, len(layers)), "head": (head, len(layers[0]))}
+    for name, (number, count) in sizes.items():
+        if number is not None and not (isinstance(number, int) and -count <= number < count):
+            raise InputError(f"{name}={number}: there are {count}, counted from 0")
+    if layer is not None:
+        layers = [layers[layer]]
+    if head is not None:
+        return np.mean([x[head] for x in layers], axis=0)
+    return np.mean([x.mean(0) for x in layers], axis=0)
 
 
 def word_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[list[int]]:
@@ -185,7 +187,8 @@ def word_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[list[int]]:
         else:
             groups.append([*spaces, i])
         last, spaces = word, []
-    return groups + ([spaces] if spaces else [])
+    # white space at the end has no word after it
+    return [*groups, spaces] if spaces else groups
 
 
 def translator_tokens(bundle: Bundle) -> Pair:
@@ -194,16 +197,34 @@ def translator_tokens(bundle: Bundle) -> Pair:
     return bundle.pair()
 
 
-def source_inputs(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-    """Padded sources and their lengths: the inputs of a translator's forward and start."""
-    pad = translator_tokens(bundle).source.pad
-    assert pad is not None
-    source, lengths = padded(rows, pad, bundle.device)
-    return {"source": source, "lengths": lengths}
-
-
 # the translation of white space
 EMPTY = Translation(text="", score=0.0, logprob=0.0, source=[], target=[])
+
+
+class TranslateOptions(TypedDict, total=False):
+    """The options of `translate`, for type checkers; the function documents them."""
+
+    beams: int
+    best: int
+    penalty: float
+    limit: int | None
+    source_language: str | None
+    target_language: str | None
+    batch_tokens: int
+    sample: bool
+    temperature: float
+    seed: int | None
+    done: Callable[[int], None] | None
+
+
+@overload
+def translate(bundle: Bundle, text: str, **options: Unpack[TranslateOptions]) -> Translation: ...  # type: ignore[overload-overlap]
+
+
+@overload
+def translate(
+    bundle: Bundle, text: Sequence[str], **options: Unpack[TranslateOptions]
+) -> list[Translation]: ...
 
 
 def translate(
@@ -257,16 +278,14 @@ def translate(
     tokens = bundle.pair()
     texts = [text] if isinstance(text, str) else list(text)
     sources = _sources(bundle, tokens, texts)
-    # more than the end token
-    waiting = [i for i, one in enumerate(texts) if one.strip() and len(sources[i][0]) > 1]
+    # a source without text is its end token alone, and is not translated
+    waiting = [i for i, (ids, _) in enumerate(sources) if texts[i].strip() and len(ids) > 1]
     if done is not None and len(waiting) < len(texts):
         done(len(texts) - len(waiting))
-    choice, seeds = (
-        Choice(sample=sample, temperature=temperature),
-        seeds_of(seed if sample else 0, len(texts)),
-    )
+    choice = Choice(sample=sample, temperature=temperature)
+    seeds = seeds_of(seed if sample else 0, len(texts))
     results: dict[int, Translation] = {}
-    for rows in batches([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
+    for rows in by_length([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
         batch = [waiting[row] for row in rows]
         plan = Plan(
             start=[bundle.decoder_prompt()] * len(batch),
@@ -279,7 +298,7 @@ def translate(
             limit=[_limit(bundle, sources[i][0], limit) for i in batch],
             banned=_banned(bundle, tokens),
         )
-        answers = search(bundle.model, source_inputs(bundle, [sources[i][0] for i in batch]), plan)
+        answers = search(bundle.model, source_batch(bundle, [sources[i][0] for i in batch]), plan)
         for i, hypotheses in zip(batch, answers, strict=True):
             used = seeds[i] if sample else None
             first, *others = [
@@ -314,7 +333,7 @@ def translating(
         limit=_limit(bundle, ids, limit),
         banned=_banned(bundle, tokens),
     )
-    for hypotheses in follow(bundle.model, source_inputs(bundle, [ids]), plan):
+    for hypotheses in follow(bundle.model, source_batch(bundle, [ids]), plan):
         yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
 
 
@@ -331,12 +350,11 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
         written = as_row(target, len(tokens.target))
     if not len(written):
         raise TextError("the translation has no tokens: expected one or more")
-    start = bundle.decoder_prompt()
-    before = torch.from_numpy(np.concatenate([start, written[:-1]]))[None].to(bundle.device)
-    targets = torch.from_numpy(np.concatenate([[-1] * (len(start) - 1), written]).astype(np.int64))[
-        None
-    ].to(bundle.device)
-    logprob = float(forced(bundle.model, source_inputs(bundle, [ids]), before, targets).sum())
+    reads, writes = decoder_ids(bundle, written)
+    # the rest of the prompt is given, and no part of the translation
+    writes[: -len(written)] = -1
+    before, targets = (torch.from_numpy(ids)[None].to(bundle.device) for ids in (reads, writes))
+    logprob = float(forced(bundle.model, source_batch(bundle, [ids]), before, targets).sum())
     finished = int(written[-1]) == _end(tokens)
     own = written[:-1] if finished else written
     h = Hypothesis(
@@ -369,17 +387,16 @@ def _context(bundle: Bundle) -> int:
 
 def _limit(bundle: Bundle, source: np.ndarray, limit: int | None) -> int:
     """The largest number of tokens of a translation."""
-    return min(2 * len(source) + 20 if limit is None else limit, _context(bundle))
+    if limit is None:
+        limit = 2 * len(source) + 20
+    return min(limit, _context(bundle))
 
 
 def _sources(bundle: Bundle, tokens: Pair, texts: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
     """The ids of each source, cut at the model's context, and whether it was cut."""
-    rows, most = [tokens.read(text) for text in texts], _context(bundle)
-    warn_cut([len(ids) for ids in rows], most)
-    return [
-        (np.append(ids[: most - 1], ids[-1:]), True) if len(ids) > most else (ids, False)
-        for ids in rows
-    ]
+    rows = [tokens.read(text) for text in texts]
+    kept = cut_rows(rows, _context(bundle))
+    return [(ids, len(ids) < len(row)) for ids, row in zip(kept, rows, strict=True)]
 
 
 def _end(tokens: Pair) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,9 @@ from ..models import Model
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special, decoder_prompt
 from .fill import WeightsError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Scores = Literal["softmax", "sigmoid", "value"]
 
@@ -197,6 +200,12 @@ class Bundle:
         Args:
             image: A path, the name of an image that ships, a PIL image or an array.
         """
+        opened = self.open_image(image)
+        assert self.preprocessing is not None
+        return torch.from_numpy(self.preprocessing(opened))
+
+    def open_image(self, image: ImageLike) -> Image.Image:
+        """An image that the model can read, opened; raises if the model reads none, or if there is no such file."""
         if self.preprocessing is None:
             problem = (
                 "has no image preprocessing"
@@ -211,7 +220,7 @@ class Bundle:
                 f"{str(image)[-200:]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
                 f"PIL image, an array, or {shipped_names(image)}"
             )
-        return torch.from_numpy(self.preprocessing(open_image(image)))
+        return open_image(image)
 
     @torch.no_grad()
     def __call__(self, given: str | ImageLike) -> Float[Tensor, "*o"]:

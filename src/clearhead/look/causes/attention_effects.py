@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
+from ...inputs import Given, ModelInput, read_input
+from ...progress import Done
 from ...weights import Bundle
 from ..capture.edits import Edit
 from ..capture.watch import watch
-from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
 from ..structure import layer_stack, view_addresses
-from .patching import Done
+from ..targets import Answer, Wanted, answer_logits, answer_of, answer_position, rows_at_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +90,7 @@ def attention_effects(
     model: Bundle | nn.Module,
     given: Given,
     *,
-    target: Target | None = None,
+    target: Wanted | None = None,
     at: int | None = None,
     query: int | None = None,
     stack: str | None = None,
@@ -125,56 +126,34 @@ def attention_effects(
         >>> result.weights.shape, result.allowed.tolist()
         (torch.Size([2, 2, 3]), [0, 1, 2])
     """
-    one = model_input(model, given, written=written, tokenizer=tokenizer)
-    place = answer_position(one, at)
-    layers = layer_stack(
-        one, ("decoder" if stack is None else stack) if one.written is not None else stack
-    )
-    heads = view_addresses(layers, "heads")
+    read = read_input(model, given, target=written, tokenizer=tokenizer)
+    place = answer_position(read, at)
+    if stack is None and read.decoder_input is not None:
+        stack = "decoder"
+    heads = view_addresses(layer_stack(read, stack), "heads")
     paths = [address.removesuffix(".heads") for address in heads]
     names = [f"{path}.{leaf}" for path in paths for leaf in ("weights", "v")]
-    with watch(one.model, *names) as tape:
-        logits = one.logits(at=place)
+    with watch(read.model, *names) as tape:
+        logits = answer_logits(read, at=place)
     if any(len(tape.calls(name)) > 1 for name in names):
         raise InputError(
-            f"this {type(one.model).__name__} attends step by step: expected one that reads all at once"
+            f"this {type(read.model).__name__} attends step by step: expected one that reads all at once"
         )
-    answer = answer_of(one, int(logits[0].argmax()) if target is None else target, place)
-    before, maps = (
-        answer.measure(logits),
-        [tape[f"{path}.weights"].dense()[0].double() for path in paths],
-    )
+    answer = answer_of(read, int(logits[0].argmax()) if target is None else target, place)
+    # per layer, in float64: weights (h, q, k) and values (h, k, e)
+    maps = [tape[f"{path}.weights"].dense()[0].double() for path in paths]
     values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
+    queries, keys = maps[0].shape[1:]
     if query is None:
-        query = _query(one, place, maps[0].shape[1])
-    if query is not None and not 0 <= query < maps[0].shape[1]:
-        raise InputError(f"query={query}: there are {maps[0].shape[1]} queries, counted from 0")
+        query = _query(read, place, queries)
+    if query is not None and not 0 <= query < queries:
+        raise InputError(f"query={query}: there are {queries} queries, counted from 0")
     rows = slice(None) if query is None else slice(query, query + 1)
-    keys = maps[0].shape[2]
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
     reached = maps[0][:, rows].amax(dim=(0, 1)) > 0
-    cells = [
-        (i, h, k)
-        for i in range(len(maps))
-        for h in range(len(maps[i]))
-        for k in range(keys)
-        if reached[k]
-    ]
-    change, step = torch.zeros_like(weights), one.room(logits.shape[-1])
-    for first in range(0, len(cells), step):
-        some = cells[first : first + step]
-        edits = {
-            heads[i]: _without_key(
-                maps[i], values[i], [(r, h, k) for r, (j, h, k) in enumerate(some) if j == i], rows
-            )
-            for i in {i for i, _, _ in some}
-        }
-        after = answer.measure(one.logits(len(some), edits, place)) - before
-        change[tuple(zip(*some, strict=True))] = after.double()
-        if done is not None:
-            done(len(some), len(cells))
+    change = _changes(read, answer, heads, maps, values, rows, reached, logits, done)
     return AttentionEffects(
-        tokens=one.names(keys, decoder=heads[0].split(".")[0] == "decoder"),
+        tokens=read.names(keys, decoder=heads[0].split(".")[0] == "decoder"),
         weights=weights.float().cpu(),
         change=change.float().cpu(),
         allowed=reached.nonzero()[:, 0].cpu(),
@@ -183,11 +162,58 @@ def attention_effects(
     )
 
 
-def _query(one: ModelInput, place: int | None, length: int) -> int | None:
+def _changes(
+    read: ModelInput,
+    answer: Answer,
+    heads: list[str],
+    maps: list[Tensor],
+    values: list[Tensor],
+    rows: slice,
+    reached: Bool[Tensor, "k"],
+    logits: Float[Tensor, "1 v"],
+    done: Done | None,
+) -> Float[Tensor, "l h k"]:
+    """The change of the answer when each key that is reached is removed from each head.
+
+    Args:
+        read: The input.
+        answer: What is measured.
+        heads: The address of the outputs of each layer's heads.
+        maps: The weights of each layer.
+        values: The values of each layer.
+        rows: The queries whose keys are removed.
+        reached: The keys that these queries attend to.
+        logits: Those of the answer with all keys.
+        done: Called with the number of keys just finished, and of all.
+    """
+    before = answer.measure(logits)
+    layers = range(len(maps))
+    some_keys = reached.nonzero()[:, 0].tolist()
+    cells = [(i, h, k) for i in layers for h in range(len(maps[i])) for k in some_keys]
+    change = maps[0].new_zeros(len(maps), len(maps[0]), len(reached))
+    step = rows_at_once(read, logits.shape[-1])
+    for first in range(0, len(cells), step):
+        # each cell is a row of one batch, and each layer one edit of its rows
+        some = cells[first : first + step]
+        rows_of: dict[int, list[tuple[int, int, int]]] = {}
+        for row, (layer, head, key) in enumerate(some):
+            rows_of.setdefault(layer, []).append((row, head, key))
+        edits = {
+            heads[layer]: _without_key(maps[layer], values[layer], removed, rows)
+            for layer, removed in rows_of.items()
+        }
+        after = answer.measure(answer_logits(read, len(some), edits, answer.at)) - before
+        change[tuple(zip(*some, strict=True))] = after.double()
+        if done is not None:
+            done(len(some), len(cells))
+    return change
+
+
+def _query(read: ModelInput, place: int | None, length: int) -> int | None:
     """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
-    if place is not None and not one.classifies():
+    if place is not None and not read.classifies:
         return place if place < length else None
-    if getattr(getattr(one.model, "config", None), "pool", None) in ("cls", "first"):
+    if getattr(getattr(read.model, "config", None), "pool", None) in ("cls", "first"):
         return 0
     return None
 
@@ -205,6 +231,7 @@ def _without_key(
 ) -> Edit:
     """An edit of the output of heads: in row r, head h does not attend to key k, for each (r, h, k)."""
     row, head, key = (list(x) for x in zip(*cells, strict=True))
+    # the other weights are divided by their sum; a head without other keys has the output 0
     w = weights[head][:, rows].clone()  # (n, q, k)
     w[range(len(cells)), :, key] = 0.0
     left = w.sum(-1, keepdim=True)
@@ -224,9 +251,8 @@ def correlation(x: Float[Tensor, "*b n"], y: Float[Tensor, "*b n"]) -> Float[Ten
     """Pearson's correlation over the last axis; 0 where one of the two is constant."""
     x, y = (a.double() - a.double().mean(-1, keepdim=True) for a in (x, y))
     size = x.norm(dim=-1) * y.norm(dim=-1)
-    return torch.where(
-        size > 0, (x * y).sum(-1) / size.clamp(min=1e-300), torch.zeros_like(size)
-    ).float()
+    r = (x * y).sum(-1) / size.clamp(min=1e-300)
+    return torch.where(size > 0, r, torch.zeros_like(r)).float()
 
 
 def ranks(x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,20 +18,22 @@ from torch import Tensor, nn
 from ... import draw
 from ...checks import one_of
 from ...errors import InputError, nearest
+from ...inputs import Given, ModelInput, read_input
+from ...inputs.tensors import is_encoder_decoder
 from ...weights import Bundle
 from ..capture.edits import Edit
 from ..capture.watch import edit, watch
-from ..maps.text_attention import TextInputs, text_inputs
-from ..measured_input import (
-    LOGITS,
-    ROW_TOKENS,
-    ROW_TOKENS_CUDA,
-    Given,
-    ModelInput,
-    answer_of,
-    model_input,
-)
+from ..maps.text_attention import text_and_kinds
 from ..structure import attention_layers, layer_stack
+from ..targets import (
+    LOGITS,
+    answer_logits,
+    answer_of,
+    at_least_float32,
+    rows_at_once,
+    tokens_at_once,
+    whole_output,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,15 +81,16 @@ class HeadEffects(draw.Result):
     def figure(self) -> Figure:
         """Draw the mean change of each head as one heat map."""
         layers, heads, _ = self.change.shape
+        title = "change of log p without the head, in nats"
+        if self.logprobs is None:
+            title = "change without the head"
         return draw.matrix(
             self.mean.float().cpu().numpy(),
             rows=[str(i) for i in range(layers)],
             columns=[str(i) for i in range(heads)],
             xlabel="head",
             ylabel="layer",
-            title="change without the head"
-            if self.logprobs is None
-            else "change of log p without the head, in nats",
+            title=title,
         )
 
     def table(self) -> draw.Table:
@@ -132,43 +136,7 @@ def head_effects(
         >>> effects.total.shape
         torch.Size([3, 5])
     """
-    if not isinstance(bundle, Bundle) and (tokenizer is not None or not isinstance(text, str)):
-        if isinstance(target, str) and is_encoder_decoder(bundle):
-            written = target
-        else:
-            written = None
-        one = model_input(bundle, text, written=written, tokenizer=tokenizer)
-        if one.classifies():
-            return _class_effects(one, _attention_addresses(one, kind), target, kind, done)
-        return _foreign_effects(one, kind, done)
-    if tokenizer is not None:
-        raise InputError("a Bundle has tokens of its own: expected no tokenizer")
-    if (
-        isinstance(bundle, Bundle)
-        and "classify" in bundle.can
-        and (bundle.reads == "images" or target is not None)
-    ):
-        return _class_effects(
-            model_input(bundle, text), attention_layers(bundle.model), target, kind, done
-        )
-    if not isinstance(text, str):
-        raise InputError(
-            f"a {type(text).__name__} is no text: expected a string, or a classifier of images"
-        )
-    inputs = text_inputs(bundle, text, None if target is None else str(target))
-    assert isinstance(bundle, Bundle)
-    kinds = list(inputs.kinds)
-    if kind is None:
-        if "cross" in kinds:
-            kind = "cross"
-        else:
-            kind = kinds[0]
-    else:
-        kind = kind
-    if kind not in kinds:
-        raise InputError(f"kind={kind!r}: expected one of {', '.join(kinds)}{nearest(kind, kinds)}")
-    ablation = Ablation.of_text(bundle, inputs)
-    layers = attention_layers(bundle.model, kind)
+    ablation, layers, kind = _experiment(bundle, text, target, kind, tokenizer)
     change = []
     for i, (layer, heads) in enumerate(layers.items()):
         change.append(torch.cat(list(ablation.effect_parts(f"{layer}.heads", heads))))
@@ -179,168 +147,102 @@ def head_effects(
     )
 
 
-@torch.no_grad()
-def _class_effects(
-    one: ModelInput,
-    layers: Mapping[str, int],
+def _experiment(
+    bundle: Bundle | nn.Module,
+    text: Given,
     target: str | int | None,
     kind: str | None,
-    done: Callable[[int, int], None] | None,
-) -> HeadEffects:
-    """The change of a class's log-probability when each head of some layers is silenced."""
+    tokenizer: Any,
+) -> tuple[Ablation, dict[str, int], str]:
+    """What is measured, the attention of each layer with its number of heads, and the kind of attention."""
+    if not isinstance(bundle, Bundle) and (tokenizer is not None or not isinstance(text, str)):
+        written = target if isinstance(target, str) and is_encoder_decoder(bundle) else None
+        given = read_input(bundle, text, target=written, tokenizer=tokenizer)
+        kind, layers = _attention_of_any(given, kind)
+        if given.classifies:
+            return class_ablation(given, target), _checked(given, layers, kind), kind
+        return foreign_ablation(given), layers, kind
+    if tokenizer is not None:
+        raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+    classifier = isinstance(bundle, Bundle) and "classify" in bundle.can
+    if classifier and (bundle.reads == "images" or target is not None):
+        given = read_input(bundle, text)
+        layers = attention_layers(given.model)
+        kind = kind or "self"
+        return class_ablation(given, target), _checked(given, layers, kind), kind
+    if not isinstance(text, str):
+        raise InputError(
+            f"a {type(text).__name__} is no text: expected a string, or a classifier of images"
+        )
+    kinds, given = text_and_kinds(bundle, text, None if target is None else str(target))
+    if kind is None:
+        kind = "cross" if "cross" in kinds else next(iter(kinds))
+    if kind not in kinds:
+        raise InputError(f"kind={kind!r}: expected one of {', '.join(kinds)}{nearest(kind, kinds)}")
+    return text_ablation(given), attention_layers(given.model, kind), kind
+
+
+def _checked(given: ModelInput, layers: dict[str, int], kind: str) -> dict[str, int]:
+    """The layers of a classifier; raises if there are none, or if another kind of attention was asked for."""
     if not layers:
-        name = type(one.model).__name__
         raise InputError(
-            f"this {name} has no attention in blocks: expected a vision transformer or a BERT"
+            f"this {type(given.model).__name__} has no attention in blocks: expected a vision transformer or a BERT"
         )
-    if kind not in (None, "self"):
+    if kind != "self":
         raise InputError(f"kind={kind!r}: a classifier has 'self'-attention only")
-    logits = one.logits()
-    answer = answer_of(one, int(logits[0].argmax()) if target is None else target, None)
-    before, change, step = answer.measure(logits), [], one.room(logits.shape[-1])
-    for i, (layer, heads) in enumerate(layers.items()):
-        after = [
-            one.logits(len(some), {f"{layer}.heads": silence_one_per_row(some)})
-            for some in (range(first, min(first + step, heads)) for first in range(0, heads, step))
-        ]
-        change.append(answer.measure(torch.cat(after))[:, None] - before)
-        if done is not None:
-            done(i + 1, len(layers))
-    return HeadEffects(
-        tokens=[answer.name], logprobs=before, change=torch.stack(change), kind="self"
-    )
+    return layers
 
 
-@torch.no_grad()
-def _foreign_effects(
-    one: ModelInput, kind: str | None, done: Callable[[int, int], None] | None
-) -> HeadEffects:
-    """The effects of the heads of any torch module: on the next tokens if it is causal, otherwise on its vectors."""
-    layers = _attention_addresses(one, kind)
-    ids = one.read_ids
-    if ids is None or ids.is_floating_point():
-        raise InputError(
-            f"this {type(one.model).__name__} was given no ids of tokens: expected ids (1, t)"
-        )
-    plain = one.whole_output()
-    next_ids = ids[0, 1:] if _is_causal(one, ids, plain) else None
-    if next_ids is not None and not len(next_ids):
-        raise InputError(ONE_TOKEN)
-
-    def measured(out: Float[Tensor, "r t v"]) -> Tensor:
-        if next_ids is None:
-            return out
-        return (
-            out[:, :-1].log_softmax(-1).gather(2, next_ids.expand(len(out), -1)[..., None])[..., 0]
-        )
-
-    before, change, step = measured(plain), [], one.room(plain.shape[-1])
-    for i, (layer, heads) in enumerate(layers.items()):
-        parts = []
-        for first in range(0, heads, step):
-            some = range(first, min(first + step, heads))
-            after = measured(
-                one.whole_output(len(some), {f"{layer}.heads": silence_one_per_row(some)})
-            )
-            parts.append(after - before if next_ids is not None else _relative(after, before))
-        change.append(torch.cat(parts))
-        if done is not None:
-            done(i + 1, len(layers))
-    names = one.names(ids.shape[1], decoder="decoder_input_ids" in one.row)
-    return HeadEffects(
-        tokens=names if next_ids is None else names[1:],
-        logprobs=None if next_ids is None else before[0],
-        change=torch.stack(change),
-        kind=kind or ("cross" if is_encoder_decoder(one.model) else "self"),
-    )
-
-
-def is_encoder_decoder(model: nn.Module) -> bool:
-    """Whether a model of transformers reads one text and writes another."""
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-
-
-def _attention_addresses(one: ModelInput, kind: str | None) -> dict[str, int]:
-    """The attention of each layer of a torch module, and its number of heads, from a forward pass."""
-    if is_encoder_decoder(one.model):
-        kinds = ["cross", "encoder", "decoder"]
-    else:
-        kinds = ["self"]
+def _attention_of_any(given: ModelInput, kind: str | None) -> tuple[str, dict[str, int]]:
+    """The kind of attention, and the attention of each layer of a torch module with its heads, from a forward pass."""
+    kinds = ["cross", "encoder", "decoder"] if is_encoder_decoder(given.model) else ["self"]
     if kind is None:
         kind = kinds[0]
     one_of("kind", kind, kinds)
-    layers = layer_stack(one, {"cross": "decoder", "self": None}.get(kind, kind)).layers
-    places = [layer.cross_attends if kind == "cross" else layer.attends for layer in layers]
-    addresses = [f"{place}.heads" for place in places if place is not None]
-    with torch.no_grad(), watch(one.model, *addresses, keep=lambda record: record.shape[1]) as tape:
-        one.model(*one.args, **one.row)
-    return {address.removesuffix(".heads"): tape.calls(address)[0] for address in addresses}
+    # the cross-attention is in the layers of the decoder
+    stack = {"cross": "decoder", "self": None}.get(kind, kind)
+    addresses = []
+    for layer in layer_stack(given, stack).layers:
+        attends = layer.cross_attends if kind == "cross" else layer.attends
+        if attends is not None:
+            addresses.append(f"{attends}.heads")
+    # the output of heads is (b, h, t, e)
+    with (
+        torch.no_grad(),
+        watch(given.model, *addresses, keep=lambda record: record.shape[1]) as tape,
+    ):
+        given.run(given.model)
+    heads = {address.removesuffix(".heads"): tape.calls(address)[0] for address in addresses}
+    return kind, heads
 
 
-def _is_causal(one: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
-    """Whether the answers at earlier tokens stay as they are when the last one is replaced."""
-    if out.ndim != 3 or out.shape[1] != ids.shape[1]:
-        raise InputError(
-            f"this {type(one.model).__name__} returns {tuple(out.shape)} for {ids.shape[1]} tokens: expected logits or "
-            "a vector per token"
-        )
-    if is_encoder_decoder(one.model) or ids.shape[1] < 2:
-        return True
-    other = ids.clone()
-    other[0, -1] = ids[0, 0] if ids[0, 0] != ids[0, -1] else (ids[0, -1] + 1) % 2
-    args = tuple(other if x is ids else x for x in one.args)
-    row = {name: other if x is ids else x for name, x in one.row.items()}
-    changed = replace(one, args=args, row=row).whole_output()
-    return torch.allclose(
-        changed[:, :-1], out[:, :-1], rtol=1e-3, atol=1e-3 * float(out.abs().max())
-    )
-
-
-def _relative(
-    after: Float[Tensor, "r t d"], before: Float[Tensor, "1 t d"]
-) -> Float[Tensor, "r t"]:
-    """The change of vectors relative to their lengths."""
-    return (after - before).norm(dim=-1) / before.norm(dim=-1)
+# What is measured while heads are silenced: tokens, a class, or vectors.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ablation:
-    """A text for a model, and what is measured of it: log-probabilities of tokens, or output vectors."""
+    """What is measured of an input while heads are silenced: log-probabilities of tokens or a class, or vectors."""
 
-    model: nn.Module
-    inputs: Mapping[str, Int[Tensor, "1 t"]]  # the arguments of `states` or `encode`, one row each
-    # the token after each id; None: the vectors of an encoder are compared
-    targets: Int[Tensor, "t"] | None
-    tokens: list[str]  # the text of each token that is measured
+    # (rows, edits) -> log-probabilities (rows, t), or vectors (rows, t, d), of copies of the input under edits
+    measure: Callable[[int, Mapping[str, Edit]], Float[Tensor, "r t *d"]]
+    rows: int  # copies of the input that one forward pass takes
+    tokens: list[str]  # the text of each token that is measured, or the class
+    vectors: bool = False  # output vectors are compared, and not log-probabilities
 
-    @staticmethod
-    def of_text(bundle: Bundle, inputs: TextInputs) -> Ablation:
-        """The measurement of a text; of a language model, of all its tokens but the first."""
-        ids, pieces = inputs.row["ids"], inputs.pieces
-        if inputs.written is not None:
-            tokens = inputs.target or []
-            return Ablation(
-                model=bundle.model, inputs=inputs.row, targets=inputs.written, tokens=tokens
-            )
-        if "predict" not in bundle.can:
-            bundle.require("encode", "a GPT, a BERT or a translator")
-            return Ablation(model=bundle.model, inputs=inputs.row, targets=None, tokens=pieces)
-        return Ablation.of_ids(bundle.model, ids[0], pieces)
-
-    @staticmethod
-    def of_ids(model: nn.Module, ids: Int[Tensor, "t"], pieces: list[str]) -> Ablation:
-        """The measurement of a language model's text."""
-        if len(ids) < 2:
-            raise InputError(ONE_TOKEN)
-        return Ablation(
-            model=model, inputs={"ids": ids[None, :-1]}, targets=ids[1:], tokens=pieces[1:]
-        )
+    @cached_property
+    def before(self) -> Float[Tensor, "1 t *d"]:
+        """What is measured with all heads."""
+        with torch.no_grad():
+            return self.measure(1, {})
 
     def logprobs(self, changes: Mapping[str, Edit] | None = None) -> Float[Tensor, "t"] | None:
         """The log-probability of each token under the edited model; None if output vectors are measured."""
-        if self.targets is None:
+        if self.vectors:
             return None
-        return self._measured(1, changes or {})[0]
+        if not changes:
+            return self.before[0]
+        with torch.no_grad():
+            return self.measure(1, changes)[0]
 
     def effect_parts(self, address: str, count: int) -> Iterator[Float[Tensor, "n t"]]:
         """Yield the change of what is measured when each head of one attention is silenced.
@@ -351,48 +253,156 @@ class Ablation:
             address: The address "...heads" of the attention.
             count: Its number of heads.
         """
-        tokens = sum(x.shape[1] for x in self.inputs.values())
-        if next(self.model.parameters()).is_cuda:
-            room = ROW_TOKENS_CUDA
-        else:
-            room = ROW_TOKENS
-        step = max(1, room // tokens)
-        before = self._measured(1, {})
-        for first in range(0, count, step):
-            heads = range(first, min(first + step, count))
-            change = self._measured(len(heads), {address: silence_one_per_row(heads)}) - before
-            yield change if self.targets is not None else change.norm(dim=-1) / before.norm(dim=-1)
+        for first in range(0, count, self.rows):
+            heads = range(first, min(first + self.rows, count))
+            with torch.no_grad():
+                after = self.measure(len(heads), {address: silence_one_per_row(heads)})
+            change = after - self.before
+            if self.vectors:
+                # |x' - x| / |x|
+                change = change.norm(dim=-1) / self.before.norm(dim=-1)
+            yield change
 
-    @torch.no_grad()
-    def _measured(self, rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t *d"]:
-        """The log-probabilities (r, t) or the vectors (r, t, d) of `rows` copies of the text."""
-        model: Any = self.model
-        inputs = {name: x.expand(rows, -1) for name, x in self.inputs.items()}
-        ids = inputs.pop("ids")
+
+def text_ablation(given: ModelInput) -> Ablation:
+    """The measurement of a text by a Bundle; by a language model, of all its tokens but the first."""
+    bundle, (ids,) = given.bundle, given.args
+    assert bundle is not None
+    if given.target_ids is not None:
+        inputs = {"ids": ids, **given.named}
+        return token_ablation(bundle.model, inputs, given.target_ids, given.target or [])
+    pieces = given.pieces or []
+    if "predict" in bundle.can:
+        return next_token_ablation(bundle.model, ids[0], pieces)
+    bundle.require("encode", "a GPT, a BERT or a translator")
+    return vector_ablation(bundle.model, ids, pieces)
+
+
+def next_token_ablation(model: nn.Module, ids: Int[Tensor, "t"], pieces: list[str]) -> Ablation:
+    """The measurement of a language model's text: of each token but the first, given those before it."""
+    if len(ids) < 2:
+        raise InputError(ONE_TOKEN)
+    return token_ablation(model, {"ids": ids[None, :-1]}, ids[1:], pieces[1:])
+
+
+def token_ablation(
+    model: nn.Module,
+    inputs: Mapping[str, Int[Tensor, "1 t"]],
+    targets: Int[Tensor, "t"],
+    tokens: list[str],
+) -> Ablation:
+    """The measurement of the log-probability of a target after each id.
+
+    Args:
+        model: A model of ours with `states` and `head`.
+        inputs: The arguments of `states`, one row each.
+        targets: The id that is to follow each id.
+        tokens: The text of each target.
+    """
+    ours: Any = model
+
+    def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t"]:
+        named = {name: x.expand(rows, -1) for name, x in inputs.items()}
+        ids = named.pop("ids")
         with edit(model, changes):
-            if self.targets is None:
-                return _wide(model.encode(ids, **inputs))
-            x = model.states(ids, **inputs)
-        targets = self.targets.repeat(rows)[:, None]
-        most = max(1, LOGITS // model.head.out_features)
-        parts = [
-            _wide(model.head(part)).log_softmax(-1).gather(1, wanted)[:, 0]
-            for part, wanted in zip(x.flatten(0, 1).split(most), targets.split(most), strict=True)
-        ]
+            x = ours.states(ids, **named)
+        wanted = targets.repeat(rows)[:, None]
+        # the logits of a few tokens at a time: all of them may not fit into memory
+        most = max(1, LOGITS // ours.head.out_features)
+        parts = []
+        for states, following in zip(x.flatten(0, 1).split(most), wanted.split(most), strict=True):
+            logp = at_least_float32(ours.head(states)).log_softmax(-1)
+            parts.append(logp.gather(1, following)[:, 0])
         return torch.cat(parts).unflatten(0, (rows, -1))
+
+    return Ablation(measure=measure, rows=_rows(model, inputs), tokens=tokens)
+
+
+def vector_ablation(model: nn.Module, ids: Int[Tensor, "1 t"], tokens: list[str]) -> Ablation:
+    """The measurement of an encoder's output vectors."""
+    ours: Any = model
+
+    def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t d"]:
+        with edit(model, changes):
+            return at_least_float32(ours.encode(ids.expand(rows, -1)))
+
+    return Ablation(measure=measure, rows=_rows(model, {"": ids}), tokens=tokens, vectors=True)
+
+
+def _rows(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
+    tokens = sum(x.shape[1] for x in inputs.values())
+    return max(1, tokens_at_once(model) // tokens)
+
+
+def class_ablation(given: ModelInput, target: str | int | None) -> Ablation:
+    """The measurement of a class's log-probability; None: the likeliest class."""
+    with torch.no_grad():
+        logits = answer_logits(given)
+    answer = answer_of(given, int(logits[0].argmax()) if target is None else target, None)
+
+    def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r 1"]:
+        return answer.measure(answer_logits(given, rows, changes))[:, None]
+
+    return Ablation(
+        measure=measure, rows=rows_at_once(given, logits.shape[-1]), tokens=[answer.name]
+    )
+
+
+def foreign_ablation(given: ModelInput) -> Ablation:
+    """The measurement of any torch module: of the next tokens if it is causal, otherwise of its vectors."""
+    ids = given.read_ids
+    if ids is None or ids.is_floating_point():
+        raise InputError(
+            f"this {type(given.model).__name__} was given no ids of tokens: expected ids (1, t)"
+        )
+    with torch.no_grad():
+        out = whole_output(given)
+        causal = _is_causal(given, ids, out)
+    rows = rows_at_once(given, out.shape[-1])
+    names = given.names(ids.shape[1], decoder="decoder_input_ids" in given.named)
+    if not causal:
+        return Ablation(
+            measure=lambda rows, changes: whole_output(given, rows, changes),
+            rows=rows,
+            tokens=names,
+            vectors=True,
+        )
+    following = ids[0, 1:]
+    if not len(following):
+        raise InputError(ONE_TOKEN)
+
+    def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t"]:
+        logp = whole_output(given, rows, changes)[:, :-1].log_softmax(-1)
+        return logp.gather(2, following.expand(rows, -1)[..., None])[..., 0]
+
+    return Ablation(measure=measure, rows=rows, tokens=names[1:])
+
+
+def _is_causal(given: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
+    """Whether the answers at earlier tokens stay as they are when the last one is replaced."""
+    if out.ndim != 3 or out.shape[1] != ids.shape[1]:
+        raise InputError(
+            f"this {type(given.model).__name__} returns {tuple(out.shape)} for {ids.shape[1]} tokens: expected logits "
+            "or a vector per token"
+        )
+    if is_encoder_decoder(given.model) or ids.shape[1] < 2:
+        return True
+    other = ids.clone()
+    # the first token in place of the last, or some other one if both are the same
+    other[0, -1] = (ids[0, -1] + 1) % 2 if ids[0, 0] == ids[0, -1] else ids[0, 0]
+    args = tuple(other if x is ids else x for x in given.args)
+    named = {name: other if x is ids else x for name, x in given.named.items()}
+    changed = whole_output(replace(given, args=args, named=named))
+    tolerance = 1e-3 * float(out.abs().max())
+    return torch.allclose(changed[:, :-1], out[:, :-1], rtol=1e-3, atol=tolerance)
 
 
 def silence_one_per_row(heads: Sequence[int]) -> Edit:
     """Return an edit that sets the output of head heads[i] to 0 in row i of the batch."""
 
-    def change(x: Tensor) -> Tensor:
-        one = torch.as_tensor(heads, device=x.device)[:, None] == torch.arange(
-            x.shape[1], device=x.device
-        )
-        return x.masked_fill(one[:, :, None, None], 0.0)
+    def change(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b h t e"]:
+        numbers = torch.arange(x.shape[1], device=x.device)
+        silent = torch.as_tensor(heads, device=x.device)[:, None] == numbers  # (b, h)
+        return x.masked_fill(silent[:, :, None, None], 0.0)
 
     return change
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from ... import draw
 from ...errors import InputError
 from ...fast.int8 import Int8
+from ...inputs import Given, ModelInput, read_input
 from ...layers import Block, Patches
 from ...weights import Bundle
 from ..capture.addresses import Tree
 from ..capture.tape import Tape
 from ..capture.watch import expected_missing, watch
-from ..measured_input import Given, ModelInput, Target, answer_of, answer_position, model_input
 from ..structure import Layer, LayerStack, first_tensor, has_matrix, layer_stack
+from ..targets import Wanted, answer_logits, answer_of, answer_position
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,33 +50,33 @@ class ResidualPart:
     head: int | None = None
 
 
-def part_addresses(one: ModelInput, stack: LayerStack) -> list[str]:
+def part_addresses(given: ModelInput, stack: LayerStack) -> list[str]:
     """The addresses that `residual_parts` needs on its tape."""
-    found = [f"{stack.layers[0].output}.input", *(layer.output for layer in stack.layers)]
+    addresses = [f"{stack.layers[0].output}.input", *(layer.output for layer in stack.layers)]
     for layer in stack.layers:
-        for module, attends in (
-            (layer.attention, layer.attends),
-            (layer.cross, layer.cross_attends),
-        ):
+        sublayers = ((layer.attention, layer.attends), (layer.cross, layer.cross_attends))
+        for module, attends in sublayers:
             if module is not None and attends is not None:
-                found += [module, f"{attends}.heads", *_products(one.model, module)]
-        found += [] if layer.mlp is None else [layer.mlp]
-    return [*found, embed] if (embed := _embed(one)) else found
+                addresses += [module, f"{attends}.heads", *_products(given.model, module)]
+        if layer.mlp is not None:
+            addresses.append(layer.mlp)
+    embed = _embed(given)
+    return addresses if embed is None else [*addresses, embed]
 
 
-def residual_parts(one: ModelInput, stack: LayerStack, tape: Tape) -> Iterator[ResidualPart]:
+def residual_parts(given: ModelInput, stack: LayerStack, tape: Tape) -> Iterator[ResidualPart]:
     """Yield the parts of the residual stream after the last layer.
 
     Raises if a layer adds something else to its input, as one with norms after its sublayers does.
 
     Args:
-        one: The input of the model.
+        given: The input of the model.
         stack: The layers of the model.
         tape: The record of a pass over the input, of `part_addresses`.
     """
-    modules = dict(Tree(one.model).parts)
+    modules = dict(Tree(given.model).parts)
     before = tape[f"{stack.layers[0].output}.input"][0].double()
-    for kind, x in _first_parts(one, tape, before).items():
+    for kind, x in _first_parts(given, tape, before).items():
         yield ResidualPart(kind=kind, x=x)
     for i, layer in enumerate(stack.layers):
         after = first_tensor(tape[layer.output])[0].double()
@@ -86,7 +87,7 @@ def residual_parts(one: ModelInput, stack: LayerStack, tape: Tape) -> Iterator[R
         added = sum((x for _, _, x in parts), torch.zeros_like(after))
         if not parts or _error(added, after - before) > EXACT:
             raise InputError(
-                f"the layers of this {type(one.model).__name__} do not just add the output of {_named(layer)} to the "
+                f"the layers of this {type(given.model).__name__} do not just add the output of {_named(layer)} to the "
                 "residual stream. If a norm comes after each addition (order='post'), it rescales all that came "
                 "before, and if it comes after each sublayer (order='output' or 'both'), it rescales the heads "
                 "together: no part has a share of its own. Expected a model with norms before its sublayers only "
@@ -116,28 +117,26 @@ def _layer_parts(
     modules: dict[str, nn.Module], tape: Tape, layer: Layer
 ) -> Iterator[tuple[str, int | None, Tensor]]:
     """What a layer adds: its heads, the bias of their projection, and its MLP."""
-    block = modules[layer.output]
-    ours = isinstance(block, Block)
-    for kind, module, attends, scale in (
-        ("attention", layer.attention, layer.attends, block.attn_scale if ours else None),
-        ("cross", layer.cross, layer.cross_attends, block.cross_scale if ours else None),
-    ):
+    # only our blocks scale their sublayers by learned factors
+    scales: Any = modules[layer.output]
+    ours = isinstance(scales, Block)
+    rows = first_tensor(tape[layer.output])[0].shape  # (t, d)
+    sublayers = [("head", "attention bias", layer.attention, layer.attends, "attn_scale")]
+    sublayers += [("cross head", "cross bias", layer.cross, layer.cross_attends, "cross_scale")]
+    for head_kind, bias_kind, module, attends, scale_name in sublayers:
         if module is None or attends is None:
             continue
+        scale = getattr(scales, scale_name) if ours else None
         heads = tape[f"{attends}.heads"][0].double()
         weight, bias = _projection(modules, tape, module, heads)
         for i, (x, w) in enumerate(zip(heads, weight, strict=True)):
-            yield "head" if kind == "attention" else "cross head", i, _scaled(x @ w, scale)
+            yield head_kind, i, _scaled(x @ w, scale)
         if bias is not None:
-            yield f"{kind} bias", None, _scaled(bias.expand(heads.shape[1], -1), scale)
+            yield bias_kind, None, _scaled(bias.expand(rows), scale)
     if layer.mlp is not None:
-        # OPT's is (t, d)
-        x = (
-            first_tensor(tape[layer.mlp])
-            .double()
-            .reshape(first_tensor(tape[layer.output])[0].shape)
-        )
-        yield "mlp", None, _scaled(x, block.mlp_scale if ours else None)
+        # the output of OPT's MLP has the axes of rows and tokens joined
+        x = first_tensor(tape[layer.mlp]).double().reshape(rows)
+        yield "mlp", None, _scaled(x, scales.mlp_scale if ours else None)
 
 
 def _scaled(x: Tensor, scale: Any) -> Tensor:
@@ -179,33 +178,30 @@ def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor
     # of transformers: (inputs, outputs)
     if type(part).__name__ != "Conv1D":
         weight = weight.T
-    return weight.unflatten(
-        0, (heads, -1)
-    ), None if part.bias is None else part.bias.detach().double()
+    bias = None if part.bias is None else part.bias.detach().double()
+    return weight.unflatten(0, (heads, -1)), bias
 
 
-def _embed(one: ModelInput) -> str | None:
+def _embed(given: ModelInput) -> str | None:
     """The address of the token embedding of our own models, whose output has no positions yet."""
-    if one.written is not None:
-        names = ["decoder.embed", "embed"]
-    else:
-        names = ["embed"]
-    known = Tree(one.model).known
+    names = ["decoder.embed", "embed"] if given.decoder_input is not None else ["embed"]
+    known = Tree(given.model).known
     return next((name for name in names if name in known), None)
 
 
-def _first_parts(one: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict[str, Tensor]:
+def _first_parts(given: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict[str, Tensor]:
     """What the residual stream begins with: the embedding, and position vectors if they are added to it."""
-    embed: Any = getattr(one.model, "embed", None)
-    name = _embed(one)
+    embed: Any = getattr(given.model, "embed", None)
+    name = _embed(given)
     if isinstance(embed, Patches):
-        content = _patches(embed, one.args[0]).double()
+        content = _patches(embed, given.args[0]).double()
     elif name is not None and tape[name].shape[1:] == x.shape:
         content = tape[name][0].double()
     else:
         return {"embedding": x}
-    rest = {"positions": x - content} if bool((x != content).any()) else {}
-    return {"embedding": content, **rest}
+    if bool((x == content).all()):
+        return {"embedding": content}
+    return {"embedding": content, "positions": x - content}
 
 
 @torch.no_grad()
@@ -213,36 +209,34 @@ def _patches(embed: Patches, images: Float[Tensor, "1 c height width"]) -> Float
     """The class token, the registers and the patches of an image, without their positions."""
     x = embed.project(images).flatten(2).mT[0]
     before = [t[0] for t in (embed.cls, embed.registers) if t is not None]
-    width = max(
-        [x.shape[1], *(t.shape[1] for t in before)]
-        + ([2 * x.shape[1]] if embed.join == "concatenate" else [])
-    )
-    # concatenated positions are the last columns
+    widths = [t.shape[1] for t in (x, *before)]
+    if embed.join == "concatenate":
+        widths.append(2 * x.shape[1])
+    # concatenated positions are the last columns, which are 0 here
+    width = max(widths)
     return torch.cat([*before, F.pad(x, (0, width - x.shape[1]))])
 
 
-def final_norm(one: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
+def final_norm(given: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
     """The address of the norm that reads the output of the last layer, and the norm; raises if there is none."""
     last = stack.layers[-1].output
-    norms = {
-        path: module
-        for path, module in Tree(one.model).parts
-        if "norm" in f"{path} {type(module).__name__}".lower()
-        and not list(module.children())
-        and path
-        and not path.startswith(f"{stack.name}.")
-    }
+    norms: dict[str, nn.Module] = {}
+    for path, module in Tree(given.model).parts:
+        called_norm = "norm" in f"{path} {type(module).__name__}".lower()
+        in_a_layer = path.startswith(f"{stack.name}.")
+        if path and called_norm and not in_a_layer and not list(module.children()):
+            norms[path] = module
     addresses = [last, *(f"{path}.input" for path in norms)]
-    with torch.no_grad(), expected_missing(), watch(one.model, *addresses) as tape:
-        one.model(*one.args, **one.row)
+    with torch.no_grad(), expected_missing(), watch(given.model, *addresses) as tape:
+        given.run(given.model)
     out = first_tensor(tape.calls(last)[-1])
     for path, module in norms.items():
         calls = tape.calls(f"{path}.input") if f"{path}.input" in tape else []
         if calls and torch.equal(calls[-1], out):
             return path, module
     raise InputError(
-        f"no norm reads the output of {last}, the last layer of this {type(one.model).__name__}: expected a model with "
-        "norms before its sublayers (order='pre'), which ends with one more"
+        f"no norm reads the output of {last}, the last layer of this {type(given.model).__name__}: expected a "
+        "model with norms before its sublayers (order='pre'), which ends with one more"
     )
 
 
@@ -257,10 +251,9 @@ def fixed_norm(
         y: Its output for this input.
     """
     x, y = x.double(), y.double()
-    weight, eps = (
-        getattr(norm, "weight", None),
-        getattr(norm, "eps", getattr(norm, "variance_epsilon", 0.0)) or 0.0,
-    )
+    weight = getattr(norm, "weight", None)
+    # Llama of transformers has variance_epsilon, and RMSNorm of torch may have eps=None
+    eps = getattr(norm, "eps", getattr(norm, "variance_epsilon", None)) or 0.0
     if weight is None:
         gain = torch.ones(x.shape[-1], dtype=x.dtype)
     else:
@@ -269,6 +262,7 @@ def fixed_norm(
     bias = torch.zeros_like(gain) if bias is None else bias.detach().double()
     centred = ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).sqrt()
     rms = (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    # whichever of these gives the output of the norm is what it computes
     forms: list[Linear] = [
         lambda part: part,
         lambda part: (part - part.mean(-1, keepdim=True)) / centred * gain,
@@ -377,7 +371,7 @@ def logit_attribution(
     model: Bundle | nn.Module,
     given: Given,
     *,
-    target: Target | None = None,
+    target: Wanted | None = None,
     at: int | None = None,
     written: str | None = None,
     tokenizer: Any = None,
@@ -405,45 +399,33 @@ def logit_attribution(
         >>> result.heads.shape
         torch.Size([2, 2])
     """
-    one = model_input(model, given, written=written, tokenizer=tokenizer)
-    place = answer_position(one, at)
-    _ = one.outputs  # a bare module may run to find them, which must not be on the tape below
-    stack = layer_stack(one, "decoder" if one.written is not None else None)
-    name, norm = final_norm(one, stack)
+    read = read_input(model, given, target=written, tokenizer=tokenizer)
+    place = answer_position(read, at)
+    _ = read.classifies  # a bare module runs to find it out, which must not be on the tape below
+    stack = layer_stack(read, "decoder" if read.decoder_input is not None else None)
+    name, norm = final_norm(read, stack)
     leaves: list[Tensor] = []
 
     def cut(y: Tensor) -> Tensor:
         leaves.append(y.detach().clone().requires_grad_())
         return leaves[-1]
 
-    addresses = [f"{name}.input", *part_addresses(one, stack)]
-    with torch.enable_grad(), expected_missing(), watch(one.model, *addresses) as tape:
-        logits = one.logits(changes={name: cut}, at=place)[0]
-        answer = answer_of(one, int(logits.argmax()) if target is None else target, place)
+    addresses = [f"{name}.input", *part_addresses(read, stack)]
+    with torch.enable_grad(), expected_missing(), watch(read.model, *addresses) as tape:
+        logits = answer_logits(read, changes={name: cut}, at=place)[0]
+        answer = answer_of(read, int(logits.argmax()) if target is None else target, place)
         chosen = _contrast(logits, answer.ids)
         (slope,) = torch.autograd.grad(chosen, leaves[-1])
-    logit, y, slope = float(chosen.detach()), leaves[-1].detach()[0].double(), slope[0].double()
+    # the logit is y . slope + rest, if what follows the final norm is linear
+    logit = float(chosen.detach())
+    y, slope = leaves[-1].detach()[0].double(), slope[0].double()
     linear = float((y * slope).sum())
-    with torch.no_grad():
-        twice = float(
-            _contrast(one.logits(changes={name: lambda y: 2 * y}, at=place)[0], answer.ids)
-        )
-    if abs(twice - logit - linear) > EXACT * (1 + abs(linear)):
-        raise InputError(
-            f"what follows {name!r} in this {type(one.model).__name__} is not linear, so that its parts have no shares "
-            "of a logit: expected a language model, or a vision transformer with pool 'cls', 'mean' or 'both' and a "
-            "linear head"
-        )
+    _check_linear(read, name, place, answer.ids, logit, linear)
     fixed, bias = fixed_norm(norm, tape[f"{name}.input"][0], y)
-    parts = [
-        LogitPart(
-            kind=part.kind,
-            layer=part.layer,
-            head=part.head,
-            value=float((fixed(part.x) * slope).sum()),
-        )
-        for part in residual_parts(one, stack, tape)
-    ]
+    parts = []
+    for part in residual_parts(read, stack, tape):
+        value = float((fixed(part.x) * slope).sum())
+        parts.append(LogitPart(kind=part.kind, layer=part.layer, head=part.head, value=value))
     # the biases of the output layer and of the final norm
     rest = logit - linear + float((bias * slope).sum())
     return LogitAttribution(
@@ -451,6 +433,28 @@ def logit_attribution(
     )
 
 
+@torch.no_grad()
+def _check_linear(
+    read: ModelInput,
+    name: str,
+    place: int | None,
+    ids: tuple[int, ...],
+    logit: float,
+    linear: float,
+) -> None:
+    """Raise if the linear part of a logit does not double with the output of the final norm, whose address is given."""
+    doubled = answer_logits(read, changes={name: lambda y: 2 * y}, at=place)[0]
+    if abs(float(_contrast(doubled, ids)) - logit - linear) > EXACT * (1 + abs(linear)):
+        raise InputError(
+            f"what follows {name!r} in this {type(read.model).__name__} is not linear, so that its parts have no "
+            "shares of a logit: expected a language model, or a vision transformer with pool 'cls', 'mean' or 'both' "
+            "and a linear head"
+        )
+
+
 def _contrast(logits: Float[Tensor, "v"], ids: tuple[int, ...]) -> Float[Tensor, ""]:
     """The logit of one answer, or the difference of two, in float64."""
-    return logits[ids[0]].double() - (logits[ids[1]].double() if len(ids) == 2 else 0.0)
+    logit = logits[ids[0]].double()
+    if len(ids) == 2:
+        return logit - logits[ids[1]].double()
+    return logit

@@ -15,10 +15,18 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
+from ...inputs import Given, read_input
 from ...weights import Bundle
 from ..capture.watch import watch
-from ..measured_input import LOGITS, Given, ModelInput, answer_position, model_input
 from ..structure import first_tensor, layer_stack, view_addresses
+from ..targets import (
+    LOGITS,
+    OutputNames,
+    answer_logits,
+    answer_position,
+    at_least_float32,
+    output_names,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,31 +123,37 @@ def logit_lens(
     """
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
-    one = model_input(model, given, written=written, tokenizer=tokenizer)
-    place = answer_position(one, at)
-    layers = view_addresses(
-        layer_stack(one, "decoder" if one.written is not None else None), "residual"
-    )
-    with watch(one.model, *layers, keep=first_tensor) as tape:
-        one.logits(at=place)
-    states = torch.cat([tape.calls(address)[0] for address in layers])
-    everywhere = at is None and one.bundle is not None and has_lens(one.bundle)
+    read = read_input(model, given, target=written, tokenizer=tokenizer)
+    place = answer_position(read, at)
+    stack = "decoder" if read.decoder_input is not None else None
+    layers = view_addresses(layer_stack(read, stack), "residual")
+    with watch(read.model, *layers, keep=first_tensor) as tape:
+        answer_logits(read, at=place)
+    states = torch.cat([tape.calls(address)[0] for address in layers])  # (l, t, d)
+    everywhere = at is None and read.bundle is not None and has_lens(read.bundle)
+    names = []
+    if read.grid is None:
+        names = read.decoder_input or read.pieces or []
     if everywhere:
-        most = max(1, LOGITS // one.model.head.out_features // len(layers))  # type: ignore[union-attr, operator]
-        parts = [lens_logits(one.model, x) for x in states.split(most, dim=1)]
+        # the logits of a few positions at a time: all of them may not fit into memory
+        head: Any = read.model.head
+        most = max(1, LOGITS // head.out_features // len(layers))
+        parts = [lens_logits(read.model, x) for x in states.split(most, dim=1)]
     else:
-        parts = [one.logits(len(layers), {layers[-1]: _replaced(states)}, place)[:, None]]
-    found = [_columns(one, logits, top) for logits in parts]
-    names = (one.written or one.pieces or []) if one.grid is None else []
-    if not everywhere:
+        # one batch with the output of each layer in a row, where the last layer ends
+        changes = {layers[-1]: _replaced(states)}
+        parts = [answer_logits(read, len(layers), changes, place)[:, None]]
         names = [ONE if place is None or place >= len(names) else names[place]]
+    outputs = output_names(read)
+    columns = [_columns(outputs, logits, top) for logits in parts]
+    answers = [[cell for part in columns for cell in part[0][i]] for i in range(len(layers))]
     return LogitLens(
         tokens=names,
         layers=layers,
-        top=[[x for part in found for x in part[0][i]] for i in range(len(layers))],
-        rank=torch.cat([part[1] for part in found], dim=1),
-        divergence=torch.cat([part[2] for part in found], dim=1),
-        entropy=torch.cat([part[3] for part in found], dim=1),
+        top=answers,
+        rank=torch.cat([part[1] for part in columns], dim=1),
+        divergence=torch.cat([part[2] for part in columns], dim=1),
+        entropy=torch.cat([part[3] for part in columns], dim=1),
     )
 
 
@@ -165,9 +179,7 @@ def lens_logits(model: nn.Module, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n
     """
     ours: Any = model
     logits: Tensor = ours.head(ours.norm(x))
-    if logits.dtype == torch.float64:
-        return logits
-    return logits.float()
+    return at_least_float32(logits)
 
 
 def _replaced(states: Float[Tensor, "l t d"]) -> Any:
@@ -182,22 +194,23 @@ def _replaced(states: Float[Tensor, "l t d"]) -> Any:
 
 
 def _columns(
-    one: ModelInput, logits: Float[Tensor, "l t v"], top: int
+    names: OutputNames, logits: Float[Tensor, "l t v"], top: int
 ) -> tuple[list[list[list[tuple[str, float]]]], Tensor, Tensor, Tensor]:
     """The likeliest answers, the rank of the last layer's, the divergence from it, and the entropy."""
     logp = logits.log_softmax(-1)
     p, final = logp.exp(), logp[-1]
-    best = final.argmax(-1)
-    rank = (logp > logp.gather(-1, best.expand(len(logp), -1)[..., None])).sum(-1)
+    best = final.argmax(-1).expand(len(logp), -1)[..., None]  # (l, t, 1)
+    rank = (logp > logp.gather(-1, best)).sum(-1)
+    # KL(final || layer); a probability of 0 adds nothing, and 0 * -inf is not a number
     divergence = (final.exp() * (final - logp)).nan_to_num(0.0).sum(-1)
     entropy = -(p * logp).nan_to_num(0.0).sum(-1)
     shares, ids = p.topk(min(top, p.shape[-1]), dim=-1)
-    named = {i: one.outputs.name(i) for i in ids.flatten().unique().tolist()}
-    answers = [
-        [
-            [(named[i], share) for i, share in zip(*cell, strict=True)]
-            for cell in zip(*row, strict=True)
-        ]
-        for row in zip(ids.tolist(), shares.tolist(), strict=True)
-    ]
+    name_of = {i: names.name(i) for i in ids.flatten().unique().tolist()}
+    answers = []
+    for layer_ids, layer_shares in zip(ids.tolist(), shares.tolist(), strict=True):
+        row = []
+        for cell_ids, cell_shares in zip(layer_ids, layer_shares, strict=True):
+            words = [name_of[i] for i in cell_ids]
+            row.append(list(zip(words, cell_shares, strict=True)))
+        answers.append(row)
     return answers, rank.cpu(), divergence.cpu(), entropy.cpu()

@@ -7,7 +7,6 @@ comes back. All cells of the map are independent: many run as rows of one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +16,16 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
+from ...inputs import Given, ModelInput, read_input
+from ...progress import Done
 from ...weights import Bundle
 from ..capture.edits import Edit
 from ..capture.watch import watch
-from ..measured_input import (
-    Answer,
-    Given,
-    ModelInput,
-    Target,
-    answer_of,
-    answer_position,
-    model_input,
-)
 from ..structure import layer_stack, view_addresses
+from ..targets import Answer, Wanted, answer_logits, answer_of, answer_position, rows_at_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Done = Callable[[int, int], None]  # called with the number of cells just finished, and of all
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,8 +74,13 @@ class Patching(draw.Result):
         Args:
             most: The effect at the end of the colours; None: the largest.
         """
-        pairs = zip(self.columns, self.others or self.columns, strict=True)
-        names = [one if one == two else f"{one.strip()} / {two.strip()}" for one, two in pairs]
+        names = []
+        for clean, corrupted in zip(self.columns, self.others or self.columns, strict=True):
+            both = f"{clean.strip()} / {corrupted.strip()}"
+            names.append(clean if clean == corrupted else both)
+        xlabel = "head" if self.what == "heads" else "token"
+        if self.what != "heads" and names != self.columns:
+            xlabel = "token (first / second input)"
         return draw.matrix(
             self.matrix.numpy(),
             rows=[str(i) for i in range(len(self.layers))],
@@ -95,9 +91,7 @@ class Patching(draw.Result):
             most=most,
             square=False,
             scale="0: as the second input, 1: as the first",
-            xlabel="head"
-            if self.what == "heads"
-            else f"token{' (first / second input)' * (names != self.columns)}",
+            xlabel=xlabel,
         )
 
     def table(self) -> draw.Table:
@@ -120,7 +114,7 @@ def patching(
     clean: Given,
     corrupted: Given,
     *,
-    target: Target | None = None,
+    target: Wanted | None = None,
     what: str = "residual",
     at: int | None = None,
     stack: str | None = None,
@@ -158,46 +152,50 @@ def patching(
         >>> result.matrix.shape
         torch.Size([2, 2])
     """
-    ours, other = (
-        model_input(model, given, written=written, tokenizer=tokenizer)
-        for given in (clean, corrupted)
-    )
-    _check_lengths(ours, other)
-    place = answer_position(ours, at)
-    if at is None and place != answer_position(other, at):
+    clean_input = read_input(model, clean, target=written, tokenizer=tokenizer)
+    corrupted_input = read_input(model, corrupted, target=written, tokenizer=tokenizer)
+    _check_lengths(clean_input, corrupted_input)
+    place = answer_position(clean_input, at)
+    if at is None and place != answer_position(corrupted_input, at):
         raise InputError(
             "the masked token is at another position in the corrupted text: expected the same one"
         )
-    layers = view_addresses(layer_stack(ours, stack), what)
-    with watch(ours.model, *layers, keep=_first) as tape:
-        logits = ours.logits(at=place)
-    before = other.logits(at=place)
-    answer = answer_of(ours, _answers(logits, before) if target is None else target, place)
-    best, least = float(answer.measure(logits)), float(answer.measure(before))
-    if best == least:
+    layers = view_addresses(layer_stack(clean_input, stack), what)
+    with watch(clean_input.model, *layers, keep=_first) as tape:
+        clean_logits = answer_logits(clean_input, at=place)
+    corrupted_logits = answer_logits(corrupted_input, at=place)
+    if target is None:
+        target = _answers(clean_logits, corrupted_logits)
+    answer = answer_of(clean_input, target, place)
+    # m of both runs, between which that of a patched run is expected
+    m_clean = float(answer.measure(clean_logits))
+    m_corrupted = float(answer.measure(corrupted_logits))
+    if m_clean == m_corrupted:
         raise InputError(
-            f"the clean and the corrupted input give {answer.name!r} the same {best:.4g}: expected another corrupted "
-            "input, or another target"
+            f"the clean and the corrupted input give {answer.name!r} the same {m_clean:.4g}: expected another "
+            "corrupted input, or another target"
         )
-    records = [_record(tape.calls(address), address, ours.tokens) for address in layers]
-    size, decoder = records[0].shape[0], layers[0].split(".")[0] == "decoder"
-    if what == "heads":
-        names = [str(i) for i in range(size)]
-    else:
-        names = ours.names(size, decoder=decoder)
-    others = None if what == "heads" else other.names(size, decoder=decoder)
-    found = sweep(other, answer, layers, records, logits.shape[-1], done)
+    records = [_record(tape.calls(address), address, clean_input.tokens) for address in layers]
+    m = sweep(corrupted_input, answer, layers, records, clean_logits.shape[-1], done)
+    size = records[0].shape[0]
+    decoder = layers[0].split(".")[0] == "decoder"
+    names, others, grid = [str(i) for i in range(size)], None, None
+    if what != "heads":
+        names = clean_input.names(size, decoder=decoder)
+        others = corrupted_input.names(size, decoder=decoder)
+        if size == clean_input.tokens:
+            grid = clean_input.grid
     return Patching(
-        matrix=((found - least) / (best - least)).cpu(),
+        matrix=((m - m_corrupted) / (m_clean - m_corrupted)).cpu(),
         what=what,
         layers=layers,
         columns=names,
         answers=answer.names,
-        clean=best,
-        corrupted=least,
+        clean=m_clean,
+        corrupted=m_corrupted,
         others=others,
         answer_ids=answer.ids,
-        grid=None if what == "heads" or len(names) != ours.tokens else ours.grid,
+        grid=grid,
     )
 
 
@@ -209,7 +207,7 @@ def sweep(
     vocab: int,
     done: Done | None,
 ) -> Float[Tensor, "l n"]:
-    """What is measured of the answer when place n of address l is replaced by that of a record, for every l and n.
+    """The measure of the answer for every cell (l, n): place n of address l is replaced by that of the record.
 
     Args:
         given: The input of the run that is changed.
@@ -221,39 +219,43 @@ def sweep(
     """
     places = records[0].shape[0]
     cells = [(layer, place) for layer in range(len(layers)) for place in range(places)]
-    step, found = given.room(vocab), []
+    step = rows_at_once(given, vocab)
+    measures = []
     for first in range(0, len(cells), step):
+        # each cell is a row of one batch, and each layer one edit of its rows
         some = cells[first : first + step]
-        changes = {
-            address: _put(
-                record, [(row, place) for row, (i, place) in enumerate(some) if i == layer]
-            )
-            for layer, (address, record) in enumerate(zip(layers, records, strict=True))
-            if any(i == layer for i, _ in some)
-        }
-        found.append(answer.measure(given.logits(len(some), changes, answer.at)))
+        rows_of: dict[int, list[tuple[int, int]]] = {}
+        for row, (layer, place) in enumerate(some):
+            rows_of.setdefault(layer, []).append((row, place))
+        changes = {layers[layer]: _put(records[layer], cells) for layer, cells in rows_of.items()}
+        measures.append(answer.measure(answer_logits(given, len(some), changes, answer.at)))
         if done is not None:
             done(len(some), len(cells))
-    return torch.cat(found).unflatten(0, (len(layers), places))
+    return torch.cat(measures).unflatten(0, (len(layers), places))
 
 
 def _put(record: Tensor, cells: list[tuple[int, int]]) -> Edit:
     """An edit that replaces place p in row r by that of a record, for each (r, p)."""
-    rows, places = (list(x) for x in zip(*cells, strict=True))
+    rows = [row for row, _ in cells]
+    places = [place for _, place in cells]
 
     def change(x: Any) -> Any:
         if isinstance(x, tuple):  # a foreign layer may return several values
             return (change(x[0]), *x[1:])
-        flat = x.ndim == record.ndim  # as the MLP of OPT, (rows x tokens, width)
-        y = x.unflatten(0, (-1, len(record))).clone() if flat else x.clone()
+        joined = x.ndim == record.ndim  # as the MLP of OPT, (rows x tokens, width)
+        y = x.unflatten(0, (-1, len(record))) if joined else x
+        y = y.clone()
         y[rows, places] = record[places].to(y)
-        return y.flatten(0, 1) if flat else y
+        return y.flatten(0, 1) if joined else y
 
     return change
 
 
 def _first(record: Any) -> Any:
-    return record[0] if isinstance(record, tuple) else record
+    """The first value of a layer that returns several."""
+    if isinstance(record, tuple):
+        return record[0]
+    return record
 
 
 def _record(calls: list[Any], address: str, tokens: int) -> Tensor:
@@ -277,24 +279,23 @@ def _record(calls: list[Any], address: str, tokens: int) -> Tensor:
     return x[0]
 
 
-def _answers(clean: Tensor, corrupted: Tensor) -> Target:
+def _answers(clean: Tensor, corrupted: Tensor) -> Wanted:
     """The likeliest answer to the clean input, and that to the corrupted one if it is another."""
-    one, two = int(clean[0].argmax()), int(corrupted[0].argmax())
-    return one if one == two else (one, two)
+    likeliest, other = int(clean[0].argmax()), int(corrupted[0].argmax())
+    if likeliest == other:
+        return likeliest
+    return (likeliest, other)
 
 
-def _check_lengths(ours: ModelInput, other: ModelInput) -> None:
-    sizes = [
-        [tuple(x.shape) for x in (*one.args, *one.row.values()) if isinstance(x, Tensor)]
-        for one in (ours, other)
-    ]
-    if sizes[0] == sizes[1]:
+def _check_lengths(clean: ModelInput, corrupted: ModelInput) -> None:
+    shapes = [[tuple(x.shape) for x in given.tensors] for given in (clean, corrupted)]
+    if shapes[0] == shapes[1]:
         return
-    if ours.pieces is not None and other.pieces is not None:
+    if clean.pieces is not None and corrupted.pieces is not None:
         raise InputError(
-            f"the clean text has {len(ours.pieces)} tokens and the corrupted one {len(other.pieces)}: expected as "
-            f"many, because positions are exchanged ({ours.pieces} and {other.pieces})"
+            f"the clean text has {len(clean.pieces)} tokens and the corrupted one {len(corrupted.pieces)}: expected as "
+            f"many, because positions are exchanged ({clean.pieces} and {corrupted.pieces})"
         )
     raise InputError(
-        f"inputs of shapes {sizes[0]} and {sizes[1]}: expected the same, because positions are exchanged"
+        f"inputs of shapes {shapes[0]} and {shapes[1]}: expected the same, because positions are exchanged"
     )

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ... import draw
 from ...errors import InputError, nearest
+from ...inputs import read_input
 from ...tokens import Pair, Tokenizer
 from ...weights import Bundle
-from ..maps.text_attention import TextAttention, attention, text_inputs
+from ..maps.text_attention import TextAttention, attention
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -270,15 +271,16 @@ def _scores(
         raise InputError(
             f"kind={kind!r} with {sentence.text!r}: expected a translation for 'cross' only, after |||"
         )
-    inputs = text_inputs(bundle, sentence.text, target)
-    special, at_target = (
-        _special(bundle, inputs.row["source" if "source" in inputs.row else "ids"][0]),
-        target or "",
-    )
+    given = read_input(bundle, sentence.text, target=target)
+    (ids,) = given.args
+    special = _special(bundle, given.named.get("source", ids)[0])
     answer = word_tokens(result.pieces, special, sentence.text, sentence.answer)
     if written:
         query = word_tokens(
-            result.target or [], _special(bundle, inputs.written, True), at_target, sentence.query
+            result.target or [],
+            _special(bundle, given.target_ids, True),
+            target or "",
+            sentence.query,
         )
     else:
         query = word_tokens(result.pieces, special, sentence.text, sentence.query)

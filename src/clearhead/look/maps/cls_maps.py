@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError, InputIndexError
+from ...inputs import Given
 from ...weights import Bundle
 from ..capture.addresses import Tree, matching
 from ..capture.watch import watch
-from ..saliency_methods.embedded import Given, Subject, subject
+from ..saliency_methods.float_input import FloatInput, float_input
 from ..saliency_methods.saliency import seen
 from ..structure import record_layout
 
@@ -112,7 +113,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
         >>> cls_maps(vit, torch.randn(3, 16, 24)).maps.shape
         torch.Size([3, 4, 6])
     """
-    about = subject(model, given)
+    about = float_input(model, given)
     if about.kind != "image":
         raise InputError(
             f"this {about.name} reads text: cls_maps is for images, `attention` for texts"
@@ -155,7 +156,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     )
 
 
-def _attentions(about: Subject, layer: int | str) -> list[str]:
+def _attentions(about: FloatInput, layer: int | str) -> list[str]:
     """The address of the attention to watch; of a foreign model, whose layers are known after it ran, all of them."""
     tree = Tree(about.model)
     ours = matching("blocks.*.attn.weights", tree.known)
@@ -171,14 +172,14 @@ def _attentions(about: Subject, layer: int | str) -> list[str]:
     return [f"{layer}.weights"]
 
 
-def _without_patches(about: Subject) -> InputError:
+def _without_patches(about: FloatInput) -> InputError:
     return InputError(
         f"this {about.name} has no attention over patches; views that fit: saliency by gradient, input-gradient, "
         "smoothgrad, integrated, grad-cam and occlusion"
     )
 
 
-def _without_cls(about: Subject) -> InputError:
+def _without_cls(about: FloatInput) -> InputError:
     pool = getattr(getattr(about.model, "config", None), "pool", None)
     why = {
         "mean": ": its answer is the mean of all patches",

@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ... import draw
-from ...data.text.labelled import MASKS, masked_ids, with_special
 from ...errors import InputError, InputIndexError, nearest
+from ...inputs import ModelInput, read_input
+from ...inputs.tensors import check_tokenizer, is_encoder_decoder
 from ...models import Model
 from ...weights import Bundle
 from ..capture.addresses import Tree, matching
 from ..capture.watch import watch
-from ..foreign.foreign_text import foreign_attention
 from ..structure import KINDS
 from .attention_map import AttentionMap
 
@@ -236,15 +235,9 @@ def attention(
         >>> figure = result.figure(layer=0, head=2)
     """
     if tokenizer is not None:
-        if isinstance(bundle, Bundle):
-            raise InputError("a Bundle has tokens of its own: expected no tokenizer")
-        fields, found = foreign_attention(bundle, tokenizer, text, target)
-        return TextAttention(**fields, **named_maps(found))
-    if (
-        hasattr(bundle, "config")
-        and isinstance(bundle, nn.Module)
-        and not isinstance(bundle, Model)
-    ):
+        return _foreign_attention(bundle, tokenizer, text, target)
+    opened_by_transformers = hasattr(bundle, "config") and not isinstance(bundle, Model)
+    if isinstance(bundle, nn.Module) and opened_by_transformers:
         raise InputError(
             f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=..."
         )
@@ -252,57 +245,49 @@ def attention(
         raise InputError(
             "two texts are read by the tokenizer of a model of transformers, tokenizer=...: expected one"
         )
-    inputs = text_inputs(bundle, text, target)
-    assert isinstance(bundle, Bundle)
-    with watch(bundle, *inputs.kinds.values()) as tape:
-        bundle.model(**inputs.row)
-    found = {kind: tape.match(pattern) for kind, pattern in inputs.kinds.items()}
-    if not any(found.values()):
-        raise InputError(f"no attention was seen in this {bundle.name}: {tape.unseen}")
+    kinds, given = text_and_kinds(bundle, text, target)
+    with watch(bundle, *kinds.values()) as tape:
+        given.run(given.model)
+    maps = {kind: tape.match(pattern) for kind, pattern in kinds.items()}
+    if not any(maps.values()):
+        raise InputError(
+            f"no attention was seen in this {type(given.model).__name__}: {tape.unseen}"
+        )
+    return _text_attention(given, maps)
+
+
+def _text_attention(
+    given: ModelInput, maps: Mapping[str, Mapping[str, AttentionMap]]
+) -> TextAttention:
+    """The maps of a text, by kind and by the address of their weights, with the names of its tokens."""
+    addresses = {
+        kind: [name.removesuffix(".weights") for name in layers] for kind, layers in maps.items()
+    }
     return TextAttention(
-        pieces=inputs.pieces,
-        target=inputs.target,
-        decoder_input=inputs.decoder_input,
-        **named_maps(found),
+        pieces=given.pieces or [],
+        target=given.target,
+        decoder_input=given.decoder_input,
+        maps={kind: list(layers.values()) for kind, layers in maps.items()},
+        addresses=addresses,
     )
 
 
-def named_maps(found: Mapping[str, Mapping[str, AttentionMap]]) -> dict[str, Any]:
-    """The fields `maps` and `addresses` of a TextAttention, from maps by kind and address."""
-    return {
-        "maps": {kind: list(maps.values()) for kind, maps in found.items()},
-        "addresses": {
-            kind: [name.removesuffix(".weights") for name in maps] for kind, maps in found.items()
-        },
-    }
+def text_and_kinds(
+    bundle: Bundle | nn.Module, text: str, target: str | None = None
+) -> tuple[dict[str, str], ModelInput]:
+    """The kinds of attention that a model has, with the addresses of their weights, and its input for a text.
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TextInputs:
-    """The inputs of a model for one text, and the text of their tokens."""
-
-    # the arguments of forward, a batch of one row: ids, and the source of a translator
-    row: dict[str, Tensor]
-    # the kinds of attention that the model has, and the addresses of their weights
-    kinds: dict[str, str]
-    pieces: list[str]  # the text of each token; for a translator, of the source
-    # the text of each token that a translator writes, the end token included
-    target: list[str] | None = None
-    # the text of each token that its decoder reads: the start, then the target
-    decoder_input: list[str] | None = None
-    written: Tensor | None = None  # (t,) the ids of `target`
-
-
-def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None) -> TextInputs:
-    """The inputs of a model with attention for a text, or for a text and its translation; raises for other models."""
+    Raises for a model without attention or tokens, and for a translator without a translation.
+    """
     model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
-    name, tree = type(model).__name__, Tree(model)
+    name = type(model).__name__
     if not isinstance(model, Model) and hasattr(model, "save_pretrained"):
         raise InputError(
             f"this {name} is a model of transformers without its tokens: `load` opens a folder of transformers"
         )
-    known = tree.possible | tree.known
-    kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, known)}
+    tree = Tree(model)
+    addresses = tree.possible | tree.known
+    kinds = {kind: pattern for kind, pattern in KINDS.items() if matching(pattern, addresses)}
     if not kinds:
         raise InputError(
             f"this {name} has no attention to show: expected a gpt, a bert, a transformer, or an rnn-seq2seq whose "
@@ -313,68 +298,60 @@ def text_inputs(bundle: Bundle | nn.Module, text: str, target: str | None = None
             f"this {name} has no tokens: expected a Bundle with tokens, from `load` or as Bundle(model, tokens); for a "
             f"batch of ids use watch(model, {next(iter(kinds.values()))!r})"
         )
-    if "translate" in bundle.can:
-        return translation_inputs(bundle, text, target, kinds)
-    if target is not None:
-        raise InputError(f"this {name} is no translator: expected a text without a target")
-    ids, _ = read_ids(bundle, text)
-    return TextInputs(
-        row={"ids": id_row(bundle, ids, "text")}, kinds=kinds, pieces=pieces_of(bundle, ids)
-    )
-
-
-def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
-    """The ids of a text as a model reads it, and the positions of its masks.
-
-    A model that predicts masked tokens reads "[MASK]" as its mask token, as `fill` does.
-    """
-    tokens = bundle.tokenizer()
-    if "fill" in bundle.can:
-        return masked_ids(tokens, text)
-    return tokens.wrapped(text) if "predict" in bundle.can else with_special(
-        tokens, tokens.encode(text)
-    ), []
-
-
-def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
-    """The text of each id; a mask may come after the ids of the tokenizer."""
-    tokens = bundle.tokenizer()
-    known = tokens.pieces(ids[ids < len(tokens)])
-    return [known.pop(0) if i < len(tokens) else MASKS[0] for i in ids.tolist()]
-
-
-def translation_inputs(
-    bundle: Bundle, text: str, target: str | None, kinds: dict[str, str]
-) -> TextInputs:
-    """The inputs of a translator, with the target given to its decoder."""
-    pair = bundle.pair()
-    if target is None:
+    if "translate" in bundle.can and target is None:
         raise InputError(
             f"this {bundle.name} is a translator: expected a text and its translation, target='...'; `translate` "
             "writes one"
         )
-    source = pair.read(text)
-    start, *first = bundle.decoder_prompt()
-    # a forced first token is written, too
-    written = np.array([*first, *pair.written(target)], np.int64)
-    read = np.append(np.int64(start), written[:-1])
-    row = {"ids": id_row(bundle, read, "target"), "source": id_row(bundle, source, "text")}
-    return TextInputs(
-        row=row,
-        kinds=kinds,
-        pieces=pair.source.pieces(source),
-        target=pair.target.pieces(written),
-        decoder_input=pair.target.pieces(read),
-        written=id_row(bundle, written, "target")[0],
-    )
+    return kinds, read_input(bundle, text, target=target)
 
 
-def id_row(bundle: Bundle, ids: np.ndarray, what: str) -> Tensor:
-    """A batch of one row on the model's device; raises if it is empty or too long."""
-    if not len(ids):
-        raise InputError(f"the {what} is empty: expected a token or more")
-    if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
+# Models of transformers, whose tokenizer reads the text.
+
+
+def _foreign_attention(
+    model: Bundle | nn.Module, tokenizer: Any, text: str | tuple[str, str], target: str | None
+) -> TextAttention:
+    """The maps of a text in a model of transformers; an encoder-decoder needs what its decoder writes, the target."""
+    check_tokenizer(tokenizer)
+    if isinstance(model, nn.Module) and is_encoder_decoder(model) and target is None:
         raise InputError(
-            f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once"
+            f"this {type(model).__name__} reads a text and writes another: expected target='...'"
         )
-    return torch.from_numpy(ids)[None].to(bundle.device)
+    given = read_input(model, text, target=target, tokenizer=tokenizer)
+    with watch(given.model, "**.weights") as tape:
+        _run(given)
+    maps = tape.match("**.weights")
+    if not maps:
+        raise InputError(f"no attention was seen in this {type(model).__name__}: {tape.unseen}")
+    return _text_attention(given, {"self": maps} if given.target is None else _by_kind(maps))
+
+
+def _run(given: ModelInput) -> None:
+    """Run a model; a text that is longer than its table of positions is the user's mistake."""
+    try:
+        given.run(given.model)
+    except IndexError as cause:
+        tokens = given.named["input_ids"].shape[1]
+        most = getattr(given.model.config, "max_position_embeddings", None)
+        if not isinstance(most, int) or tokens <= most:
+            raise
+        raise InputError(
+            f"the text has {tokens} tokens: this model reads {most} at once"
+        ) from cause
+
+
+def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, dict[str, AttentionMap]]:
+    """The maps of an encoder-decoder: in each layer of a decoder self-attention comes before cross-attention."""
+    kinds: dict[str, dict[str, AttentionMap]] = {"encoder": {}, "decoder": {}, "cross": {}}
+    kind_of: dict[str, str] = {}  # by the address without its numbers
+    for name, layer_map in maps.items():
+        if "decoder" not in name.split("."):
+            kinds["encoder"][name] = layer_map
+            continue
+        family = re.sub(r"\d+", "", name)
+        if family not in kind_of:
+            # the first family of a decoder attends to the decoder itself, the second one to the encoder
+            kind_of[family] = "cross" if "decoder" in kind_of.values() else "decoder"
+        kinds[kind_of[family]][name] = layer_map
+    return {kind: layers for kind, layers in kinds.items() if layers}

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError, Notice
+from ...inputs import Data, device_of
+from ...progress import Done
 from ...weights import Bundle, load
-from ..model_inputs import Data, Done, device_of
 from .features import ROWS, LayerReader
 from .projection import as_tensor
 

@@ -14,11 +14,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...errors import InputError, nearest
+from ...inputs import Batch, Data, Inputs, network
 from ...layers import mean_of_tokens
+from ...progress import Done
 from ...weights import Bundle
 from ..capture.addresses import Tree
 from ..capture.watch import watch
-from ..model_inputs import Batch, Data, Done, Inputs, network
 from ..structure import Axes, OutputAxes, find_tensor, layer_names, record_layout
 from ..structure.layers import VECTORS
 
@@ -88,7 +89,7 @@ class LayerReader:
 
     Args:
         model: A Bundle, or a torch module.
-        data: Its inputs: see `model_inputs.Inputs`.
+        data: Its inputs: see `clearhead.inputs.Inputs`.
         layers: Addresses or patterns of them; None: the blocks of the model.
         features: How the tokens or places of a layer become one vector, a key of POOLS; "all" keeps them.
         grad: Keep the graph, so that what is read has gradients.

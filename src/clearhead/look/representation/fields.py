@@ -22,11 +22,12 @@ from torch.overrides import TorchFunctionMode
 
 from ... import draw
 from ...errors import InputError, InputIndexError, Notice
+from ...inputs import Batch, Data, network
 from ...layers import Attention
+from ...progress import Done
 from ...weights import Bundle
 from ..capture.addresses import Tree
 from ..capture.hooks import Session, call_after, call_before
-from ..model_inputs import Batch, Data, Done, network
 from ..structure import Axes, OutputAxes, find_tensor, record_layout
 from .features import LayerReader
 
@@ -501,11 +502,10 @@ def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
         if x.ndim == 4:
             x = x.detach().requires_grad_()
             return replace(batch, args=(*batch.args[:i], x, *batch.args[i + 1 :])), x
-    named = dict(batch.named or {})
-    for name, x in named.items():
+    for name, x in batch.named.items():
         if x.ndim == 4:
             x = x.detach().requires_grad_()
-            return replace(batch, named={**named, name: x}), x
+            return replace(batch, named={**batch.named, name: x}), x
     raise InputError(
         "receptive fields are of images: expected images, or a tensor (n, channels, height, width)"
     )

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from ... import draw
 from ...data.images.files import open_image
 from ...errors import InputError
+from ...inputs import Data, network
 from ...layers import Patches
 from ...layers.positions.vectors import Vectors
 from ...weights import Bundle
-from ..model_inputs import Data, network
 from ..structure import first_convolution, layer_names
 from .features import LayerReader
 from .projection import principal, unit

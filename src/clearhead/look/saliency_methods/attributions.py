@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +12,7 @@ from torch import Tensor
 from ..capture.watch import watch
 from ..structure import first_tensor
 from ..targets import Target
-from .embedded import Subject, differentiable
-
-# called with the number of rows or windows just finished, and of all
-Done = Callable[[int, int], None]
+from .float_input import FloatInput, differentiable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,35 +30,35 @@ class Attribution:
     complete: bool = True  # whether that is small beside the change
 
 
-def summed(subject: Subject, x: Tensor) -> Tensor:
+def summed(explained: FloatInput, x: Tensor) -> Tensor:
     """The sum over the channels of an image (c, height, width), or over the width of embeddings (t, d)."""
-    return x.sum(0 if subject.kind == "image" else 1)
+    return x.sum(0 if explained.kind == "image" else 1)
 
 
-def magnitude(subject: Subject, x: Tensor) -> Tensor:
+def magnitude(explained: FloatInput, x: Tensor) -> Tensor:
     """The largest absolute value over the channels of an image (Simonyan et al. 2014), or their sum over the width."""
-    if subject.kind == "image":
+    if explained.kind == "image":
         return x.abs().amax(0)
     return x.abs().sum(1)
 
 
 def gradients(
-    subject: Subject, target: Target, rows: Float[Tensor, "n *s"]
+    explained: FloatInput, target: Target, rows: Float[Tensor, "n *s"]
 ) -> Float[Tensor, "n *s"]:
     """The gradient of the target's score at each of several rows; parameters get none."""
-    with differentiable(subject.model):
+    with differentiable(explained.model):
         x = rows.detach().clone().requires_grad_()
-        score = target.score(subject.logits(x)).sum()
+        score = target.score(explained.logits(x)).sum()
         (found,) = torch.autograd.grad(score, x)
     return found
 
 
-def layer_gradient(subject: Subject, target: Target, address: str) -> tuple[Tensor, Tensor]:
+def layer_gradient(explained: FloatInput, target: Target, address: str) -> tuple[Tensor, Tensor]:
     """The output of a module (or its input, at an address that ends in .input), and the gradient of the score there."""
-    with differentiable(subject.model):
-        x = subject.x.detach().clone().requires_grad_()
-        with watch(subject.model, address, grad=True) as tape:
-            score = target.score(subject.logits(x)).sum()
+    with differentiable(explained.model):
+        x = explained.x.detach().clone().requires_grad_()
+        with watch(explained.model, address, grad=True) as tape:
+            score = target.score(explained.logits(x)).sum()
         record = first_tensor(tape.calls(address)[-1])
         (slope,) = torch.autograd.grad(score, record, allow_unused=True)
     return record.detach(), torch.zeros_like(record) if slope is None else slope

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
+from ...progress import Done
 from ..capture.addresses import INPUT
 from ..structure import Axes, OutputAxes, record_layout
 from ..targets import Target
-from .attributions import Attribution, Done, enlarged, layer_gradient
-from .embedded import Subject
+from .attributions import Attribution, enlarged, layer_gradient
+from .float_input import FloatInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +25,7 @@ class LayerOptions:
 
 
 def grad_cam(
-    subject: Subject, target: Target, options: LayerOptions, _: Done | None
+    explained: FloatInput, target: Target, options: LayerOptions, _: Done | None
 ) -> Attribution:
     """The positive part of a layer's channels, each weighted by the mean of its gradient over all places.
 
@@ -32,35 +33,35 @@ def grad_cam(
     last block of a model that answers from its class token, patches have no gradient any more: there the block before
     is the default.
     """
-    with torch.no_grad(), record_layout(subject.model) as layout:
-        subject.logits(subject.x)
+    with torch.no_grad(), record_layout(explained.model) as layout:
+        explained.logits(explained.x)
     grids, blocks = layout.gridded(), layout.token_blocks()
     layers = _default_layers(grids, blocks)
     if not layers:
         raise InputError(
-            f"this {subject.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
+            f"this {explained.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
         )
     if options.layer is None:
-        found = _last_with_gradient(subject, target, layers, layout)
+        found = _last_with_gradient(explained, target, layers, layout)
         if found is None:
-            raise _without_gradient(subject, target)
-        return _enlarged(subject, layout, *found)
+            raise _without_gradient(explained, target)
+        return _enlarged(explained, layout, *found)
     address = _named(layout, options.layer, layers, blocks)
-    weighted = _weighted(subject, target, address, layout)
+    weighted = _weighted(explained, target, address, layout)
     if weighted is None:
-        found = _last_with_gradient(subject, target, layers, layout)
+        found = _last_with_gradient(explained, target, layers, layout)
         if found is None:
-            raise _without_gradient(subject, target)
+            raise _without_gradient(explained, target)
         raise InputError(
             f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
             f"earlier layer, such as {found[0]}"
         )
-    return _enlarged(subject, layout, address, weighted)
+    return _enlarged(explained, layout, address, weighted)
 
 
-def _without_gradient(subject: Subject, target: Target) -> InputError:
+def _without_gradient(explained: FloatInput, target: Target) -> InputError:
     return InputError(
-        f"no layer of this {subject.name} has a gradient for {target.name!r}: grad-cam does not fit"
+        f"no layer of this {explained.name} has a gradient for {target.name!r}: grad-cam does not fit"
     )
 
 
@@ -78,11 +79,11 @@ def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
 
 
 def _last_with_gradient(
-    subject: Subject, target: Target, layers: list[str], layout: OutputAxes
+    explained: FloatInput, target: Target, layers: list[str], layout: OutputAxes
 ) -> tuple[str, Tensor] | None:
     """The last layer whose places have a gradient, and its weighted channels."""
     for address in reversed(layers):
-        weighted = _weighted(subject, target, address, layout)
+        weighted = _weighted(explained, target, address, layout)
         if weighted is not None:
             return address, weighted
     return None
@@ -97,9 +98,11 @@ def _named(layout: OutputAxes, layer: str | int, layers: list[str], blocks: list
     return layout.choose(layer, blocks or layers)
 
 
-def _weighted(subject: Subject, target: Target, address: str, layout: OutputAxes) -> Tensor | None:
+def _weighted(
+    explained: FloatInput, target: Target, address: str, layout: OutputAxes
+) -> Tensor | None:
     """Channels weighted by the mean of their gradients (y, x), with negative values; None if there is no gradient."""
-    record, slope = layer_gradient(subject, target, address)
+    record, slope = layer_gradient(explained, target, address)
     axes = layout.axes(address, record)
     if axes.grid is None:
         return None
@@ -109,9 +112,11 @@ def _weighted(subject: Subject, target: Target, address: str, layout: OutputAxes
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)
 
 
-def _enlarged(subject: Subject, layout: OutputAxes, address: str, weighted: Tensor) -> Attribution:
+def _enlarged(
+    explained: FloatInput, layout: OutputAxes, address: str, weighted: Tensor
+) -> Attribution:
     layout.check_order(address)
-    height, width = subject.x.shape[-2:]
+    height, width = explained.x.shape[-2:]
     return Attribution(
         values=enlarged(weighted.clamp(min=0), (height, width)), whole=weighted, layer=address
     )

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ...checks import at_least
 from ...errors import InputError, Notice, nearest
+from ...progress import Done
 from ..targets import Target
-from .attributions import Attribution, Done, gradients, magnitude, summed
-from .embedded import Subject
+from .attributions import Attribution, gradients, magnitude, summed
+from .float_input import FloatInput
 
 # Baselines: inputs that stand for "nothing", which integrated gradients start from and occlusion puts in place.
 
@@ -27,35 +28,35 @@ from .embedded import Subject
 Baseline = str | float | Tensor
 
 
-def _colour(value: int) -> Callable[[Subject], Tensor]:
-    def fill(subject: Subject) -> Tensor:
-        pre = subject.preprocessing
+def _colour(value: int) -> Callable[[FloatInput], Tensor]:
+    def fill(explained: FloatInput) -> Tensor:
+        pre = explained.preprocessing
         if pre is None:
             raise InputError(
                 "black and white need a Bundle with preprocessing: expected 'zero', 'blur' or a tensor"
             )
         scaled = [(value * pre.scale - m) / d for m, d in zip(pre.mean, pre.deviation, strict=True)]
-        return subject.x.new_tensor(scaled)[None, :, None, None].expand_as(subject.x)
+        return explained.x.new_tensor(scaled)[None, :, None, None].expand_as(explained.x)
 
     return fill
 
 
-def _blur(subject: Subject) -> Tensor:
-    return blur(subject.x, max(subject.x.shape[-2:]) / 20)
+def _blur(explained: FloatInput) -> Tensor:
+    return blur(explained.x, max(explained.x.shape[-2:]) / 20)
 
 
-def _zero(subject: Subject) -> Tensor:
-    return torch.zeros_like(subject.x)
+def _zero(explained: FloatInput) -> Tensor:
+    return torch.zeros_like(explained.x)
 
 
-def _mean(subject: Subject) -> Tensor:
-    assert subject.mean is not None
-    return subject.mean()
+def _mean(explained: FloatInput) -> Tensor:
+    assert explained.mean is not None
+    return explained.mean()
 
 
 # What each word means for an image and for a text; 0 is the mean colour of normalised images, or an empty embedding,
 # from which networks that normalise their input jump: the mean embedding of the vocabulary is a smooth start.
-BASELINES: dict[str, dict[str, Callable[[Subject], Tensor]]] = {
+BASELINES: dict[str, dict[str, Callable[[FloatInput], Tensor]]] = {
     "image": {"zero": _zero, "black": _colour(0), "white": _colour(255), "blur": _blur},
     "text": {"zero": _zero, "mean": _mean},
 }
@@ -63,9 +64,9 @@ BASELINES: dict[str, dict[str, Callable[[Subject], Tensor]]] = {
 START = {"image": "zero", "text": "mean"}
 
 
-def baseline_of(subject: Subject, given: Baseline) -> Tensor:
+def baseline_of(explained: FloatInput, given: Baseline) -> Tensor:
     """The baseline that a word, a number or a tensor means, of the shape of the input."""
-    x = subject.x
+    x = explained.x
     if isinstance(given, Tensor):
         value = given if given.ndim == x.ndim else given[None]
         if value.shape != x.shape:
@@ -75,13 +76,13 @@ def baseline_of(subject: Subject, given: Baseline) -> Tensor:
         return value.to(x)
     if isinstance(given, int | float):
         return torch.full_like(x, given)
-    known = BASELINES[subject.kind]
+    known = BASELINES[explained.kind]
     if given not in known:
         raise InputError(
-            f"baseline={given!r}: expected {', '.join(known)}, a number or a tensor for this {subject.kind}"
+            f"baseline={given!r}: expected {', '.join(known)}, a number or a tensor for this {explained.kind}"
             f"{nearest(given, known)}"
         )
-    return known[given](subject)
+    return known[given](explained)
 
 
 def blur(x: Float[Tensor, "b c y x"], sigma: float) -> Float[Tensor, "b c y x"]:
@@ -134,37 +135,39 @@ class PathOptions:
         at_least(self, 1, "steps")
 
 
-def gradient(subject: Subject, target: Target, _: GradientOptions, __: Done | None) -> Attribution:
+def gradient(
+    explained: FloatInput, target: Target, _: GradientOptions, __: Done | None
+) -> Attribution:
     """The gradient of the score with respect to the input (Simonyan et al. 2014)."""
-    found = gradients(subject, target, subject.x)[0]
-    return Attribution(values=magnitude(subject, found), whole=found)
+    found = gradients(explained, target, explained.x)[0]
+    return Attribution(values=magnitude(explained, found), whole=found)
 
 
 def input_gradient(
-    subject: Subject, target: Target, _: GradientOptions, __: Done | None
+    explained: FloatInput, target: Target, _: GradientOptions, __: Done | None
 ) -> Attribution:
     """The gradient times the input (Shrikumar et al. 2017)."""
-    found = (gradients(subject, target, subject.x) * subject.x)[0]
-    return Attribution(values=summed(subject, found), whole=found)
+    found = (gradients(explained, target, explained.x) * explained.x)[0]
+    return Attribution(values=summed(explained, found), whole=found)
 
 
 def smooth_gradient(
-    subject: Subject, target: Target, options: NoiseOptions, done: Done | None
+    explained: FloatInput, target: Target, options: NoiseOptions, done: Done | None
 ) -> Attribution:
     """The mean gradient of noisy copies of the input (Smilkov et al. 2017)."""
-    x = subject.x
+    x = explained.x
     scale = options.noise * float(x.max() - x.min())
     generator = torch.Generator().manual_seed(options.seed)
-    total, step = torch.zeros_like(x[0]), subject.rows(target.outputs)
+    total, step = torch.zeros_like(x[0]), explained.rows(target.outputs)
     for start in range(0, options.samples, step):
         count = min(step, options.samples - start)
         # the same in any batch size
         draws = [torch.randn(x.shape[1:], generator=generator) for _ in range(count)]
-        total += gradients(subject, target, x + scale * torch.stack(draws).to(x)).sum(0)
+        total += gradients(explained, target, x + scale * torch.stack(draws).to(x)).sum(0)
         if done is not None:
             done(count, options.samples)
     found = total / options.samples
-    return Attribution(values=magnitude(subject, found), whole=found)
+    return Attribution(values=magnitude(explained, found), whole=found)
 
 
 class IncompleteError(InputError):
@@ -172,7 +175,7 @@ class IncompleteError(InputError):
 
 
 def integrated_gradients(
-    subject: Subject, target: Target, options: PathOptions, done: Done | None
+    explained: FloatInput, target: Target, options: PathOptions, done: Done | None
 ) -> Attribution:
     """The integral of the gradient from a baseline to the input, times their difference (Sundararajan et al. 2017).
 
@@ -184,7 +187,10 @@ def integrated_gradients(
         IncompleteError: If the error stays above INCOMPLETE; with a number of steps of the caller's it is a Notice.
     """
     path = _Path(
-        subject, target, START[subject.kind] if options.baseline is None else options.baseline, done
+        explained,
+        target,
+        START[explained.kind] if options.baseline is None else options.baseline,
+        done,
     )
     found = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
     if options.steps is None and not found.complete and options.refined:
@@ -208,12 +214,12 @@ class _Path:
     """The straight path from a baseline to the input, the score along it, and integrals of the gradient."""
 
     def __init__(
-        self, subject: Subject, target: Target, baseline: Baseline, done: Done | None
+        self, explained: FloatInput, target: Target, baseline: Baseline, done: Done | None
     ) -> None:
-        self.subject, self.target, self.done = subject, target, done
-        self.start = baseline_of(subject, baseline)
-        self.way = subject.x - self.start
-        self.rows = subject.rows(target.outputs)  # of one pass
+        self.explained, self.target, self.done = explained, target, done
+        self.start = baseline_of(explained, baseline)
+        self.way = explained.x - self.start
+        self.rows = explained.rows(target.outputs)  # of one pass
         self.used = 0  # gradients so far
         self.change = self.score(1.0) - self.score(0.0)
 
@@ -225,7 +231,7 @@ class _Path:
     def score(self, place: float) -> float:
         """The target's score at a place of the path."""
         return float(
-            self.target.score(self.subject.logits(self.at(self.way.new_tensor([place])))).double()
+            self.target.score(self.explained.logits(self.at(self.way.new_tensor([place])))).double()
         )
 
     def integrals(
@@ -238,7 +244,7 @@ class _Path:
         sums = [torch.zeros_like(self.way[0]) for _ in spans]
         for first in range(0, len(places), self.rows):
             some = self.way.new_tensor(places[first : first + self.rows])
-            for i, slope in enumerate(gradients(self.subject, self.target, self.at(some)), first):
+            for i, slope in enumerate(gradients(self.explained, self.target, self.at(some)), first):
                 sums[i // order] += shares[i] * slope
             if self.done is not None:
                 self.done(len(some), expected or len(places))
@@ -250,7 +256,7 @@ class _Path:
         error = float(whole.double().sum()) - self.change
         complete = abs(error) <= INCOMPLETE * abs(self.change)
         return Attribution(
-            values=summed(self.subject, whole), whole=whole, completeness=error, complete=complete
+            values=summed(self.explained, whole), whole=whole, completeness=error, complete=complete
         )
 
 

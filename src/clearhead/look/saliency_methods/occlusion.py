@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ...checks import at_least
 from ...errors import InputError
+from ...progress import Done
 from ..targets import Target
-from .attributions import Attribution, Done
-from .embedded import Subject
+from .attributions import Attribution
+from .float_input import FloatInput
 from .gradients import Baseline, baseline_of
 
 
@@ -31,41 +32,41 @@ class PatchOptions:
 
 
 def occlusion(
-    subject: Subject, target: Target, options: PatchOptions, done: Done | None
+    explained: FloatInput, target: Target, options: PatchOptions, done: Done | None
 ) -> Attribution:
     """The loss of score where a window is replaced by the baseline, averaged over the windows that cover a place.
 
     Windows are cut at the right and lower edge, so that every place is covered.
     """
-    x, empty = (
-        subject.x,
-        baseline_of(subject, "zero" if options.baseline is None else options.baseline),
-    )
-    image = subject.kind == "image"
+    x = explained.x
+    empty = baseline_of(explained, "zero" if options.baseline is None else options.baseline)
+    image = explained.kind == "image"
     size = tuple(x.shape[-2:]) if image else (x.shape[1],)
+    # windows of an image overlap by half; those of a text are single tokens
     patch = options.patch or (max(1, min(size) // 8) if image else 1)
     stride = options.stride or (max(1, patch // 2) if image else 1)
     if patch > min(size) or stride > patch:
         raise InputError(
             f"patch={patch}, stride={stride}: expected a window of at most {min(size)}, and no larger stride than it"
         )
-    corners = torch.cartesian_prod(
-        *(torch.arange(-(-(n - patch) // stride) + 1) * stride for n in size)
-    )
+    # the upper left corner of each window, (windows, axes)
+    along = [torch.arange(-(-(n - patch) // stride) + 1) * stride for n in size]
+    corners = torch.cartesian_prod(*along)
     corners = corners.reshape(len(corners), len(size))
     losses, covered = x.new_zeros(size), x.new_zeros(size)
     with torch.no_grad():
-        before = target.score(subject.logits(x))
-        for some in corners.split(subject.rows(target.outputs)):
+        before = target.score(explained.logits(x))
+        for some in corners.split(explained.rows(target.outputs)):
             windows = _windows(some, patch, size).to(x.device)
+            # all channels of a pixel, or the whole embedding of a token
             hidden = windows[:, None] if image else windows[:, :, None]
-            loss = before - target.score(subject.logits(torch.where(hidden, empty, x)))
+            loss = before - target.score(explained.logits(torch.where(hidden, empty, x)))
             losses += torch.einsum("n,n...->...", loss, windows.to(x))
             covered += windows.to(x).sum(0)
             if done is not None:
                 done(len(some), len(corners))
-    found = losses / covered
-    return Attribution(values=found, whole=found)
+    mean_loss = losses / covered
+    return Attribution(values=mean_loss, whole=mean_loss)
 
 
 def _windows(corners: Tensor, patch: int, size: tuple[int, ...]) -> Bool[Tensor, "n *s"]:
@@ -74,7 +75,7 @@ def _windows(corners: Tensor, patch: int, size: tuple[int, ...]) -> Bool[Tensor,
     for axis, length in enumerate(size):
         at, low = torch.arange(length), corners[:, axis, None]
         along = (at >= low) & (at < low + patch)  # (n, length)
-        inside &= along.reshape(
-            len(corners), *(length if i == axis else 1 for i in range(len(size)))
-        )
+        shape = [1] * len(size)
+        shape[axis] = length
+        inside &= along.reshape(len(corners), *shape)
     return inside

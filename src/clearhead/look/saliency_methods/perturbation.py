@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
+from ...inputs import Given
+from ...progress import Done
 from ...weights import Bundle
 from ..targets import Chosen, Target, choose_target
-from .attributions import Done
-from .embedded import Given, Subject, subject
+from .float_input import FloatInput, float_input
 from .gradients import Baseline, baseline_of
 from .saliency import Saliency
 
@@ -138,7 +139,7 @@ def perturbation_curves(
     ((index, at),) = chosen
     if target is None and index is None:
         raise InputError("these maps are of a function of the logits: expected target=the function")
-    about = subject(model, given, tokenizer=tokenizer, at=at)
+    about = float_input(model, given, tokenizer=tokenizer, at=at)
     if about.kind == "image":
         size = tuple(about.x.shape[-2:])
     else:
@@ -181,7 +182,7 @@ def perturbation_curves(
 
 
 def _curve(
-    about: Subject,
+    about: FloatInput,
     goal: Target,
     rank: Tensor,
     counts: Tensor,

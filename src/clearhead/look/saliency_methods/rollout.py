@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ...errors import InputError, Notice
+from ...progress import Done
 from ..capture.addresses import Tree, matching
 from ..capture.tape import Tape
 from ..capture.watch import watch
@@ -28,8 +29,8 @@ from ..maps.rollout import (
 )
 from ..structure import OutputAxes, record_layout
 from ..targets import Target
-from .attributions import Attribution, Done, enlarged, layer_gradient
-from .embedded import Subject, differentiable
+from .attributions import Attribution, enlarged, layer_gradient
+from .float_input import FloatInput, differentiable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,51 +47,51 @@ class RelevanceOptions:
 
 
 def attention_rollout(
-    subject: Subject, target: Target, options: RolloutOptions, __: Done | None
+    explained: FloatInput, target: Target, options: RolloutOptions, __: Done | None
 ) -> Attribution:
     """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
     with (
         torch.no_grad(),
-        record_layout(subject.model) as layout,
-        _watched(subject, grad=False) as tape,
+        record_layout(explained.model) as layout,
+        _watched(explained, grad=False) as tape,
     ):
-        subject.logits(subject.x)
-    layers = _maps(subject, tape)
+        explained.logits(explained.x)
+    layers = _maps(explained, tape)
     matrix = rollout(list(layers.values()), residual=options.residual, fusion=options.fusion)[0]
-    return _placed(subject, target, layout, matrix, layers)
+    return _placed(explained, target, layout, matrix, layers)
 
 
 def gradient_weighted_rollout(
-    subject: Subject, target: Target, _: RelevanceOptions, __: Done | None
+    explained: FloatInput, target: Target, _: RelevanceOptions, __: Done | None
 ) -> Attribution:
     """Attention maps weighted by their gradients, accumulated over the layers (Chefer et al. 2021)."""
-    with differentiable(subject.model), record_layout(subject.model) as layout:
-        x = subject.x.detach().clone().requires_grad_()
-        with _watched(subject, grad=True) as tape:
-            score = target.score(subject.logits(x)).sum()
-        layers = _maps(subject, tape)
+    with differentiable(explained.model), record_layout(explained.model) as layout:
+        x = explained.x.detach().clone().requires_grad_()
+        with _watched(explained, grad=True) as tape:
+            score = target.score(explained.logits(x)).sum()
+        layers = _maps(explained, tape)
         weights = [weights_of(layer) for layer in layers.values()]
         slopes = torch.autograd.grad(score, weights, allow_unused=True)
     known = [
         (w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)
     ]
-    return _placed(subject, target, layout, relevance(known)[0], layers)
+    return _placed(explained, target, layout, relevance(known)[0], layers)
 
 
 @contextmanager
-def _watched(subject: Subject, *, grad: bool) -> Iterator[Tape]:
+def _watched(explained: FloatInput, *, grad: bool) -> Iterator[Tape]:
     """Watch all attention maps of a model; raises if it cannot have any."""
-    tree = Tree(subject.model)
+    tree = Tree(explained.model)
     if not matching("**.weights", tree.known | tree.possible):
-        raise _unfit(subject)
+        raise _unfit(explained)
     with warnings.catch_warnings():
         # the error that follows says it
         warnings.filterwarnings("ignore", "no attention call", Notice)
-        with watch(subject.model, "**.weights", grad=grad) as tape:
+        with watch(explained.model, "**.weights", grad=grad) as tape:
             yield tape
 
 
-def _maps(subject: Subject, tape: Tape) -> dict[str, AttentionMap]:
+def _maps(explained: FloatInput, tape: Tape) -> dict[str, AttentionMap]:
     """The maps that rollout multiplies, by their addresses.
 
     A layer after them may be left out, as one in which a class token reads the patches: a Notice says so. One before
@@ -98,67 +99,71 @@ def _maps(subject: Subject, tape: Tape) -> dict[str, AttentionMap]:
     """
     named = named_maps(tape)
     if not any(layer.shape[2] == layer.shape[3] for layer in named.values()):
-        raise _unfit(subject)
+        raise _unfit(explained)
     layers = square_maps(named)
     rows = next(iter(layers.values())).shape[0]
-    if rows != len(subject.x):
+    if rows != len(explained.x):
         raise InputError(
-            f"the attention of this {subject.name} is within {rows} windows: rollout does not fit, since none of its "
+            f"the attention of this {explained.name} is within {rows} windows: rollout does not fit, since none of its "
             "maps is over all tokens. The gradient methods, grad-cam and occlusion fit"
         )
     names = list(named)
     until = names.index(list(layers)[-1])
     between = left_out({name: named[name] for name in names[:until]})
-    if between and subject.kind == "image":
+    if between and explained.kind == "image":
         raise InputError(
-            f"rollout can multiply {len(layers)} of the {len(named)} attention maps of this {subject.name}: the others "
-            f"have not as many keys as queries ({between}). The gradient methods, grad-cam and occlusion fit"
+            f"rollout can multiply {len(layers)} of the {len(named)} attention maps of this {explained.name}: the "
+            f"others have not as many keys as queries ({between}). The gradient methods, grad-cam and occlusion fit"
         )
     say_left_out(named)
     return layers
 
 
-def _unfit(subject: Subject) -> InputError:
+def _unfit(explained: FloatInput) -> InputError:
     return InputError(
-        f"no self-attention was seen in this {subject.name}: rollout does not fit; gradient, input-gradient, "
+        f"no self-attention was seen in this {explained.name}: rollout does not fit; gradient, input-gradient, "
         "smoothgrad, integrated, occlusion"
-        + (" and grad-cam do" if subject.kind == "image" else " do")
+        + (" and grad-cam do" if explained.kind == "image" else " do")
     )
 
 
 def _placed(
-    subject: Subject, target: Target, layout: OutputAxes, matrix: Tensor, maps: Iterable[str]
+    explained: FloatInput, target: Target, layout: OutputAxes, matrix: Tensor, maps: Iterable[str]
 ) -> Attribution:
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
     tokens = len(matrix)
-    axes = layout.places(tokens) if subject.kind == "image" else None
-    if subject.kind == "text" and len(subject.tokens or []) != tokens:
+    axes = layout.places(tokens) if explained.kind == "image" else None
+    if explained.kind == "text" and len(explained.tokens or []) != tokens:
         raise InputError(
-            f"this {subject.name} reads several texts: rollout follows one stack of self-attention"
+            f"this {explained.name} reads several texts: rollout follows one stack of self-attention"
         )
-    if subject.kind == "image" and axes is None:
+    if explained.kind == "image" and axes is None:
         raise InputError(
-            f"the {tokens} tokens of this {subject.name} are not a grid of patches: rollout does not fit, the gradient "
-            "methods and occlusion do"
+            f"the {tokens} tokens of this {explained.name} are not a grid of patches: rollout does not fit, the "
+            "gradient methods and occlusion do"
         )
     layers = [name.removesuffix(".weights") for name in maps]
-    row = matrix[_read(subject, target, layout, tokens)].mean(0)
+    row = matrix[_read(explained, target, layout, tokens)].mean(0)
     if axes is None or axes.grid is None:
         return Attribution(values=row, whole=matrix, layers=layers)
-    height, width = subject.x.shape[-2:]
+    height, width = explained.x.shape[-2:]
     cells = row[axes.special :].unflatten(0, axes.grid)
     return Attribution(values=enlarged(cells, (height, width)), whole=matrix, layers=layers)
 
 
-def _read(subject: Subject, target: Target, layout: OutputAxes, tokens: int) -> Bool[Tensor, "t"]:
+def _read(
+    explained: FloatInput, target: Target, layout: OutputAxes, tokens: int
+) -> Bool[Tensor, "t"]:
     """The tokens of the last layer that the answer is read from: those with a gradient, for example a class token."""
     blocks = layout.blocks(tokens)
     if not blocks:
-        raise InputError(f"the layers of this {subject.name} were not found: rollout does not fit")
-    _, slope = layer_gradient(subject, target, blocks[-1])
+        raise InputError(
+            f"the layers of this {explained.name} were not found: rollout does not fit"
+        )
+    _, slope = layer_gradient(explained, target, blocks[-1])
     read = slope[0].abs().sum(-1) > 0
     if not read.any():
         raise InputError(
-            f"the answer of this {subject.name} does not depend on its last layer: rollout does not fit"
+            f"the answer of this {explained.name} does not depend on its last layer: rollout does not fit"
         )
     return read

@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from ... import draw
 from ...checks import one_of
 from ...errors import InputError, Notice
+from ...inputs import Given
+from ...progress import Done
 from ...weights import Bundle
 from ..maps.rollout import Fusion
 from ..targets import Chosen, Target, choose_target
-from .attributions import Attribution, Done
-from .embedded import Given, Subject, subject
+from .attributions import Attribution
+from .float_input import FloatInput, float_input
 from .grad_cam import LayerOptions, grad_cam
 from .gradients import (
     START,
@@ -264,7 +266,7 @@ def saliency(
     one_of("method", name, SALIENCY_METHODS)
     chosen = SALIENCY_METHODS[name]
     options = _options(name, given_options)
-    about = subject(model, given, tokenizer=tokenizer, at=at)
+    about = float_input(model, given, tokenizer=tokenizer, at=at)
     if about.kind not in chosen.kinds:
         fitting = ", ".join(
             name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds
@@ -296,7 +298,7 @@ def saliency(
 
 
 def _default(
-    about: Subject, goal: Target, options: PathOptions, done: Done | None
+    about: FloatInput, goal: Target, options: PathOptions, done: Done | None
 ) -> tuple[str, Attribution]:
     """Integrated gradients, or occlusion where they do not add up after a first attempt; the method and its result."""
     try:
@@ -333,10 +335,10 @@ def _options(method: str, given: dict[str, Any]) -> Any:
     return kind(**chosen)
 
 
-def seen(about: Subject) -> np.ndarray | None:
+def seen(about: FloatInput) -> np.ndarray | None:
     """The image that a model saw, (height, width, 3) uint8; of bare tensors, their values scaled to the full range."""
-    if about.picture is not None or about.kind == "text":
-        return about.picture
+    if about.given.picture is not None or about.kind == "text":
+        return about.given.picture
     x = about.x[0].detach().float().cpu()
     low, high = float(x.min()), float(x.max())
     x = ((x - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)

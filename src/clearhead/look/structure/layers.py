@@ -22,7 +22,7 @@ from ..capture.addresses import INPUT, Tree, matching, nearest_addresses
 from ..capture.watch import watch
 
 if TYPE_CHECKING:
-    from ..measured_input import ModelInput
+    from ...inputs import ModelInput
 
 # Activations inside an attention that have a vector per token.
 VECTORS = ("q", "k", "v", "heads")
@@ -127,7 +127,7 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
         torch.no_grad(),
         watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape,
     ):
-        given.model(*given.args, **given.row)
+        given.run(given.model)
     heads = {address.removesuffix(".weights"): tape.calls(address)[0] for address in tape.names}
     if not heads:
         raise InputError(f"no attention was seen in this {name}: {tape.unseen}")

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from ... import draw
 from ...errors import Notice
+from ...inputs import Inputs
 from ...look import (
     Fields,
     Similarity,
@@ -27,8 +28,7 @@ from ...look import (
     watch,
 )
 from ...look.capture.addresses import Tree, matching
-from ...look.model_inputs import Inputs as Batches
-from ...look.saliency_methods.embedded import subject
+from ...look.saliency_methods.float_input import float_input
 from ...look.structure import layer_lists, record_layout
 from ...tasks.classify import class_names, classify
 from ...weights import Bundle
@@ -102,8 +102,7 @@ def accuracy(pair: ModelPair) -> Section:
 def speed(pair: ModelPair) -> Section:
     """Inputs per second of a forward pass, measured in turns."""
     batches = {
-        name: list(Batches(bundle, pair.few).batches(0, FEW))
-        for name, bundle in pair.models.items()
+        name: list(Inputs(bundle, pair.few).batches(0, FEW)) for name, bundle in pair.models.items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in pair.models}
     # in turns, so that a machine that slows down slows both
@@ -264,7 +263,7 @@ def _patch_distances(bundle: Bundle, images: list[Any]) -> Float[np.ndarray, "l 
     """The mean distance of each layer and head on the grid of patches, as a share of its side."""
     total: Any = 0
     for image in images:
-        about = subject(bundle, image)
+        about = float_input(bundle, image)
         with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
             about.logits(about.x)
         by_layer = []
@@ -288,7 +287,7 @@ def _token_distances(bundle: Bundle, texts: list[Any]) -> Float[np.ndarray, "l h
     total: Any = 0
     for text in texts:
         with watch(bundle.model, _self_attention(bundle)) as tape:
-            for batch in Batches(bundle, [text]).batches(0, 1):
+            for batch in Inputs(bundle, [text]).batches(0, 1):
                 batch.run(bundle.model)
         by_layer = [tape[name][0].mean(-1) for name in tape]
         total = total + torch.stack(by_layer).double().cpu()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import draw
 from ...errors import InputError
+from ...inputs.images import image_items
 from ...look import (
     Fields,
     PatchColours,
@@ -22,7 +23,6 @@ from ...look import (
 from ...look import feature_maps as look_at_features
 from ...look import filters as look_at_filters
 from ...look.structure import layer_names
-from ...tasks.batching import image_inputs
 from ...weights import Bundle
 from ..conditions import colour_filters, position_vectors, reads, tokens
 from ..registry import view_of
@@ -52,7 +52,7 @@ def fields(
     place: Any = (
         unit if isinstance(unit, str) and "," not in unit else tuple(whole_numbers("unit", unit))
     )
-    return receptive_fields(bundle, image_inputs(given)[0], layers, unit=place, done=done)
+    return receptive_fields(bundle, image_items(bundle, given)[0], layers, unit=place, done=done)
 
 
 @view_of("features", reads("images"))
@@ -116,7 +116,7 @@ def colours(
         layer: The address of the layer; the last block if not given.
         foreground: Patches whose first component is above this share are the foreground, others are black.
     """
-    return patch_colours(bundle, image_inputs(given)[0], layer, foreground=foreground)
+    return patch_colours(bundle, image_items(bundle, given)[0], layer, foreground=foreground)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from ... import draw
 from ...data.images.files import open_image
 from ...errors import InputError, InputIndexError
+from ...inputs import read_input
 from ...look import (
     AttentionMap,
     AttentionView,
@@ -26,8 +27,7 @@ from ...look import (
     watch,
 )
 from ...look.maps.sinks import View as HowShown
-from ...look.measured_input import model_input
-from ...look.saliency_methods.embedded import subject
+from ...look.saliency_methods.float_input import float_input
 from ...look.saliency_methods.saliency import seen
 from ...look.structure import layer_stack, record_layout
 from ...tasks.caption import caption
@@ -122,7 +122,7 @@ class ImageAttention(draw.Result):
 @torch.no_grad()
 def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAttention:
     """Return what the patches of an image receive in one layer: of the class token's weight, or of all patches'."""
-    about = subject(bundle, image)
+    about = float_input(bundle, image)
     with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
         about.logits(about.x)
     places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
@@ -330,7 +330,7 @@ def sinks(
         head: The head that is drawn; the mean over all heads if not given.
         show: raw; without-sink, rows scaled to sum to 1 again; or value-norm, weights times the norms of the values.
     """
-    one = model_input(bundle, given)
+    one = read_input(bundle, given)
     layers = layer_stack(one).layers
     if not -len(layers) <= layer < len(layers):
         raise InputIndexError(
@@ -338,7 +338,7 @@ def sinks(
         )
     at = layers[layer].attends
     with torch.no_grad(), watch(one.model, f"{at}.weights", f"{at}.v") as tape:
-        one.model(*one.args, **one.row)
+        one.run(one.model)
     found = attention_view(tape[f"{at}.weights"], show, values=tape[f"{at}.v"])
     result = Sinks(shown=found, tokens=one.names(found.weights.shape[3]), layer=str(at), head=head)
     heads = found.weights.shape[1]

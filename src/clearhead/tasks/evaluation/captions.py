@@ -125,10 +125,9 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
         for word, box, weights in zip(scene.caption.split(), scene.boxes, one.maps, strict=True):
             if box is None or word not in (*COLOURS, *SHAPES):
                 continue
-            rows, columns = (
-                (np.arange(n) + 0.5) * size / n
-                for n, size in zip(weights.shape, (height, width), strict=True)
-            )
+            # the centre of each cell of the map, in pixels
+            rows = (np.arange(weights.shape[0]) + 0.5) * height / weights.shape[0]
+            columns = (np.arange(weights.shape[1]) + 0.5) * width / weights.shape[1]
             top, left, bottom, right = box
             inside = ((rows >= top) & (rows < bottom))[:, None] & (
                 (columns >= left) & (columns < right)
@@ -143,10 +142,10 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
 def _scene_scores(bundle: Bundle, chosen: CaptionOptions, done: Done | None) -> CaptionScores:
     if chosen.split is not None:
         raise InputError(f"split={chosen.split!r} is for flickr8k: scenes are generated")
-    size = None if bundle.preprocessing is None else bundle.preprocessing.size
-    scenes = Scenes(SceneConfig() if size is None else SceneConfig(pixels=size[0]), seed=0).scenes(
-        SCENES
-    )
+    config = SceneConfig()
+    if bundle.preprocessing is not None and bundle.preprocessing.size is not None:
+        config = SceneConfig(pixels=bundle.preprocessing.size[0])
+    scenes = Scenes(config, seed=0).scenes(SCENES)
     start = time.perf_counter()
     results = _captions(bundle, [scene.image.transpose(1, 2, 0) for scene in scenes], chosen)
     seconds = time.perf_counter() - start

@@ -23,8 +23,8 @@ from ...data.images.folders import CropConfig, ImageConfig, Images, divided, rea
 from ...data.images.in_memory import Pixels
 from ...data.text.labelled import labels_of, read_sst2
 from ...errors import InputError, Notice, nearest
+from ...inputs.images import IMAGES
 from ...weights import Bundle
-from ..batching import IMAGES
 from ..classify import class_names, classify
 from ..text import embed
 from .columns import (
@@ -201,7 +201,7 @@ class ClassScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
+        values = {
             "data": self.data,
             "accuracy": self.accuracy,
             "f1": self.f1,
@@ -211,33 +211,26 @@ class ClassScores:
             "hypotheses": self.hypotheses,
             "references": self.references,
             "left_out": self.left_out,
-            **({"files": list(self.files)} if self.files else {}),
         }
+        if self.files:
+            values["files"] = list(self.files)
+        return values
 
     def __rich__(self) -> Table:
-        rows = [
-            (
-                true,
-                f"{counts[true] / sum(counts.values()):.2%}",
-                f"of {sum(counts.values()):,} {self.unit} recognised",
-            )
-            for true, counts in self.confusion.items()
-        ]
-        if self.unit == "texts":
-            what = "rows without a text or a label"
-        else:
+        rows = [("data", self.data, self.remark)]
+        if self.left_out:
             what = "image files that cannot be read"
-        return table(
-            ("data", self.data, self.remark),
-            *([("left out", f"{self.left_out:,}", what)] if self.left_out else []),
-            (
-                "accuracy",
-                f"{self.accuracy:.2%}",
-                f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s",
-            ),
-            ("macro F1", f"{self.f1:.4f}", "mean of the classes"),
-            *rows,
-        )
+            if self.unit == "texts":
+                what = "rows without a text or a label"
+            rows.append(("left out", f"{self.left_out:,}", what))
+        count = f"of {len(self.references):,} {self.unit}, {self.seconds:.1f} s"
+        rows.append(("accuracy", f"{self.accuracy:.2%}", count))
+        rows.append(("macro F1", f"{self.f1:.4f}", "mean of the classes"))
+        for label, predicted in self.confusion.items():
+            total = sum(predicted.values())
+            recognised = f"of {total:,} {self.unit} recognised"
+            rows.append((label, f"{predicted[label] / total:.2%}", recognised))
+        return table(*rows)
 
 
 def class_scores(
@@ -348,7 +341,8 @@ def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None)
         path = file_or_set(data, root, "sst2")
         columns = labelled_columns(bundle, path, chosen.text, chosen.label)
         rows = labels_of(columns, skip_empty=True)
-        part, empty = evaluated_part(bundle, data, path, rows, chosen.split, root), columns.empty
+        part = evaluated_part(bundle, data, path, rows, chosen.split, root)
+        empty = columns.empty
     known = class_names(bundle)
     for line in part.rows:
         if line.label not in known:
@@ -368,8 +362,13 @@ def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None
     found = _image_parts(bundle, data, chosen, root)
     name, images = _chosen_part(data, found, chosen.split)
     _check_labels(bundle, data, images.labels)
-    if found.own and len(found.parts) == 1 and chosen.split is None:
-        warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
+    remark = ""
+    if found.own and chosen.split is None:
+        remark = ALL
+        if len(found.parts) == 1:
+            # nothing was held out
+            remark = ""
+            warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
     return LabelledInputs(
         name=name,
         unit="images",
@@ -377,7 +376,7 @@ def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None
         labels=list(images.labels),
         files=images.names,
         left_out=found.left_out,
-        remark=ALL if found.own and len(found.parts) > 1 and chosen.split is None else "",
+        remark=remark,
     )
 
 
@@ -408,7 +407,8 @@ def _chosen_part(data: Place, found: ImageParts, split: str | None) -> tuple[str
     if split is not None and (len(parts) == 1 or split not in parts):
         expected = "no split, because it is not divided into train and val"
         if len(parts) > 1:
-            expected = f"one of {', '.join(parts)}{', all' if found.whole is not None else ''}"
+            known = list(parts) if found.whole is None else [*parts, "all"]
+            expected = f"one of {', '.join(known)}"
         raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
     part = split or list(parts)[-1]
     return f"{data} {part}", parts[part]
@@ -441,8 +441,9 @@ def _image_parts(
     )
     if not valid:
         train, valid = divided(train, trained.share if own else share)
-    parts = {"train": train, "valid": valid} if valid else {"train": train}
-    opened_parts = {name: labelled_files(image_root(path), files) for name, files in parts.items()}
+    opened_parts = {"train": labelled_files(image_root(path), train)}
+    if valid:
+        opened_parts["valid"] = labelled_files(image_root(path), valid)
     whole = labelled_files(image_root(path), sorted([*train, *valid], key=lambda image: image.name))
     return ImageParts(opened_parts, whole=whole, own=own, left_out=len(bad))
 
@@ -450,7 +451,9 @@ def _image_parts(
 def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:
     """Raise if a class of the data is none of the model's classes."""
     known = class_names(bundle)
-    listed = ", ".join(known[:MOST]) + (f" ... ({len(known)} in all)" if len(known) > MOST else "")
+    listed = ", ".join(known[:MOST])
+    if len(known) > MOST:
+        listed += f" ... ({len(known)} in all)"
     for label in dict.fromkeys(labels):
         if label not in known:
             raise DataError(

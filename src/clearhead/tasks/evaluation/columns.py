@@ -220,14 +220,9 @@ def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | N
     found = [_given(table, word) for word in (source, target)]
     for i, name in enumerate(trained):
         if found[i] is None and (source, target)[i] is None and name is not None:
-            found[i] = next(
-                (
-                    c
-                    for c in (name, _of_language(table, name))
-                    if c in table.columns and c not in found
-                ),
-                None,
-            )
+            for column in (name, _of_language(table, name)):
+                if found[i] is None and column in table.columns and column not in found:
+                    found[i] = column
     _check_direction(table, found, (source, target), trained)
     return TwoColumns(table, *two_columns(table, PARALLEL, (found[0], found[1])))
 

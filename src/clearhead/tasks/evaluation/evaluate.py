@@ -107,25 +107,15 @@ class TranslationScores:
         }
 
     def __rich__(self) -> Table:
-        return table(
-            ("data", self.data, self.remark),
-            *(
-                [("left out", f"{self.left_out:,}", "rows without a source or a target")]
-                if self.left_out
-                else []
-            ),
-            *score_rows(self.scores),
-            (
-                "sentences",
-                str(self.sentences),
-                f"{self.seconds:.1f} s, {self.speed:.1f} per second",
-            ),
-            *(
-                [("cut", str(self.cut), "too long to be read or translated to their end")]
-                if self.cut
-                else []
-            ),
-        )
+        rows = [("data", self.data, self.remark)]
+        if self.left_out:
+            rows.append(("left out", f"{self.left_out:,}", "rows without a source or a target"))
+        rows += score_rows(self.scores)
+        speed = f"{self.seconds:.1f} s, {self.speed:.1f} per second"
+        rows.append(("sentences", str(self.sentences), speed))
+        if self.cut:
+            rows.append(("cut", str(self.cut), "too long to be read or translated to their end"))
+        return table(*rows)
 
 
 def evaluate(
@@ -223,12 +213,12 @@ def translation_scores(
 ) -> TranslationScores:
     """Translate data, and compute BLEU and chrF."""
     settings = _settings(bundle)
-    words = {
-        side: word for side in ("source", "target") if (word := getattr(chosen, side)) is not None
-    }
     is_set = isinstance(data, str) and data in SPLITS
-    # not a column's name
-    settings |= {side: word for side, word in words.items() if is_set or may_be_language(word)}
+    for side in ("source", "target"):
+        word = getattr(chosen, side)
+        # of a file it may also be the name of a column
+        if word is not None and (is_set or may_be_language(word)):
+            settings[side] = word
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
     given = _texts(bundle, data, chosen, settings, root)
     sources, references = given.sources, given.references
@@ -245,7 +235,7 @@ def translation_scores(
     seconds = time.perf_counter() - start
     assert isinstance(translations, list)
     hypotheses = [as_line(one.text) for one in translations]
-    measures = [by_protocol, *([] if by_protocol is bleu else [bleu]), chrf]
+    measures = [by_protocol, chrf] if by_protocol is bleu else [by_protocol, bleu, chrf]
     return TranslationScores(
         data=given.name,
         left_out=given.left_out,
@@ -298,10 +288,8 @@ def _texts(
     else:
         columns = pair_columns(bundle, paths[0], chosen.source, chosen.target)
         lines = lines_of(columns, skip_empty=True)
-        part, empty = (
-            evaluated_part(bundle, names[0], paths[0], lines, chosen.split, root),
-            columns.empty,
-        )
+        part = evaluated_part(bundle, names[0], paths[0], lines, chosen.split, root)
+        empty = columns.empty
     return SourceTexts(
         name=part.name,
         sources=[line.source for line in part.rows],

@@ -100,21 +100,14 @@ class TextScores:
         }
 
     def __rich__(self) -> Table:
-        return table(
-            ("data", self.data, self.remark),
-            *(
-                [("left out", f"{self.left_out:,}", "rows without text or an answer")]
-                if self.left_out
-                else []
-            ),
-            ("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"),
-            (
-                "bits per byte",
-                f"{self.bits_per_byte:.4f}",
-                f"{self.bits_per_character:.4f} per character",
-            ),
-            ("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"),
-        )
+        rows = [("data", self.data, self.remark)]
+        if self.left_out:
+            rows.append(("left out", f"{self.left_out:,}", "rows without text or an answer"))
+        rows.append(("perplexity", f"{self.perplexity:.3f}", f"per token; {self.loss:.4f} nats"))
+        per_character = f"{self.bits_per_character:.4f} per character"
+        rows.append(("bits per byte", f"{self.bits_per_byte:.4f}", per_character))
+        rows.append(("tokens", f"{self.tokens:,}", f"{self.seconds:.1f} s"))
+        return table(*rows)
 
 
 def text_scores(
@@ -185,16 +178,10 @@ def _text_counted(
     """The same of the end of a text file: of the one that the model was trained on, the end that was held out."""
     _check_no_split(data, chosen)
     last, remark = chosen.last or 1.0, ""
-    if (
-        chosen.last is None
-        and isinstance(trained, TextConfig)
-        and trained.valid_path is None
-        and trained.share > 0
-    ):
-        last, remark = (
-            trained.share,
-            f"the last {trained.share:.0%}, held out of its training; last=1 takes all",
-        )
+    divided = isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0
+    if chosen.last is None and divided:
+        last = trained.share
+        remark = f"the last {last:.0%}, held out of its training; last=1 takes all"
     text = read_text(path)
     text = text[len(text) - round(len(text) * last) :]
     result = likelihood(bundle, text, stride=chosen.stride, done=done)

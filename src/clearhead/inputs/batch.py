@@ -1,0 +1,130 @@
+"""Batch: the arguments of one call of a model; ModelInput: one row of them, with the names of its tokens or patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from ..weights import Bundle
+
+B = TypeVar("B", bound="Batch")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """The arguments of one call of a model, with a row for each input."""
+
+    args: tuple[Any, ...] = ()  # positional arguments
+    named: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments
+    # tokens of each row that are not padding; of a translator, of its source
+    lengths: Int[Tensor, "b"] | None = None
+    target_lengths: Int[Tensor, "b"] | None = None  # the same of the target
+    size: tuple[int, int] | None = None  # height and width of images
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All arguments that are tensors."""
+        return [x for x in (*self.args, *self.named.values()) if isinstance(x, Tensor)]
+
+    @property
+    def rows(self) -> int:
+        """The number of inputs."""
+        return len(self.tensors[0])
+
+    def run(self, model: nn.Module) -> Any:
+        """Call a model with these arguments."""
+        return model(*self.args, **self.named)
+
+    def repeated(self: B, rows: int) -> B:
+        """A batch of one row as a batch of equal rows, without copies in memory."""
+        args = tuple(_repeated(x, rows) for x in self.args)
+        named = {name: _repeated(x, rows) for name, x in self.named.items()}
+        return replace(self, args=args, named=named)
+
+
+def _repeated(x: Any, rows: int) -> Any:
+    if isinstance(x, Tensor):
+        return x.expand(rows, *x.shape[1:])
+    return x
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelInput(Batch):
+    """One input of a model: the arguments of its forward pass, one row each, and the names of its tokens or patches."""
+
+    model: nn.Module
+    bundle: Bundle | None = None  # None: a bare torch module
+    tokenizer: Any = None  # of transformers, if it read the text of a bare module
+    # the text of each token, special ones included; for a translator, of the source
+    pieces: list[str] | None = None
+    # the text of each token that a translator's decoder reads: its start, then the target
+    decoder_input: list[str] | None = None
+    # the text of each token that the decoder writes, the end token included
+    target: list[str] | None = None
+    target_ids: Int[Tensor, "t"] | None = None  # the ids of `target`
+    masks: tuple[int, ...] = ()  # positions of masked tokens
+    grid: tuple[int, int] | None = None  # rows and columns of the patches of an image
+    special: int = 0  # number of tokens before the patches
+    picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model sees it
+
+    @property
+    def read_ids(self) -> Tensor | None:
+        """The ids (1, t) whose tokens the answers follow: those of the decoder, if there are two kinds."""
+        if "decoder_input_ids" in self.named:
+            ids: Tensor = self.named["decoder_input_ids"]
+            return ids
+        return next((x for x in self.tensors if x.ndim == 2), None)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of the row, source and target together, as far as it is known from the input."""
+        if self.grid is not None:
+            return self.grid[0] * self.grid[1] + self.special
+        return max(1, sum(x.shape[1] for x in self.tensors if x.ndim in (2, 3)))
+
+    def names(self, length: int, *, decoder: bool = False) -> list[str]:
+        """The names of the tokens of an activation with this many tokens, of the encoder or of the decoder."""
+        sides = (self.decoder_input, self.pieces) if decoder else (self.pieces, self.decoder_input)
+        for pieces in sides:
+            if pieces is not None and len(pieces) == length:
+                return pieces
+        if self.grid is not None and length == self.tokens:
+            before = ["<class>", *(f"<register {i}>" for i in range(1, self.special))]
+            cells = [f"{y},{x}" for y in range(self.grid[0]) for x in range(self.grid[1])]
+            return [*before[: self.special], *cells]
+        return [str(i) for i in range(length)]
+
+    @cached_property
+    def classifies(self) -> bool:
+        """Whether the model has one answer for the whole input, and not one per token; a bare module runs once."""
+        if self.bundle is not None:
+            return "classify" in self.bundle.can
+        with torch.no_grad():
+            out = self.run(self.model)
+        logits = getattr(out, "logits", out)
+        return isinstance(logits, Tensor) and logits.ndim == 2
+
+
+def network(model: Bundle | nn.Module) -> nn.Module:
+    """The torch module of a Bundle, or the module itself."""
+    return model.model if isinstance(model, Bundle) else model
+
+
+def device_of(model: Bundle | nn.Module) -> torch.device:
+    """The device of a model's parameters; the CPU if it has none."""
+    return next((p.device for p in network(model).parameters()), torch.device("cpu"))
+
+
+def floats_of(model: Bundle | nn.Module) -> torch.dtype:
+    """The dtype that a model computes in: that of its matrices."""
+    for p in network(model).parameters():
+        if p.ndim > 1 and p.is_floating_point():
+            return p.dtype
+    return torch.float32

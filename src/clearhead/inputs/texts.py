@@ -1,0 +1,119 @@
+"""Texts as ids of tokens, for language models, encoders and classifiers of texts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from ..data.text.labelled import MASKS, masked_ids, with_special
+from ..errors import InputError, TextError
+from ..weights import Bundle
+from .batch import Batch, ModelInput
+from .batching import by_length, cut_rows, padded
+
+
+def check_text(bundle: Bundle, text: object) -> None:
+    """Raise unless a text is a string."""
+    if not isinstance(text, str):
+        raise InputError(
+            f"this {bundle.name} reads text: expected a string, got {type(text).__name__}"
+        )
+
+
+def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
+    """The ids of a text as a model reads it, and the positions of its masks.
+
+    A model that predicts masked tokens reads "[MASK]" as its mask token, as `fill` does. A language model reads what
+    its tokenizer puts around a text, an encoder the start and end tokens.
+    """
+    tokens = bundle.tokenizer()
+    if "fill" in bundle.can:
+        return masked_ids(tokens, text)
+    if "predict" in bundle.can:
+        return tokens.wrapped(text), []
+    return with_special(tokens, tokens.encode(text)), []
+
+
+def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
+    """The text of each id; a mask may come after the ids of the tokenizer."""
+    tokens = bundle.tokenizer()
+    known = iter(tokens.pieces(ids[ids < len(tokens)]))
+    return [next(known) if i < len(tokens) else MASKS[0] for i in ids.tolist()]
+
+
+def id_row(bundle: Bundle, ids: np.ndarray, what: str = "text") -> Int[Tensor, "1 t"]:
+    """A batch of one row on the model's device; raises if it is empty or longer than the model reads."""
+    if not len(ids):
+        raise InputError(f"the {what} is empty: expected a token or more")
+    if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
+        raise InputError(
+            f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once"
+        )
+    return torch.from_numpy(ids)[None].to(bundle.device)
+
+
+def read_text(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
+    """A text as one input of a model; raises if it is longer than the model reads."""
+    if target is not None:
+        raise InputError(f"this {bundle.name} is no translator: expected a text without a target")
+    check_text(bundle, given)
+    ids, masks = read_ids(bundle, given)
+    return ModelInput(
+        model=bundle.model,
+        bundle=bundle,
+        args=(id_row(bundle, ids),),
+        pieces=pieces_of(bundle, ids),
+        masks=tuple(masks),
+    )
+
+
+def text_items(bundle: Bundle, data: Any) -> tuple[list[np.ndarray], bool]:
+    """The ids of one text or several, cut at the longest that the model reads; and whether it was one alone."""
+    single = isinstance(data, str | bytes) or not isinstance(data, Iterable)
+    texts = [data] if single else list(data)
+    for text in texts:
+        check_text(bundle, text)
+    rows = [read_ids(bundle, text)[0] for text in texts]
+    if not all(len(row) for row in rows):
+        raise TextError("a text is empty: expected a token or more")
+    # a sentence model cuts texts as it did in training
+    limits = [size for size in (bundle.max_tokens, bundle.longest) if size is not None]
+    return cut_rows(rows, min(limits, default=None)), single
+
+
+def text_batches(bundle: Bundle, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
+    """Yield rows of ids as one batch; one by one if their lengths differ and the model does not take lengths."""
+    ids, lengths = padded(rows, bundle.tokenizer().pad, bundle.device)
+    named = {"lengths": lengths} if _takes_lengths(bundle.model) else {}
+    # a causal model never reads the padding, which comes after a text
+    padding_seen = not named and "predict" not in bundle.can
+    if padding_seen and len(set(lengths.tolist())) > 1:
+        for row in rows:
+            yield from text_batches(bundle, [row])
+        return
+    yield Batch(args=(ids,), named=named, lengths=lengths)
+
+
+def grouped_texts(bundle: Bundle, rows: Sequence[np.ndarray]) -> Iterator[tuple[list[int], Batch]]:
+    """Yield batches of rows of similar length, with their numbers."""
+    for numbers, ids, lengths in id_batches(bundle, rows):
+        yield numbers, Batch(args=(ids,), named={"lengths": lengths}, lengths=lengths)
+
+
+def id_batches(
+    bundle: Bundle, rows: Sequence[np.ndarray]
+) -> Iterator[tuple[list[int], Int[Tensor, "b t"], Int[Tensor, "b"]]]:
+    """Yield batches of rows of similar length: their numbers, padded ids and lengths."""
+    for numbers in by_length([len(row) for row in rows], bundle.model):
+        pad = bundle.tokenizer().pad
+        yield numbers, *padded([rows[i] for i in numbers], pad, bundle.device)
+
+
+def _takes_lengths(model: nn.Module) -> bool:
+    return "lengths" in inspect.signature(model.forward).parameters
