@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel, ViTConfig, ViTForImageClassification
 
 import clearhead as ch
@@ -76,32 +75,6 @@ def test_class_token_maps_of_models_of_transformers():
         torch.testing.assert_close(found.maps, row[:, special:].reshape(3, 4, 4))
         with pytest.raises(IndexError, match="layer 3: there are 3"):
             cls_maps(model, pixels(), layer=3)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (lambda: ours(pool="mean"), r"no class token: its answer is the mean .* fit: saliency, .*rollout"),
-        (lambda: ours(pool="mean", registers=2), "no class token"),
-        (lambda: ours(pool="attention"), r"no class token: a learned query pools \(pool.weights\)"),
-        (lambda: cnn(), "no attention over patches; views that fit: saliency by gradient, .*grad-cam"),
-        (lambda: cnn(attention=(0,)), "this ResNet has no class token; views that fit: saliency"),
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().eval(),
-         "no attention over patches"),
-    ],
-)  # fmt: skip
-def test_models_without_a_class_token_are_refused_with_the_views_that_fit(model, message):
-    with pytest.raises(ValueError, match=message):
-        cls_maps(model(), pixels())
-
-
-def test_layers_out_of_range_and_texts_are_refused():
-    with pytest.raises(IndexError, match="layer 3: there are 3, counted from 0"):
-        cls_maps(ours(), pixels(), layer=3)
-    with pytest.raises(KeyError, match=r"no address 'blocks.7.attn.weights'"):
-        cls_maps(ours(), pixels(), layer="blocks.7.attn")
-    with pytest.raises(ValueError, match="reads text: cls_maps is for images"):
-        cls_maps(ch.load("everyday", device="cpu"), "A dog runs.")
 
 
 def sinking():

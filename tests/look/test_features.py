@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 
 import clearhead as ch
-from clearhead.errors import InputError, InputKeyError, Notice
+from clearhead.errors import Notice
 from clearhead.look import (
     cka_of_features,
     feature_maps,
@@ -66,16 +66,6 @@ def test_tsne_without_scikit_learn_says_what_is_missing():
     assert out.strip() == "t-SNE needs scikit-learn: pip install scikit-learn; 'pca' needs nothing"
 
 
-def test_vectors_that_cannot_be_projected_are_refused():
-    for bad in ([[1.0, 2.0]], np.full((5, 3), np.nan), np.zeros(4)):
-        with pytest.raises(InputError, match=r"expected finite numbers \(n, d\)"):
-            project(bad)
-    with pytest.raises(InputError, match="expected one of pca, tsne; the nearest is tsne"):
-        project(np.eye(5), "t-sne")
-    with pytest.raises(InputError, match="labels has 2 entries: expected 5"):
-        project(np.eye(5), labels=["a", "b"])
-
-
 def test_features_of_heads_are_their_vectors_side_by_side():
     torch.manual_seed(0)
     gpt = ch.build("gpt", vocab=5, context=8, width=8, depth=1, heads=2).eval()
@@ -86,8 +76,6 @@ def test_features_of_heads_are_their_vectors_side_by_side():
     expected = torch.cat([heads[:, 0], heads[:, 1]], dim=-1)
     np.testing.assert_allclose(features(gpt, ids, "blocks.0.attn.heads"), expected.mean(1), atol=1e-6)
     np.testing.assert_allclose(features(gpt, ids, "blocks.0.attn.heads", pool="last"), expected[:, -1], atol=1e-6)
-    with pytest.raises(InputError, match="matches 2 layers: expected one"):
-        features(ch.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2), ids, "blocks.*")
 
 
 def test_neighbours_are_those_of_the_cosine():
@@ -106,11 +94,6 @@ def test_a_vector_that_is_not_finite_is_nobodys_neighbour():
         x[7, 3] = bad
         with pytest.warns(Notice, match="1 of 20 vectors are not finite and are left out: 7"):
             assert neighbours(x, x[3], top=30) == whole
-    for query in (x[7], np.zeros(5)):
-        with pytest.raises(InputError, match="query 0 is zero, or not finite"):
-            neighbours(x[:3], query)
-    with pytest.raises(InputError, match="none of the 2 vectors is finite"):
-        neighbours(np.full((2, 5), np.nan), x[0])
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-14, 1.0, 1e200, 1e300])
@@ -138,34 +121,10 @@ def test_vectors_in_any_form_are_read_alike(form):
     np.testing.assert_allclose(cka_of_features({"a": given, "b": x}).matrix, 1.0)
 
 
-def test_what_is_not_a_table_of_real_numbers_is_refused():
-    for bad in ([["a", "b"]], [[1.0], [1.0, 2.0]], np.full((3, 3), 1j), torch.full((3, 3), 1j)):
-        with pytest.raises(InputError, match="numbers"):
-            project(bad)
-        with pytest.raises(InputError, match="numbers"):
-            neighbours(bad, [1.0])
-        with pytest.raises(InputError, match="numbers"):
-            cka_of_features({"a": bad})
-
-
-def test_masked_entries_are_refused():
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    masked = np.ma.masked_greater(x, 0.5)
-    for bad in (masked, list(masked)):
-        for use in (project, lambda y: neighbours(y, x[0]), lambda y: cka_of_features({"a": y, "b": x})):
-            with pytest.raises(InputError, match="masked entries: expected a number for each"):
-                use(bad)
-    with pytest.raises(InputError, match="masked entries"):
-        neighbours(x, masked[x.argmax() // 3])
-    np.testing.assert_array_equal(project(np.ma.array(x)).points, project(x).points)
-
-
 def test_a_broken_or_cancelled_word_is_said():
     words = ch.tokens.Words(["king", "queen", "man"])
     gpt = ch.build("gpt", vocab=len(words), context=8, width=4, depth=1, heads=2)
     bundle = ch.Bundle(gpt, words)
-    with pytest.raises(InputError, match="'king - king' is the vector 0"):
-        word_neighbours(bundle, "king - king")
     gpt.embed.table.data[int(words.encode("queen")[0]), 1] = np.nan
     with pytest.warns(Notice, match="1 of .* embeddings are not finite"):
         assert [word for word, _ in word_neighbours(bundle, "king")] == ["man"]
@@ -183,13 +142,6 @@ def test_sums_of_words_are_those_of_their_vectors():
     expected = query @ [0, 1, 1] / 2**0.5 / np.linalg.norm(query)
     (first, cosine), *_ = word_neighbours(bundle, "king - man + woman")
     assert (first, cosine) == ("queen", pytest.approx(expected, abs=1e-6))
-    with pytest.raises(InputKeyError, match="'emperor' is not in the vocabulary"):
-        word_neighbours(bundle, "emperor")
-    for bad in ("king man", "king -", ""):
-        with pytest.raises(InputError, match="expected"):
-            word_neighbours(bundle, bad)
-    with pytest.raises(InputError, match="expected a model that reads text"):
-        word_neighbours(ch.load("resnet-cifar10", device="cpu"), "king")
 
 
 def test_words_of_models_that_ship():
@@ -226,8 +178,6 @@ def test_colours_of_a_bundle_stand_below_its_images():
     assert result.images[0].shape == (32, 32, 3)
     titles = [axes.get_title() for axes in result.figure().axes]
     assert titles == ["image 0", "image 1", "patches 0", "patches 1"]
-    with pytest.raises(InputError, match=r"'head' gave a tensor \(1, 10\), which has no grid.*such as stem"):
-        patch_colours(bundle, images, "head")
 
 
 def test_filters_are_the_weights_of_the_first_convolution():
@@ -237,10 +187,6 @@ def test_filters_are_the_weights_of_the_first_convolution():
     np.testing.assert_allclose(np.abs(scaled).max((1, 2, 3)), 1, atol=1e-6)
     np.testing.assert_allclose(scaled[3] * float(weight[3].abs().max()), weight[3].permute(1, 2, 0), atol=1e-6)
     assert grid.title == "stem.first.conv"
-    with pytest.raises(InputError, match=r"read 1 or 3 channels; expected one of stem.first.conv"):
-        filters(resnet, "stages.0.0.layers.0.conv")
-    with pytest.raises(InputError, match="this model has none"):
-        filters(ch.load("everyday", device="cpu"))
 
 
 def test_feature_maps_are_the_activations():
@@ -253,8 +199,6 @@ def test_feature_maps_are_the_activations():
     np.testing.assert_allclose(grid.pictures, tape["blocks.0"][0, 1:].T[[4, 1]].view(2, 2, 3), atol=1e-6)
     varied = feature_maps(vit, image, "blocks.0").pictures.std((1, 2))
     assert (np.diff(varied) <= 0).all()
-    with pytest.raises(InputError, match=r"'blocks.0' has 6, counted from 0"):
-        feature_maps(vit, image, "blocks.0", channels=[6])
 
 
 @pytest.mark.parametrize("positions", ["learned", "sincos2d"])
@@ -279,5 +223,3 @@ def test_positions_of_texts_and_of_transformers():
     np.testing.assert_allclose(waves[3, 5], waves[10, 12], atol=1e-6)  # a sinusoid knows distances only
     sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     assert position_similarity(ViTModel(ViTConfig(image_size=12, patch_size=4, **sizes))).grid == (3, 3)
-    with pytest.raises(InputError, match="not vectors: expected learned or sinusoidal"):
-        position_similarity(ch.load("everyday", device="cpu"))

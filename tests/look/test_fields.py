@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import clearhead as ch
-from clearhead.errors import InputError, InputIndexError, Notice
+from clearhead.errors import InputError, Notice
 from clearhead.look import Fields, receptive_fields
 
 
@@ -154,16 +154,8 @@ def test_a_model_of_transformers():
     assert (fields.maps[1] > 0).all()
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(InputError, match="this GPT reads tokens: receptive fields are of images"):
-        receptive_fields(ch.load("everyday", device="cpu"), ["A dog."])
+def test_a_unit_without_a_gradient_has_an_empty_map_and_a_notice():
     model = ch.build("resnet", classes=3, stem="small", width=4, depths=(1,)).eval()
-    with pytest.raises(InputError, match=r"'stages.0.0' has no class token"):
-        receptive_fields(model, torch.randn(1, 3, 8, 8), "stages.0.0", unit="cls")
-    with pytest.raises(InputIndexError, match=r"the grid of 'stages.0.0' has 8 x 8 cells"):
-        receptive_fields(model, torch.randn(1, 3, 8, 8), "stages.0.0", unit=(8, 0))
-    with pytest.raises(InputIndexError, match="channel=4: the unit has 4"):
-        receptive_fields(model, torch.randn(1, 3, 8, 8), "stages.0.0", channel=4)
     for p in model.parameters():
         p.data.zero_()
     with pytest.warns(Notice, match="stem: the gradient of the unit is 0 everywhere"):

@@ -193,14 +193,3 @@ def test_what_rollout_cannot_multiply_is_a_sentence(monkeypatch):
     monkeypatch.setattr(sys.modules["clearhead.look.maps.rollout"], "DENSE_LIMIT", 100)
     with pytest.raises(ValueError, match=r"1 x 17 x 17 are over the limit of 100 weights: .* cls_maps"):
         rollout(tape)
-
-
-def test_rollout_of_models_with_other_attention_says_what_fits():
-    rnn = ch.load("en-de-rnn", device="cpu")
-    with pytest.raises(ValueError, match=r"no self-attention was seen in this RNNSeq2Seq: .* occlusion do"):
-        saliency(rnn, ("A dog.", "Ein"), method="rollout")
-    with pytest.raises(ValueError, match=r"not layers of one stack|reads several texts"):
-        saliency(ch.load("en-de", device="cpu"), ("A dog runs.", "Ein"), method="rollout")
-    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    with pytest.raises(ValueError, match="no self-attention was seen in this Sequential"):
-        saliency(plain, torch.randn(3, 8, 8), method="rollout")

@@ -122,7 +122,9 @@ class Tree:
 
 def joined(path: str, leaf: str) -> str:
     """The address of an activation in a module, whose path is empty if it is the model itself."""
-    return f"{path}.{leaf}" if path else leaf
+    if path:
+        return f"{path}.{leaf}"
+    return leaf
 
 
 def _unwrapped(path: str) -> str:

@@ -51,7 +51,9 @@ class Listener:
     @property
     def thread(self) -> int | None:
         """The thread whose calls are recorded; of a backward pass, which repeats calls of checkpointing, none."""
-        return None if recomputing() else self.text.thread
+        if recomputing():
+            return None
+        return self.text.thread
 
     def begin(self) -> None:
         """Begin a call; one that ended in an error leaves nothing."""

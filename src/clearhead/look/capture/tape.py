@@ -327,7 +327,9 @@ def described(value: Any) -> str:
 
 def _shown(record: Any) -> Any:
     """A record as a reader gets it: a call of attention as the map of its weights."""
-    return AttentionMap([record]) if isinstance(record, LazyCall | DenseCall) else record
+    if isinstance(record, LazyCall | DenseCall):
+        return AttentionMap([record])
+    return record
 
 
 def _cut(record: AttentionMap | Tensor, queries: int) -> AttentionMap | Tensor:

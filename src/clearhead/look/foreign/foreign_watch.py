@@ -81,6 +81,7 @@ class MissedAttention:
     def why(self, patterns: Sequence[str] = ()) -> str:
         """Why attention was not seen where patterns expected it, and what to do."""
         named = self._named(self.candidates, patterns)
+        # Some attention was seen, only not there.
         if self.seen:
             if named:
                 return _sentence(named)
@@ -90,6 +91,7 @@ class MissedAttention:
         attends = any("att" in type(module).__name__.lower() for module in self.root.modules())
         if how == "eager" and not self.candidates and not attends:  # as in a state-space model
             return f"this {name} has no attention: it took no softmax, and no module of it is an attention"
+        # flash_attention_2 and the like compute attention outside of torch
         if how not in (None, "sdpa", "eager"):
             return (
                 f"this {name} computes attention by its implementation {how!r}, which neither "
@@ -118,7 +120,9 @@ class MissedAttention:
             if candidate.likely and path not in self.seen
         }
         named = self._named(likely, used)
-        return _sentence(named) if named else ""
+        if named:
+            return _sentence(named)
+        return ""
 
     def _named(
         self, candidates: Mapping[str, Candidate], patterns: Collection[str]
@@ -298,7 +302,7 @@ class ForeignAttention:
 
     def _module_ended(self, frame: Frame, out: Any) -> None:
         """Look for weights in the output of a module in which no attention call was seen."""
-        if frame.attended or frame.path is None:
+        if frame.attended or frame.path is None:  # its attention was seen, or it cannot attend
             return
         weights = _weights_in(out)
         if weights is None or recomputing():

@@ -489,7 +489,7 @@ class Softmaxes:
             self.reason = UNMET
             return None
         keys = weights.shape[dim]
-        for stack in stacks:
+        for stack in stacks:  # the same call, as each watched model sees it
             readings = sources(stack[-1], v, stack[:-1])
             layout = product_axes
             if axes != 4:
@@ -524,6 +524,7 @@ class Softmaxes:
             if hasattr(v, "shape"):
                 return f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
             return UNMET
+        # A softmax that leaves its module (a router, a gate) is not attention.
         if [ref() for ref in softmax.frames] != [stack[-1] for stack in stacks]:
             return "its weights were multiplied with values in another module"
         if self._product is not None and self._product() is v:
@@ -587,6 +588,7 @@ class Softmaxes:
             "its module computes its softmax itself, so that only weights, v and heads are seen",
         )
         before = softmax.before
+        # Weights meet values once: another product with the same weights is something else.
         self._open.remove(softmax)
         if not self._open:  # no softmax is left that these products may be the scores of
             for site in sites:

@@ -66,7 +66,9 @@ class Interception(TorchFunctionMode):
         handle = HANDLERS.get(func)
         if handle is not None:
             return handle(self, func, args, kwargs or {})
-        return func(*args, **kwargs) if kwargs else func(*args)
+        if kwargs:
+            return func(*args, **kwargs)
+        return func(*args)
 
     def join(self, q: Tensor, k: Tensor) -> tuple[WatchTap, list[CallSite]]:
         """The tap of the attention call that happens now, and its site in each model that is watched or edited.
@@ -113,7 +115,9 @@ class Interception(TorchFunctionMode):
             return 1
         repeats = [getattr(frame.module, "num_key_value_groups", 1) for frame in frames]
         module_agrees = groups * queries in known and queries in repeats
-        return queries if module_agrees or self.softmaxes.one_query(q) else 1
+        if module_agrees or self.softmaxes.one_query(q):
+            return queries
+        return 1
 
     def frames(self) -> list[Frame]:
         """The running module of each model that is watched or edited."""
@@ -168,6 +172,7 @@ def _remove(mode: TorchFunctionMode) -> None:
     if mode not in modes:
         return
     above = modes[modes.index(mode) + 1 :]
+    # torch takes modes off the top only: those above go back on
     for _ in range(len(above) + 1):
         _pop_mode()
     for other in above:
@@ -179,10 +184,12 @@ def _remove(mode: TorchFunctionMode) -> None:
 
 def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
-    q, k = (args[i] if i < len(args) else kwargs[name] for i, name in enumerate(("query", "key")))
+    given = dict(zip(("query", "key"), args, strict=False)) | kwargs
+    q, k = given["query"], given["key"]
     packed = mode.packed(q, k)
-    tap, sites = mode.join(q if packed == 1 else q[:, :, :1], k)
-    for site in sites:
+    one_query = q if packed == 1 else q[:, :, :1]  # the others on this axis are heads
+    tap, sites = mode.join(one_query, k)
+    for site in sites:  # a softmax of the same module is then not its attention
         site.frame.fused = True
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
@@ -229,7 +236,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
         out, lse = output_and_lse(call, kernel)
     else:
         out = kernel()
-    if tap.listeners:
+    if tap.listeners:  # what the kernel was given is recorded, after any edit
         copy = None if mask is None else mode.masks.copy(mask)
         which, bias = mask_and_bias(call, copy, at.offset)
         q, k = (x.detach().to(out.dtype) for x in after[:2])
@@ -269,6 +276,7 @@ def answer_multihead(mode: Interception, func: Callable[..., Any], args: Any, kw
     given.apply_defaults()
     for foreign in mode.foreign:
         foreign.notice_fast_path(*(given.arguments[name] for name in ("query", "key", "value")))
+    # An attention inside of another one ends before it, so that the outer one comes back.
     before, mode.multihead = mode.multihead, None
     try:
         if given.arguments["need_weights"]:
@@ -332,7 +340,9 @@ def answer_copy(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     softmax = mode.softmaxes.of_weights(args[0]) if args else None
     if softmax is None:
         return func(*args, **kwargs)
-    weights = args[0].clone() if _in_place(func, args, kwargs) else args[0]
+    weights = args[0]
+    if _in_place(func, args, kwargs):
+        weights = weights.clone()
     out = func(*args, **kwargs)
     mode.softmaxes.passed(softmax, weights, out)
     return out
@@ -376,7 +386,9 @@ def answer_product(
         return _weighted_sum(mode, func, factors)
     # Three factors, or options: not weights @ values, but baddbmm may multiply queries and keys.
     out = func(*args, **kwargs)
-    x, y = args[1:] if len(args) == 3 else (kwargs.get("batch1"), kwargs.get("batch2"))
+    x, y = kwargs.get("batch1"), kwargs.get("batch2")
+    if len(args) == 3:
+        x, y = args[1:]
     mode.softmaxes.multiplied(mode.frames(), x, y, out)
     return out
 

@@ -133,7 +133,9 @@ class CallSite:
     @property
     def name(self) -> str:
         """The module in a message: its path, or its class if it is the model itself."""
-        return repr(self.path) if self.path else f"this {type(self.frame.module).__name__}"
+        if self.path:
+            return repr(self.path)
+        return f"this {type(self.frame.module).__name__}"
 
 
 class ModuleStack:
@@ -175,7 +177,7 @@ class ModuleStack:
         if module is not self.root and module not in self.paths:  # a copy
             return
         self._forget_interrupted()
-        if not self.frames:
+        if not self.frames:  # called from outside of the model: another pass
             self.passes += 1
             self._calls.clear()
             self._caches.clear()
@@ -205,6 +207,7 @@ class ModuleStack:
             if not self.frames:
                 return None
             frame = self.frames[-1]
+        # A module that returns weights is asked for them only if nothing inside of it attended.
         for around in self.frames:
             around.attended = True
         frame.attended = True
@@ -422,7 +425,8 @@ class ForeignListener(Listener):
             continues = True
         elif self._same is not None:
             continues = self._same and self.start < start <= self.end
-            self.replaced = self.end - start if continues else 0
+            if continues:
+                self.replaced = self.end - start
         else:
             crosses = start == 0 and queries == 1 and self.steps.stepping
             continues = crosses or 0 < start == self.end

@@ -88,12 +88,16 @@ class SDPACall:
         if self.packed > 1:
             of_keys = x is self.k or x is self.v
             x = x.expand(*self.lead, *x.shape[-2:])
-            return x if of_keys else _unpacked(x)  # (b, g, n, e) -> (b, g * n, 1, e)
+            if of_keys:
+                return x
+            return _unpacked(x)  # (b, g, n, e) -> (b, g * n, 1, e)
         if self.grouped:
             if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
                 return x  # the tensor itself, which has a gradient
             x = x.expand(*self.lead[:-1], *x.shape[-3:])
-            return x[None] if x.ndim == 3 else _four(x)
+            if x.ndim == 3:
+                return x[None]
+            return _four(x)
         if x.ndim == 4 and x.shape[:1] == self.lead[:-1]:
             shared = x.shape[1] == 1 and x is not self.q  # one key head of all queries stays one
             if x.shape[1] == self.lead[1] or shared:
@@ -136,7 +140,7 @@ class SDPACall:
 
     def edited(self, sdpa: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The output of the same call, in its shape, with other queries, keys and values, which have four axes."""
-        if self.packed > 1:
+        if self.packed > 1:  # back to the form in which the heads stand where queries do
             q = self.shaped(q)
         mask = self.attn_mask
         old, new = (self.q, self.k, self.v), (q, k, v)
@@ -165,12 +169,16 @@ class SDPACall:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype that the kernel computes with: under autocast not that of the arguments."""
-        return torch.get_autocast_dtype(self.q.device.type) if self._casts else self.q.dtype
+        if self._casts:
+            return torch.get_autocast_dtype(self.q.device.type)
+        return self.q.dtype
 
     @property
     def mask_dtype(self) -> torch.dtype | None:
         """The dtype in which an additive mask is added: float32 to half-precision scores, unless autocast casts it."""
-        return self.dtype if self._casts or self.attn_mask is None else self.attn_mask.dtype
+        if self._casts or self.attn_mask is None:
+            return self.dtype
+        return self.attn_mask.dtype
 
     @property
     def _casts(self) -> bool:
@@ -215,7 +223,9 @@ def _four(x: Tensor) -> Tensor:
         return x
     if x.ndim > 4:  # (b, windows, h, n, e)
         return x.flatten(0, -4)
-    return x[:, None] if x.ndim == 3 else x[None, None]
+    if x.ndim == 3:
+        return x[:, None]
+    return x[None, None]
 
 
 def _heads_last(x: Tensor, heads: int, axes: int) -> Tensor:
@@ -317,7 +327,9 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
     low, high = torch.stack([least, most]).tolist()  # one read of the device
     if low == high >= 0:
         return int(low)
-    return 0 if queries > 1 else max(0, keys - queries)
+    if queries > 1:
+        return 0
+    return max(0, keys - queries)
 
 
 # The log-sum-exp of a foreign model's attention without another pass over its scores.
@@ -359,7 +371,9 @@ def output_and_lse(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, 
     except RuntimeError:  # the operator does not take what SDPA takes, such as grouped heads
         both = None
     if kind in _SAME:
-        return (sdpa(), None) if both is None else both
+        if both is None:
+            return (sdpa(), None)
+        return both
 
     # The first call of its kind: both answer, and are compared.
     if len(_SAME) >= MOST:
@@ -369,7 +383,9 @@ def output_and_lse(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, 
     if both is None:
         return out, None
     _SAME[kind] = torch.equal(out, both[0]) and out.stride() == both[0].stride()
-    return out, both[1] if _SAME[kind] else None
+    if _SAME[kind]:
+        return out, both[1]
+    return out, None
 
 
 def _has_lse(call: SDPACall) -> bool:

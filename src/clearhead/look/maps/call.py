@@ -91,7 +91,9 @@ class LazyCall:
         """The position of query 0 among the keys, for all rows or per row."""
         offset = self.mask.offset
         assert offset is None or isinstance(offset, int | Tensor)
-        return 0 if offset is None else offset
+        if offset is None:
+            return 0
+        return offset
 
     @property
     def device(self) -> torch.device:
@@ -184,7 +186,9 @@ class LazyCall:
 
         def of_head(x: Tensor | None) -> Tensor | None:
             """A row of a table with a row per head, or with one for all heads."""
-            return x if x is None or len(x) == 1 else x[own]
+            if x is None or len(x) == 1:
+                return x
+            return x[own]
 
         bias, mask = self.bias, self.mask
         if bias is not None:

@@ -81,13 +81,17 @@ class Places:
     @property
     def axes(self) -> int:
         """Numbers of a place."""
-        return 1 if self.grid is None else 2
+        if self.grid is None:
+            return 1
+        return 2
 
     @property
     def start(self) -> int | None:
         """The position of the first query among the keys, on a line and if all rows have the same."""
         offset = self.source.offset
-        return offset if self.grid is None and isinstance(offset, int) else None
+        if self.grid is None and isinstance(offset, int):
+            return offset
+        return None
 
     @cached_property
     def q(self) -> Float[Tensor, "b q axes"]:
@@ -186,10 +190,9 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
     for name, parts in of_queries.items():
         result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     if received is not None:
-        # keys that a sliding window has forgotten receive nothing
-        result["received"] = (
-            F.pad(received, (source.first_key, 0)) if source.first_key else received
-        )
+        if source.first_key:  # keys that a sliding window has forgotten receive nothing
+            received = F.pad(received, (source.first_key, 0))
+        result["received"] = received
     return result
 
 
@@ -204,7 +207,9 @@ def _of_band(name: str, band: Band, first_key: int, places: Places | None, causa
         # nothing else needs the logarithms, which are overwritten; not -x, which would be -0.0
         return 0.0 - band.log().mul_(p).sum(-1)
     if name == "sink":
-        return p[..., 0].clone() if first == 0 else torch.zeros_like(p[..., 0])
+        if first == 0:
+            return p[..., 0].clone()
+        return torch.zeros_like(p[..., 0])
     if name == "maximum":
         return p.amax(-1)
     if name == "peak":

@@ -77,14 +77,19 @@ def statistics(
     # Sums per query: in the pass over keys if there is one, unless their keys are others than those that receive.
     sums = wanted & {"entropy", *PLACED}
     if "received" in wanted:
-        beside = sums - set(PLACED) if special else sums
+        beside = sums
+        if special:
+            beside = sums - set(PLACED)
         total, result["received"] = _measure(source, beside, places, lse)
         result |= _read(total, beside, places)
         sums -= beside
     if sums:
         result |= _read(_measure_queries(source, sums, places, lse, special), sums, places)
-    asked = {name: value for name, value in result.items() if name in wanted}
-    return {name: x if name == "peak" else x.float() for name, x in asked.items()}
+    floats = wanted - {"peak"}  # which is an index
+    asked = {name: result[name].float() for name in floats}
+    if "peak" in wanted:
+        asked["peak"] = peak
+    return asked
 
 
 def _read(

@@ -445,7 +445,9 @@ def _scaled(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Features divided by the largest: CKA is the same, and their fourth powers are neither 0 nor infinite."""
     largest = x.abs().amax() if x.numel() else x.new_zeros(())
     usual = not largest.isfinite() or SMALL < largest < LARGE
-    return x if usual else x / largest.where(largest > 0, 1.0)
+    if usual:
+        return x
+    return x / largest.where(largest > 0, 1.0)
 
 
 def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[str, LayerReader]]:

@@ -242,9 +242,10 @@ def _boxes(
         if name not in left:
             return
         x = find_tensor(out)
-        unit = None if x is None or mode.mixed else pick(name, x, layout)
-        if unit is not None:
-            units[name] = unit
+        if x is not None and not mode.mixed:
+            unit = pick(name, x, layout)
+            if unit is not None:
+                units[name] = unit
         left.remove(name)
         if not left or mode.mixed:
             raise _Enough

@@ -45,7 +45,9 @@ def as_tensor(given: Any) -> Tensor:
     if x.is_complex():
         raise InputError(f"complex numbers of shape {tuple(x.shape)}: expected real numbers")
     x = x.detach().cpu()
-    return x if x.dtype == torch.float32 else x.double()
+    if x.dtype == torch.float32:
+        return x
+    return x.double()
 
 
 def _of_array(given: Any) -> Tensor:

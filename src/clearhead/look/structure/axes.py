@@ -234,6 +234,7 @@ class OutputAxes:
                 of a stage (`stages.0`, `stages.1` ...) in a convolutional network.
             layers: The addresses that fit.
         """
+        # "stages.2.0.conv" is in the stage "stages.2"
         in_stages = [path for path in layers if path.startswith("stages.")]
         stages = list(dict.fromkeys(".".join(path.split(".")[:2]) for path in in_stages))
         if isinstance(layer, int):
@@ -261,7 +262,9 @@ class OutputAxes:
             axes = self._decide(call.path, call.shape, call.weights)
         except InputError:
             return None
-        return None if axes.assumed else axes
+        if axes.assumed:
+            return None
+        return axes
 
     def _decide(self, address: str, shape: Shape, weights: bool) -> Axes:
         """What the axes of a tensor are, from all evidence.
@@ -309,6 +312,7 @@ class OutputAxes:
         inside = self._axis_of_layers_inside(path, shape)
         if inside in allowed or len(allowed) > 1:
             return inside
+        # The aspect ratio of the image leaves one axis, unless the parameters contradict it.
         (channels,) = allowed
         other = 1 + last - channels
         if shape[other] in self._own_widths(path):
@@ -336,6 +340,7 @@ class OutputAxes:
             given = self.given.get(outer, ())
             if len(given) != 3:
                 continue
+            # the nearest module that reads a sequence, which may itself be (b, c, t)
             tokens, width = given[1:]
             if self._is_swapped(outer, given):
                 tokens, width = width, tokens
@@ -373,10 +378,12 @@ class OutputAxes:
 
     def _axis_by_widths(self, path: str, shape: Shape, allowed: set[int]) -> int | None:
         """The axis whose size is one that the parameters of the layer, or of a module around it, are made for."""
-        for outer in _around(path):
+        for outer in _around(path):  # the layer itself first, then ever larger modules
             fitting = [axis for axis in allowed if shape[axis] in self._own_widths(outer)]
             if fitting:
-                return fitting[0] if len(fitting) == 1 else None
+                if len(fitting) == 1:
+                    return fitting[0]
+                return None
         return None
 
     def _axis_of_layers_inside(self, path: str, shape: Shape) -> int | None:
@@ -399,7 +406,9 @@ class OutputAxes:
         """A layer around an address that returns features, for a message."""
         known = {call.path for call in self.calls if not call.weights} | self.given.keys()
         fitting = [outer for outer in _around(path)[1:] if outer and outer in known]
-        return f", such as {fitting[-1]!r}" if fitting else ""
+        if fitting:
+            return f", such as {fitting[-1]!r}"
+        return ""
 
 
 @contextmanager

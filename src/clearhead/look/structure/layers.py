@@ -56,7 +56,7 @@ def uniform_lists(
             continue
         if len(module) < least or len({*map(type, module)}) != 1:
             continue
-        if any(is_inside(path, outer) for outer in lists):
+        if any(is_inside(path, outer) for outer in lists):  # the outer list has the layers
             continue
         members = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
         if all(map(fits, members)):
@@ -189,6 +189,7 @@ def _mlp(modules: dict[str, nn.Module], path: str, attention: list[str]) -> str 
     Where the two are not in one module (torch.nn, OPT, BERT of transformers) it is the last matrix, whose output is
     the MLP's.
     """
+    # the children that do not attend
     others = {f"{path}.{name}": child for name, child in modules[path].named_children()}
     for name in attention:
         others.pop(name, None)
@@ -200,7 +201,9 @@ def _mlp(modules: dict[str, nn.Module], path: str, attention: list[str]) -> str 
         for name, part in modules.items()
         if has_matrix(part) and any(is_inside(name, other) for other in others)
     ]
-    return matrices[-1] if len(matrices) > 1 else None
+    if len(matrices) > 1:
+        return matrices[-1]
+    return None
 
 
 def has_matrix(part: nn.Module) -> bool:
@@ -250,6 +253,7 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
         kind: A key of KINDS.
     """
     tree, pattern = Tree(model), KINDS[kind]
+    # Our attention is known by its class.
     ours = matching(pattern, tree.known)
     if ours:
         heads = {}
@@ -259,6 +263,7 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
                 heads[address.removesuffix(".weights")] = module.heads
         return heads
 
+    # That of a foreign model shows itself when the model runs; the answer is kept as long as the model is.
     if model not in _HEADS_SEEN and isinstance(model, Model) and matching(pattern, tree.possible):
         _HEADS_SEEN[model] = _heads_of_one_pass(model, pattern)
     return _HEADS_SEEN.get(model, {})
@@ -289,6 +294,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[st
     if layers is None:
         return _blocks(tree)
     patterns = [layers] if isinstance(layers, str) else list(layers)
+    # outputs of modules, and what has a vector per token inside of attention: no weights, no statistics
     known = {
         name: (module, leaf)
         for name, (module, leaf) in tree.known.items()
