@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -46,6 +47,16 @@ def test_rooms_import_only_rooms_above(path):
     assert room in ROOMS, f"{room} is not a room of the house: {', '.join(ROOMS)}"
     below = {other for other in imports(path) if ROOMS.index(other) > ROOMS.index(room)}
     assert not below, f"{room} imports {', '.join(sorted(below))}, which stand below it"
+
+
+def test_a_class_name_has_one_meaning():
+    """`Config` is the options of the file that it stands in; Table and Tokens are public names of two folders each."""
+    names: dict[str, list[str]] = {}
+    for path in FILES:
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+            names.setdefault(name, []).append(str(path.relative_to(HOUSE)))
+    several = {name: paths for name, paths in names.items() if len(paths) > 1}
+    assert several.keys() <= {"Config", "Table", "Tokens"}, several
 
 
 def test_the_test_itself_sees_imports(tmp_path, monkeypatch):

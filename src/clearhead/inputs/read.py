@@ -31,7 +31,7 @@ Data = Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reader:
+class InputReader:
     """How one kind of input is read."""
 
     one: Callable[[Bundle, Any, str | None], ModelInput]  # (bundle, given, target)
@@ -42,7 +42,7 @@ class Reader:
     grouped: Callable[[Any, Any], Iterator[tuple[list[int], Batch]]]
 
 
-TENSORS = Reader(
+TENSORS = InputReader(
     one=read_vectors,
     items=tensor_items,
     batches=tensor_batches,
@@ -50,16 +50,20 @@ TENSORS = Reader(
 )
 # By Bundle.reads; bare modules read tensors.
 READERS = {
-    "tokens": Reader(one=read_text, items=text_items, batches=text_batches, grouped=grouped_texts),
-    "pairs": Reader(one=read_pair, items=pair_items, batches=pair_batches, grouped=grouped_pairs),
-    "images": Reader(
+    "tokens": InputReader(
+        one=read_text, items=text_items, batches=text_batches, grouped=grouped_texts
+    ),
+    "pairs": InputReader(
+        one=read_pair, items=pair_items, batches=pair_batches, grouped=grouped_pairs
+    ),
+    "images": InputReader(
         one=read_image, items=image_items, batches=image_batches, grouped=grouped_images
     ),
     "vectors": TENSORS,
 }
 
 
-def reader_of(bundle: Bundle) -> Reader:
+def reader_of(bundle: Bundle) -> InputReader:
     """How the inputs of a Bundle are read; raises for a model that is asked for no single input, as a captioner."""
     if bundle.reads not in READERS:
         raise InputError(

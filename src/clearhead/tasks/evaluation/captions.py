@@ -27,7 +27,7 @@ IMAGES = 64  # images that are captioned between two reports of progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CaptionOptions:
+class CaptionEvaluationOptions:
     """The options for captioners."""
 
     split: str | None = None  # part of flickr8k: train, valid or test; None: test
@@ -79,7 +79,7 @@ class CaptionScores:
 def measure_captions(
     bundle: Bundle,
     data: Place | Sequence[Place],
-    chosen: CaptionOptions,
+    chosen: CaptionEvaluationOptions,
     root: Path | None,
     done: Done | None,
 ) -> CaptionScores:
@@ -139,7 +139,9 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
     return float(np.mean(hits)), float(np.mean(chances))
 
 
-def _scene_scores(bundle: Bundle, chosen: CaptionOptions, done: Done | None) -> CaptionScores:
+def _scene_scores(
+    bundle: Bundle, chosen: CaptionEvaluationOptions, done: Done | None
+) -> CaptionScores:
     if chosen.split is not None:
         raise InputError(f"split={chosen.split!r} is for flickr8k: scenes are generated")
     config = SceneConfig()
@@ -179,7 +181,9 @@ def _scene_scores(bundle: Bundle, chosen: CaptionOptions, done: Done | None) -> 
     )
 
 
-def _captions(bundle: Bundle, images: list[ImageLike], chosen: CaptionOptions) -> list[Caption]:
+def _captions(
+    bundle: Bundle, images: list[ImageLike], chosen: CaptionEvaluationOptions
+) -> list[Caption]:
     results: Any = caption(
         bundle, images, beams=chosen.beams, penalty=chosen.penalty, limit=chosen.limit
     )

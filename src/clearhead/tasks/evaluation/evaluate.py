@@ -23,7 +23,7 @@ from ...errors import InputError, nearest
 from ...metrics import Score, bleu, bleu_by, chrf
 from ...weights import Bundle
 from ..translate import translate
-from .captions import CaptionOptions, CaptionScores, measure_captions
+from .captions import CaptionEvaluationOptions, CaptionScores, measure_captions
 from .classes import ClassOptions, ClassScores, class_scores
 from .columns import EvaluatedRows, evaluated_part, pair_columns, trained_languages, trained_on
 from .text import TextOptions, TextScores, score_rows, table, text_scores
@@ -339,7 +339,7 @@ def _settings(bundle: Bundle) -> dict[str, Any]:
 # By capability: the options, and the function that measures. The first capability that a model has is used.
 EVALUATIONS: dict[str, tuple[type[Any], Callable[..., Any]]] = {
     "translate": (TranslationOptions, translation_scores),
-    "caption": (CaptionOptions, measure_captions),
+    "caption": (CaptionEvaluationOptions, measure_captions),
     "classify": (ClassOptions, class_scores),
     "predict": (TextOptions, text_scores),
     "embed": (ClassOptions, class_scores),

@@ -29,7 +29,15 @@ from ..recipe import read_recipe
 from ..run import Run, run_recipe
 from ..run_folder import FolderError, tokenizer_hash
 from .memory import check_memory
-from .new_recipe import DataLike, Plan, as_file, batch_size, propose_shorter, understood, with_steps
+from .new_recipe import (
+    DataLike,
+    RecipePlan,
+    as_file,
+    batch_size,
+    propose_shorter,
+    understood,
+    with_steps,
+)
 
 EPOCHS = 3.0
 RANK = 16  # of low-rank updates
@@ -291,7 +299,7 @@ def _plan(
     place: Path,
     root: Path | None,
     device: str,
-) -> Plan:
+) -> RecipePlan:
     """Choose the task, write the tokenizer into the run folder, and make the recipe; the data is opened on the way."""
     method = wanted.method
     one_of("method", method, METHODS)

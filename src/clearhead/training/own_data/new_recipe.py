@@ -182,7 +182,7 @@ def _table(section: Mapping[str, Any]) -> config.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecipePlan:
     """A recipe, and its data, which was opened to count the steps."""
 
     recipe: config.Table
@@ -198,7 +198,7 @@ def new_recipe(
 
 def plan_new(
     data: str | Path, *overrides: str, root: Path | None = None, device: str = "auto"
-) -> Plan:
+) -> RecipePlan:
     """Plan the training of a new model for a file of data, of a size that two CPU cores can train.
 
     Args:
@@ -303,7 +303,7 @@ def with_steps(
     root: Path | None,
     most: int | None = None,
     opened: Opened | None = None,
-) -> Plan:
+) -> RecipePlan:
     """Complete a recipe: its overrides, the number of steps of these epochs, and validations in between.
 
     An override such as "epochs=20" changes their number; without one there are at most `most` steps. `opened` is data
@@ -350,7 +350,7 @@ def with_steps(
             "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4)),
         }
     recipe = config.override(config.Table({"steps": steps, **complete}), *overrides)
-    return Plan(recipe, opened.adapted(recipe["data"], seed, root).data)
+    return RecipePlan(recipe, opened.adapted(recipe["data"], seed, root).data)
 
 
 def _tell_shortened(steps: int, most: int, epochs: float) -> None:

@@ -57,7 +57,7 @@ MASKS = ("bias", "masked_bias")  # causal masks in old files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
+class CaptionerKeys:
     """The sections of their config.json."""
 
     encoder: dict[str, Any] = field(default_factory=dict)
@@ -169,8 +169,8 @@ def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: C
 
 CAPTIONER = Layout(
     model="captioner",
-    theirs=Theirs,
-    to_ours=Theirs.to_ours,
+    theirs=CaptionerKeys,
+    to_ours=CaptionerKeys.to_ours,
     to_theirs=to_theirs,
     rows=rows,
     reference=_reference,

@@ -40,7 +40,7 @@ CONVNEXT_LAYER = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ResNet:
+class ResNetKeys:
     """The keys of a ResNet's config.json that we read, with their defaults."""
 
     num_channels: int = 3
@@ -240,8 +240,8 @@ def convnext_reference(
 LAYOUTS = {
     "resnet": Layout(
         model="resnet",
-        theirs=ResNet,
-        to_ours=ResNet.to_ours,
+        theirs=ResNetKeys,
+        to_ours=ResNetKeys.to_ours,
         to_theirs=resnet_keys,
         rows=resnet_rows,
         prefix="resnet.",

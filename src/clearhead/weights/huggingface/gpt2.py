@@ -55,7 +55,7 @@ FREE = {"vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
+class GPT2Keys:
     """The keys of their config.json that we read, with their defaults."""
 
     vocab_size: int = 50257
@@ -93,7 +93,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a GPT-2 does not have."""
     kv_heads = c.heads if c.kv_heads == c.heads else None  # as many as heads is the same as none
     check_options(c, "a GPT-2", FREE, {"kv_heads": kv_heads})
-    theirs = Theirs(
+    theirs = GPT2Keys(
         vocab_size=c.vocab,
         n_positions=c.context,
         n_embd=c.width,
@@ -129,8 +129,8 @@ def rows(c: Config) -> Iterator[Row]:
 # causal masks, which old files have
 MASKS = dict.fromkeys(["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"])
 GPT2 = decoder_layout(
-    theirs=Theirs,
-    to_ours=Theirs.to_ours,
+    theirs=GPT2Keys,
+    to_ours=GPT2Keys.to_ours,
     to_theirs=to_theirs,
     rows=rows,
     fixed=FIXED,

@@ -42,7 +42,7 @@ PROCESSORS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
+class PreprocessorKeys:
     """The keys of their file that we read."""
 
     image_processor_type: str | None = None
@@ -153,11 +153,11 @@ def read_preprocessing(folder: Path) -> Preprocessing | None:
     if not path.is_file():
         return None
     table = config.load(path)
-    keys = {field.name for field in fields(Theirs)}
+    keys = {field.name for field in fields(PreprocessorKeys)}
     known = {key: _read_nulls(key, value) for key, value in table.items() if key in keys}
     known = {key: value for key, value in known.items() if value is not None}
     try:
-        theirs = config.read(Theirs, config.Table(known, origin=table.origin))
+        theirs = config.read(PreprocessorKeys, config.Table(known, origin=table.origin))
     except config.ConfigError as cause:
         raise WeightsError(str(cause)) from cause
     try:

@@ -75,7 +75,7 @@ FREE = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
+class T5Keys:
     """The keys of their config.json that we read, with their defaults."""
 
     vocab_size: int = 32128
@@ -206,8 +206,8 @@ def rows(c: Config) -> Iterator[Row]:
 
 T5 = Layout(
     model="transformer",
-    theirs=Theirs,
-    to_ours=Theirs.to_ours,
+    theirs=T5Keys,
+    to_ours=T5Keys.to_ours,
     to_theirs=to_theirs,
     rows=rows,
     read_tokens=lambda folder, theirs: read_pair(folder, "T5Tokenizer"),

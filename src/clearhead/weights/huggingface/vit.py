@@ -132,7 +132,7 @@ def encoder_keys(c: Config, model_type: str, class_name: str, activation: str) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ViT(ImageEncoder):
+class ViTKeys(ImageEncoder):
     """The keys of the config.json of a ViT or a DeiT that we read, with their defaults."""
 
     intermediate_size: int = 3072
@@ -398,8 +398,8 @@ def _dinov2(model_type: str) -> Layout:
 LAYOUTS = {
     "vit": Layout(
         model="vit",
-        theirs=ViT,
-        to_ours=ViT.to_ours,
+        theirs=ViTKeys,
+        to_ours=ViTKeys.to_ours,
         to_theirs=vit_keys,
         rows=partial(vit_rows, "vit"),
         prefix="vit.",
@@ -409,8 +409,8 @@ LAYOUTS = {
     ),
     "deit": Layout(
         model="vit",
-        theirs=ViT,
-        to_ours=ViT.to_ours_distilled,
+        theirs=ViTKeys,
+        to_ours=ViTKeys.to_ours_distilled,
         to_theirs=deit_keys,
         rows=partial(vit_rows, "deit"),
         prefix="deit.",

@@ -79,7 +79,7 @@ RESNETS: dict[tuple[str, tuple[int, ...]], str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Theirs:
+class TimmKeys:
     """The keys of their config.json that we read."""
 
     architecture: str
@@ -312,9 +312,9 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     known = {
         name: value
         for name, value in table.items()
-        if name in Theirs.__dataclass_fields__ and value is not None
+        if name in TimmKeys.__dataclass_fields__ and value is not None
     }
-    theirs = config.read(Theirs, config.Table(known, origin=table.origin))
+    theirs = config.read(TimmKeys, config.Table(known, origin=table.origin))
     try:
         layout = LAYOUTS[theirs.family]
     except InputError as cause:
