@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from . import data as data
     from . import decode as decode
     from . import draw as draw
+    from . import explore as explore
     from . import layers as layers
     from . import look as look
     from . import models as models
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .report import figure as figure
     from .report import view as view
     from .report.compare import compare as compare
+    from .report.doctor import doctor as doctor
     from .report.plot import plot as plot
     from .report.sweep import sweep as sweep
     from .tasks import embed as embed
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from .weights import load as load
     from .weights import quantise as quantise
     from .weights import save as save
+    from .weights.parity import parity as parity
 
 # OpenMP reads this when torch is loaded. By default its idle threads spin, which beside one other busy process makes a
 # small step ten times slower; asleep, they cost some microseconds per operation. OMP_WAIT_POLICY=ACTIVE lets them spin.

@@ -5,6 +5,8 @@ import errno
 import pytest
 import torch
 
+import clearhead
+from clearhead.cli import app
 from clearhead.cli.verb import explain
 from clearhead.errors import InputError, InputKeyError, MissingFileError, UserError
 
@@ -39,3 +41,18 @@ def test_running_out_of_memory_in_torch_is_one_sentence():
 )
 def test_any_other_exception_is_a_bug(problem):
     assert explain(problem) is None
+
+
+# Subcommands that list or show what a folder of the library holds, and a subcommand with a second name.
+OTHERS = {"models", "data", "recipe", "explore", "look"}
+
+
+def test_python_and_the_command_line_use_the_same_words():
+    names = {command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands}
+    assert names >= OTHERS
+    for name in names - OTHERS:
+        function = getattr(clearhead, name.replace("-", "_"))
+        assert callable(function)
+        assert function.__name__ == name.replace("-", "_")
+    assert clearhead.explore.serve
+    assert clearhead.weights.certificate is clearhead.parity  # its name until 0.3

@@ -16,7 +16,7 @@ inference    translate evaluate score fill classify embed parity
 generation   generate chat
 captioning   caption
 info         models export data recipe explore doctor
-inspection   look compare figure
+inspection   view (look) compare figure
 training     train finetune verify-resume sweep plot
 """
 

@@ -26,7 +26,8 @@ Overrides = Annotated[
     typer.Argument(metavar="OVERRIDE", help="Values to change, like optim.lr=1e-3."),
 ]
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="Folder in which data files are looked for first.")
+    Path | None,
+    typer.Option("--root", "--data", help="Folder in which data files are looked for first."),
 ]
 Device = Annotated[
     str,

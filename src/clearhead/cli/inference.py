@@ -341,7 +341,7 @@ def embed(model: Model, inputs: Texts, column: TextColumn = None, device: Device
 )
 def parity(model: Model, as_json: Json = False) -> None:
     """Show which tensors of a checkpoint were used, and how far its outputs are from the reference's."""
-    from ..weights import certificate
+    from ..weights import parity
 
-    result = certificate(model)
+    result = parity(model)
     show(result if as_json else str(result), as_json)

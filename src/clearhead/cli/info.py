@@ -312,7 +312,7 @@ def explore(
 )
 def doctor(device: Device = "auto", as_json: Json = False) -> None:
     """Show versions, device and attention kernels, and test every shipped model; exit code 1 if one fails."""
-    from ..report.doctor import doctor
+    from ..report import doctor
 
     health = doctor(device=device)
     if as_json:

@@ -1,4 +1,4 @@
-"""Subcommands that look inside: look, compare, figure."""
+"""Subcommands that look inside: view (also called look), compare, figure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from .verb import verb
 
 
 @verb(
-    'clearhead look everyday "A man is standing in the" attention layer=2 -o maps.png',
-    "clearhead look vit-imagenette golf-ball saliency method=grad-cam target=church -o saliency.svg",
-    "clearhead look vit-imagenette golf-ball saliency region=40,40,90,90",
-    'clearhead look everyday "The children in the garden" patching --other "The child in the garden" target=are '
+    'clearhead view everyday "A man is standing in the" attention layer=2 -o maps.png',
+    "clearhead view vit-imagenette golf-ball saliency method=grad-cam target=church -o saliency.svg",
+    "clearhead view vit-imagenette golf-ball saliency region=40,40,90,90",
+    'clearhead view everyday "The children in the garden" patching --other "The child in the garden" target=are '
     "against=is -o patching.html",
-    'clearhead look everyday "king - man + woman" neighbours',
-    "clearhead look resnet-cifar10 filters -o filters.png",
-    "clearhead look fr-en",
+    'clearhead view everyday "king - man + woman" neighbours',
+    "clearhead view resnet-cifar10 filters -o filters.png",
+    "clearhead view fr-en",
     more=views_help(),
+    alias="look",
 )
-def look(
+def view(
     model: Model,
     given: Annotated[
         str | None,
@@ -37,7 +38,7 @@ def look(
             "...); left out, an example.",
         ),
     ] = None,
-    view: Annotated[
+    name: Annotated[
         str | None,
         typer.Argument(
             metavar="VIEW",
@@ -74,26 +75,26 @@ def look(
     """Look into a model by one view of one input: draw it into a file, or print a table."""
     from ..report.registry import find_view, fitting
     from ..report.result_files import check_file, write_result
-    from ..report.views import view as look_at
+    from ..report.views import view
     from ..weights import load
 
-    given, view, words = _arranged(given, view, options or [])
+    given, name, words = _arranged(given, name, options or [])
     if out is not None:
         check_file(out)
     bundle = load(model, device=device, dtype=dtype)
-    if view is None:
-        found = {name: one.help for name, one in sorted(fitting(bundle).items())}
-        show(found if as_json else rows(*found.items()), as_json)
+    if name is None:
+        helps = {fit: entry.help for fit, entry in sorted(fitting(bundle).items())}
+        show(helps if as_json else rows(*helps.items()), as_json)
         return
-    chosen = find_view(view, bundle)
+    chosen = find_view(name, bundle)
     if other is not None:
         words = [*words, f"other={other}"]
     known = keyword_options(chosen.run, words)
     text = None if given is None else text_or_stdin(given)
     with progress() as done:
-        result = look_at(bundle, view, text, done=done, limit=limit, **known)
+        result = view(bundle, name, text, done=done, limit=limit, **known)
     if out is not None:
-        print(write_result(result, out, f"{model}: {view}"))
+        print(write_result(result, out, f"{model}: {name}"))
     elif as_json:
         show(result, True)
     else:

@@ -94,12 +94,13 @@ def verb(
     options: tuple[str, str] | None = None,
     more: str = "",
     command: type[Command] | None = None,
+    alias: str = "",
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator that makes a function a subcommand of the same name, with its docstring and examples as help.
 
     `options` is the file and the name of the function whose keyword arguments the subcommand takes as name=value;
     `more` is a further paragraph of help; `command` the class of the subcommand, which otherwise depends on whether the
-    function has an argument `options`.
+    function has an argument `options`; `alias` another name of it, which the list of subcommands leaves out.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -113,7 +114,9 @@ def verb(
         )
         kind = command or (WordsCommand if takes_words else Command)
 
-        @app.command(cls=kind, epilog="\n\n".join(_escape(one) for one in examples), help=help_text)
+        epilog = "\n\n".join(_escape(example) for example in examples)
+
+        @app.command(cls=kind, epilog=epilog, help=help_text)
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -136,6 +139,9 @@ def verb(
                     sys.stdout = sys.stderr
                 raise typer.Exit(1) from problem
 
+        if alias:
+            epilog = epilog.replace(f"clearhead {function.__name__} ", f"clearhead {alias} ")
+            app.command(alias, cls=kind, epilog=epilog, help=help_text, hidden=True)(run)
         return run
 
     return decorate

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, MissingPackageError
-from .guard import LOOPBACK
 
 NEEDED = ("fastapi", "uvicorn")
 HEAD_SECONDS = 20  # within which the first line and the headers of a request have to arrive
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 PORTS = 20  # ports to try, from the first one on
 
 

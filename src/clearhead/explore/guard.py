@@ -19,6 +19,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from ..errors import InputError
+from .app import LOOPBACK
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,7 +43,6 @@ HEADERS = [
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Guard:

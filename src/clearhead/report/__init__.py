@@ -7,6 +7,7 @@ from .. import lazy
 if TYPE_CHECKING:
     from .compare import Comparison as Comparison
     from .compare import compare as compare
+    from .doctor import doctor as doctor
     from .figures import figure as figure
     from .plot import plot as plot
     from .sweep import sweep as sweep

@@ -6,7 +6,7 @@ export        a model as a new folder that transformers or PEFT opens, with a mo
 read_config   the family and the options of a folder's model
 shipped       the models that come with the package, by name, each with its card
 quantise      a model with 8-bit weights
-certificate   which tensors of a checkpoint were used, and how far its outputs are from the reference's
+parity        which tensors of a checkpoint were used, and how far its outputs are from the reference's
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .folder import shipped as shipped
     from .parity import Certificate as Certificate
     from .parity import certificate as certificate
+    from .parity import parity as parity
     from .parity import write_probe as write_probe
 
 lazy.public_names(__name__)

@@ -33,7 +33,7 @@ class Certificate:
 
     Examples:
         >>> folder = clearhead.save(clearhead.build("deep", width=3, depth=1), tmp)
-        >>> print(certificate(folder, compare=False))
+        >>> print(parity(folder, compare=False))
         /...: clearhead -> deep, ... parameters
         weights: ... float32, in model.safetensors
         tensors: ... used, 0 ignored
@@ -77,7 +77,7 @@ class Certificate:
         )
 
 
-def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
+def parity(folder: str | Path, *, compare: bool = True) -> Certificate:
     """Load a checkpoint and return its parity certificate.
 
     Args:
@@ -86,7 +86,7 @@ def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
 
     Examples:
         >>> folder = clearhead.save(clearhead.build("deep", width=3, depth=1), tmp)
-        >>> certificate(folder, compare=False).files
+        >>> parity(folder, compare=False).files
         ('model.safetensors',)
     """
     path, kind = folders.find(folder)
@@ -114,6 +114,9 @@ def certificate(folder: str | Path, *, compare: bool = True) -> Certificate:
     )
 
 
+certificate = parity  # its name until 0.3
+
+
 @torch.no_grad()
 def write_probe(bundle: Bundle, folder: str | Path, *, seed: int = 0) -> Path:
     """Write random inputs and the model's outputs for them into a folder, for later certificates; returns the file.
@@ -127,7 +130,7 @@ def write_probe(bundle: Bundle, folder: str | Path, *, seed: int = 0) -> Path:
         >>> folder = clearhead.save(clearhead.build("gpt", vocab=3, context=8, width=8, depth=1, heads=2), tmp)
         >>> write_probe(clearhead.load(folder, device="cpu"), folder).name
         'probe.safetensors'
-        >>> certificate(folder).difference
+        >>> parity(folder).difference
         0.0
     """
     inputs = _random_inputs(bundle, seed)

@@ -25,7 +25,7 @@ def view(
     limit: float | None = None,
     **options: Any,
 ) -> Any:
-    """Look into a model by the name of a view: what `clearhead look` does.
+    """Look into a model by the name of a view: what `clearhead view` does.
 
     Args:
         bundle: A model, from `load`.
@@ -35,7 +35,7 @@ def view(
         done: Called with the amount of work just finished, and of all.
         limit: Seconds that the view may take by an estimate from its first passes; None: as many as it needs. With a
             limit, a Notice says how long it will take if that is ten seconds or more.
-        options: The options of the view, which `clearhead look --help` lists, such as method="grad-cam" of saliency.
+        options: The options of the view, which `clearhead view --help` lists, such as method="grad-cam" of saliency.
 
     Returns:
         The result of the tool of `look` that the view names, with `figure()` (a matplotlib Figure), `to_dict()` and
