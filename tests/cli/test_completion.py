@@ -53,7 +53,7 @@ def test_models_are_shipped_ones_and_those_in_this_folder(here):
 
 def test_recipes_and_runs(here):
     assert completion.recipes("") == ["my.toml", *shipped_recipes()]
-    assert completion.recipes("rev") == ["reverse"]
+    assert completion.recipes("rev") == ["reverse-positions", "reverse"]
     assert completion.recipes("runs/d") == ["runs/done/recipe.toml"]
     assert completion.runs("") == ["runs/done", "runs/going"]
 

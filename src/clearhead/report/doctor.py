@@ -58,6 +58,10 @@ def doctor(*, device: str = "auto") -> Health:
 
     Args:
         device: The device to test: auto, cpu, cuda, cuda:1 or mps.
+
+    Examples:
+        >>> doctor(device="cpu").problems  # doctest: +SKIP
+        []
     """
     problems: list[str] = []
     here = torch.device(load(next(iter(shipped())), device=device).device)
