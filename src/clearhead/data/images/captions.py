@@ -94,12 +94,8 @@ class CaptionData(Data):
         seed: int = 0,
         description: str = "",
     ) -> None:
-        self.config, self.seed, self.preprocessing, self.description = (
-            config,
-            seed,
-            preprocessing,
-            description,
-        )
+        self.config, self.seed = config, seed
+        self.preprocessing, self.description = preprocessing, description
         self.tokens = config.tokenizer([text for texts in train for text in texts])
         self.training = EncodedCaptions(train, self.tokens, config.longest, first_image=0)
         self.validation = EncodedCaptions(
@@ -119,11 +115,9 @@ class CaptionData(Data):
         if config.rows > self.epoch_rows:
             raise InputError(f"rows={config.rows}: an epoch has {self.epoch_rows} captions")
         self.steps_per_epoch = self.epoch_rows // config.rows
-        batches = -(-len(self.validation.images) // config.valid_rows)
-        if config.valid_most is None:
-            self.valid_batches = batches
-        else:
-            self.valid_batches = min(batches, config.valid_most)
+        self.valid_batches = -(-len(self.validation.images) // config.valid_rows)
+        if config.valid_most is not None:
+            self.valid_batches = min(self.valid_batches, config.valid_most)
         self._order = (-1, np.zeros(0, np.int64))  # the last epoch, and its captions in order
 
     def _rows(self, step: int) -> int:
@@ -133,10 +127,9 @@ class CaptionData(Data):
         epoch, index = divmod(step, self.epoch_rows // self.config.rows)
         if self._order[0] != epoch:
             order = counter_rng.permutation(self.seed, epoch, self.epoch_rows, ORDER)
-            self._order = (
-                epoch,
-                order if self.config.each == "all" else self._one_each(epoch, order),
-            )
+            if self.config.each == "one":  # an order of images
+                order = self._one_each(epoch, order)
+            self._order = (epoch, order)
         return self.training.batch(self._order[1][index * self.config.rows + rows])
 
     def _one_each(self, epoch: int, images: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -257,9 +250,9 @@ def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None
     preprocessing = Preprocessing(
         resize=size, mean=config.mean, deviation=config.deviation, channels=config.channels
     )
-    texts = [
-        [[plain_caption(text) for text in one] for one in part.captions] for part in (train, valid)
-    ]
+    texts = []
+    for part in (train, valid):
+        texts.append([[plain_caption(text) for text in captions] for captions in part.captions])
     images = decode_all(str(train.root), [*train.names, *valid.names], preprocessing)
     description = f"Flickr8k, {len(train.names)} images to train on: {train.root.name}"
     return CaptionData(
@@ -288,12 +281,13 @@ def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
     files = {Path(name).stem: name for name in _names(images)}
     listed = [name for _, name in read_lines(folder / f"Flickr_8k.{LISTS[part]}.txt") if name]
     for name in listed:
-        if name not in captions or Path(name).stem not in files:
-            if name not in captions:
-                missing = "a caption"
-            else:
-                missing = f"an image in {images}"
-            raise DataError(f"{folder}: {name} of Flickr_8k.{LISTS[part]}.txt lacks {missing}")
+        lacks = ""
+        if name not in captions:
+            lacks = "a caption"
+        elif Path(name).stem not in files:
+            lacks = f"an image in {images}"
+        if lacks:
+            raise DataError(f"{folder}: {name} of Flickr_8k.{LISTS[part]}.txt lacks {lacks}")
     names = [files[Path(name).stem] for name in listed]
     return CaptionedFiles(root=images, names=names, captions=[captions[name] for name in listed])
 

@@ -102,8 +102,9 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
         raise DataError(
             f"{root} has no images: expected files {', '.join(SUFFIXES)} in one folder per class"
         )
+    # a single folder around everything is skipped, unless it is that of training
     nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
-    depth = 1 if nested and images[0][0] != "train" else 0
+    depth = int(nested and images[0][0] != "train")
     tops = {file[depth] for file in images}
     if "train" not in tops:
         return _labelled(root, images, depth), []
@@ -164,9 +165,11 @@ def image_root(path: Path) -> Path:
 
 def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     rows = list(csv.reader(io.StringIO(read_text(path))))
-    columns = [word.strip().lower() for word in rows[0]] if rows else []
+    names = ["path", "label", "split"]
+    columns = [word.strip().lower() for row in rows[:1] for word in row]
     heading = {"path", "label"} <= set(columns)
-    names = columns if heading else ["path", "label", "split"]
+    if heading:
+        names = columns
     train, valid = list[ImageFile](), list[ImageFile]()
     for number, row in enumerate(rows[heading:], 1 + heading):
         if not row:
@@ -182,9 +185,8 @@ def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
         if part not in ("train", *VALID_FOLDERS):
             expected = ", ".join(("train", *VALID_FOLDERS))
             raise DataError(f"{path}:{number}: the split is {part!r}: expected one of {expected}")
-        (train if part == "train" else valid).append(
-            ImageFile(name=cells["path"], label=cells["label"])
-        )
+        images = train if part == "train" else valid
+        images.append(ImageFile(name=cells["path"], label=cells["label"]))
     if not train:
         raise DataError(f"{path} has no training image: expected lines path,label[,split]")
     return train, valid
@@ -208,9 +210,9 @@ def decode(
         draws: Uniform random numbers (b, 5) for the crop and the mirror; a negative last one forbids the mirror.
             None: the centre, not mirrored.
     """
-    rows = [None] * len(names) if draws is None else draws.tolist()
     images = np.empty((len(names), 3, size, size), np.uint8)
-    for i, (name, row) in enumerate(zip(names, rows, strict=True)):
+    for i, name in enumerate(names):
+        row = None if draws is None else draws[i].tolist()
         images[i] = _decode_one(root, name, size, least, row)
     return images
 
@@ -228,7 +230,7 @@ def _decode_one(
             (size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row)
         )
         pixels = np.asarray(image).transpose(2, 0, 1)
-    if row is not None and 0 <= row[4] < 0.5:
+    if row is not None and 0 <= row[4] < 0.5:  # mirrored, left to right
         return pixels[:, :, ::-1]
     return pixels
 
@@ -311,7 +313,9 @@ def random_crop(
     Its aspect ratio is between 3:4 and 4:3, or that of a wider or taller image if it would not fit into it otherwise.
     """
     area = width * height * (least + (1 - least) * row[0])
+    # the logarithm of width : height is uniform, so that 3:4 is as likely as 4:3
     ratio = math.exp((2 * row[1] - 1) * math.log(4 / 3))
+    # width = sqrt(area ratio) <= image's, height = sqrt(area / ratio) <= image's
     ratio = min(max(ratio, area / height**2), width**2 / area)
     w, h = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
     left, top = (width - w) * row[2], (height - h) * row[3]
@@ -495,8 +499,9 @@ def labelled_files(
         files: The files.
         labels: The class of each; the name of its folder if not given.
     """
-    named = [file.label for file in files] if labels is None else labels
+    if labels is None:
+        labels = [file.label for file in files]
     names = [file.name for file in files]
     return LabelledImages(
-        labels=named, opened=lambda i: read_image(str(root), names[i]), names=names
+        labels=labels, opened=lambda i: read_image(str(root), names[i]), names=names
     )

@@ -127,7 +127,9 @@ def readable(
     if len(bad) == len(names):
         raise none_readable(root, bad)
     if not skip_bad:
-        more = f", nor can {counted(len(bad) - 1, 'other file')}" if len(bad) > 1 else ""
+        more = ""
+        if len(bad) > 1:
+            more = f", nor can {counted(len(bad) - 1, 'other file')}"
         raise DataError(f"{problems[bad[0]]}{more}; {option}=true {SKIPS}")
     warnings.warn(
         Notice(f"{root}: {unreadable_told(len(bad), len(names))}, the first {bad[0]}"), stacklevel=3
@@ -169,17 +171,20 @@ class Images(Data):
         names: Mapping[str, str] | None = None,
     ) -> None:
         self.config, self.seed = config, seed
-        given = locate(config.path, root) if isinstance(config, ImageConfig) else path
-        assert given is not None
-        self.files = (config.path,) if isinstance(config, ImageConfig) else ()
-        train, valid = image_files.find_images(given)
-        self.path = image_files.image_root(given)
+        if isinstance(config, ImageConfig):
+            path = locate(config.path, root)
+            self.files = (config.path,)
+        assert path is not None
+        train, valid = image_files.find_images(path)
+        self.path = image_files.image_root(path)
         self.bad: tuple[str, ...] = ()  # files that were left out because they cannot be read
+        # files of users are checked before the first step; those of a named set are known to be whole
         if isinstance(config, ImageConfig) or config.skip_bad:
             files = len(train) + len(valid)
             self.bad, (train, valid) = readable(self.path, train, valid, skip_bad=config.skip_bad)
-            self.description = unreadable_told(len(self.bad), files) if self.bad else ""
-        drawn = not valid
+            if self.bad:
+                self.description = unreadable_told(len(self.bad), files)
+        drawn = not valid  # whether validation is a share of the training images
         if drawn:
             train, valid = divided(train, config.share)
             if not valid and int(len(train) * config.share):
@@ -198,11 +203,11 @@ class Images(Data):
                     f"{self.path}: {image.name} is of a class without a training image: expected an image of "
                     f"{image.label} in training, or none in validation"
                 )
-        missing = [] if drawn else sorted(set(folders) - {image.label for image in valid})
-        if missing:
-            listed = ", ".join(missing[:SHOWN]) + (
-                f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-            )
+        missing = sorted(set(folders) - {image.label for image in valid})
+        if missing and not drawn:
+            listed = ", ".join(missing[:SHOWN])
+            if len(missing) > SHOWN:
+                listed += f" and {len(missing) - SHOWN} more"
             warnings.warn(Notice(f"{self.path} has no validation image of {listed}"), stacklevel=3)
         self.sets = {"train": train, "valid": valid}
         number = {label: i for i, label in enumerate(folders)}
@@ -210,25 +215,22 @@ class Images(Data):
             name: np.array([number[image.label] for image in images], np.int64)
             for name, images in self.sets.items()
         }
-        self.sizes, self.defaults = (
-            {"classes": len(self.classes), "channels": 3},
-            {"size": config.size},
-        )
+        self.sizes = {"classes": len(self.classes), "channels": 3}
+        self.defaults = {"size": config.size}
         size = (config.size, config.size)
         self.preprocessing = Preprocessing(
             resize=config.size, crop=size, mean=config.mean, deviation=config.deviation
         )
         whole, rest = divmod(len(train), config.rows)
+        # images in memory are for compiled steps, whose batches all have one size
         self.steps_per_epoch = whole + (rest > 0 and not (config.memory and whole))
         batches = -(-len(valid) // config.valid_rows)
-        self.valid_batches = (
-            batches if config.valid_most is None else min(batches, config.valid_most)
-        )
-        # Files are sorted by class: a part of them must not be of the first classes alone.
-        mixed = self.valid_batches < batches
-        self._valid_order = (
-            counter_rng.permutation(0, 0, len(valid), VALID) if mixed else np.arange(len(valid))
-        )
+        self.valid_batches = batches
+        self._valid_order = np.arange(len(valid))
+        if config.valid_most is not None and config.valid_most < batches:
+            self.valid_batches = config.valid_most
+            # Files are sorted by class: a part of them must not be of the first classes alone.
+            self._valid_order = counter_rng.permutation(0, 0, len(valid), VALID)
         # by epoch: this one, and the next while workers prefetch it
         self._orders: dict[int, NDArray[np.int64]] = {}
         self._pool: ProcessPoolExecutor | None = None
@@ -241,23 +243,18 @@ class Images(Data):
         """As Data.batch; workers prefetch the following batches."""
         if self.config.workers and not self.tables and step >= 0:
             steps = range(step, step + self.config.ahead + 1)
-            self._prefetch(
-                "train",
-                {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps},
-            )
+            keys = {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps}
+            self._prefetch("train", keys)
         return super().batch(step, part, parts, lookup=lookup)
 
     def valid(self, index: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.valid; workers prefetch the following batches."""
         if self.config.workers and not self.tables and index >= 0:
-            indices = range(index, min(index + self.config.ahead + 1, self.valid_batches))
-            self._prefetch(
-                "valid",
-                {
-                    ("valid", i, share_rows(self._valid_rows(i), part, parts).tobytes())
-                    for i in indices
-                },
-            )
+            keys = set()
+            for i in range(index, min(index + self.config.ahead + 1, self.valid_batches)):
+                rows = share_rows(self._valid_rows(i), part, parts)
+                keys.add(("valid", i, rows.tobytes()))
+            self._prefetch("valid", keys)
         return super().valid(index, part, parts, lookup=lookup)
 
     def originals(self, which: Literal["train", "valid"]) -> LabelledImages:
@@ -294,10 +291,9 @@ class Images(Data):
         numbers = self._numbers(which, step, rows)
         labels = self.labels[which][numbers]
         if self.tables:
-            return {
-                "images": numbers + (len(self.sets["train"]) if which == "valid" else 0),
-                "labels": labels,
-            }
+            if which == "valid":  # after the training images
+                numbers = numbers + len(self.sets["train"])
+            return {"images": numbers, "labels": labels}
         if self.config.workers:
             key = (which, step, rows.tobytes())
             self._prefetch(which, self._coming.keys() | {key})
@@ -346,11 +342,10 @@ class Images(Data):
         train = self.sets["train"]
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
+            # workers prefetch the next epoch while this one is still in use
             near = {e: order for e, order in self._orders.items() if abs(e - epoch) == 1}
-            self._orders = {
-                **near,
-                epoch: counter_rng.permutation(self.seed, epoch, len(train), ORDER),
-            }
+            order = counter_rng.permutation(self.seed, epoch, len(train), ORDER)
+            self._orders = {**near, epoch: order}
         return self._orders[epoch][index * self.config.rows + rows]
 
     def _work(
@@ -363,8 +358,9 @@ class Images(Data):
             return str(self.path), names, c.size, None, None
         draws = counter_rng.uniform(self.seed, step, rows, image_files.DRAWS, CROPS)
         if not c.flip:
-            draws[:, -1] = -1
-        return str(self.path), names, c.size, c.least if c.crop == "random" else None, draws
+            draws[:, -1] = -1  # never mirrored
+        least = c.least if c.crop == "random" else None
+        return str(self.path), names, c.size, least, draws
 
     def _start_workers(self) -> None:
         if self._pool is None:  # spawned, not forked: a fork would copy locks and devices in use

@@ -193,7 +193,7 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
             for part, kind in (("train", ending), ("test", "webp"))
         ]
         labels = np.fromfile(folder / "labels.u8", np.uint8).astype(np.int64)
-        version = "lossy (JPEG)" if ending == "jpg" else "lossless"
+        version = {"jpg": "lossy (JPEG)", "webp": "lossless"}[ending]
         description = f"CIFAR-10, training images {version}, test images lossless: mosaics"
     found = sum(map(len, images))
     if found != len(labels) or labels.max(initial=0) >= len(CLASSES):
@@ -201,14 +201,11 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
             f"{place}: {found} images and {len(labels)} labels up to {labels.max(initial=0)}: expected a label from 0 "
             f"to {len(CLASSES) - 1} for each image"
         )
-    parts = np.split(labels, [len(images[0])])
-    train, test = (
-        Pictures(images=pixels, labels=own) for pixels, own in zip(images, parts, strict=True)
-    )
+    train_labels, test_labels = np.split(labels, [len(images[0])])
     return Pixels(
         config,
-        train,
-        test,
+        Pictures(images=images[0], labels=train_labels),
+        Pictures(images=images[1], labels=test_labels),
         classes=CLASSES,
         preprocessing=PREPROCESSING,
         seed=seed,
@@ -244,6 +241,7 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
             raise DataError(
                 f"{path} is {pixels.shape[0]} x {pixels.shape[1]}: expected tiles of {SIDE} x {SIDE}"
             )
+        # (tile rows, y, tile columns, x, c) -> (tile rows, tile columns, c, y, x)
         tiles = pixels.reshape(tall, SIDE, wide, SIDE, 3).transpose(0, 2, 4, 1, 3)
         parts.append(tiles.reshape(-1, 3, SIDE, SIDE))
     return np.concatenate(parts)
@@ -338,11 +336,8 @@ def _open(
     parts = []
     for images, labels in FILES.values():
         pixels, numbers = read_idx(read(images), images), read_idx(read(labels), labels)
-        if (
-            pixels.ndim != 3
-            or numbers.shape != pixels.shape[:1]
-            or numbers.max(initial=0) >= len(classes)
-        ):
+        fits = pixels.ndim == 3 and numbers.shape == pixels.shape[:1]
+        if not fits or numbers.max(initial=0) >= len(classes):
             raise DataError(
                 f"{images} has the shape {pixels.shape} and {labels} {numbers.shape}: expected a label from 0 to "
                 f"{len(classes) - 1} for each image"
@@ -378,18 +373,14 @@ def read_idx(content: bytes, name: str) -> UInt8[np.ndarray, "..."]:
 
 def _folder(name: str, root: Path | None) -> Path | None:
     """The first folder with the training images, plain or .gz."""
-    places = [folder / name for folder in data_folders(root)] + (
-        [DEBIAN] if name == "fashion-mnist" else []
-    )
+    places = [folder / name for folder in data_folders(root)]
+    if name == "fashion-mnist":
+        places.append(DEBIAN)
     first = FILES["train"][0]
-    return next(
-        (
-            place
-            for place in places
-            if any((place / f"{first}{end}").is_file() for end in ("", ".gz"))
-        ),
-        None,
-    )
+    for place in places:
+        if (place / first).is_file() or (place / f"{first}.gz").is_file():
+            return place
+    return None
 
 
 def _from_folder(folder: Path) -> Read:

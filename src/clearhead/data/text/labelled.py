@@ -126,12 +126,11 @@ def encode_rows(tokens: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 
 def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
     """Return the ids of a text between its start and end tokens, if the tokenizer has them; cut to `longest`."""
-    start, end = (np.array([] if i is None else [i], np.int64) for i in (tokens.start, tokens.end))
-    if longest is None:
-        inside = ids
-    else:
-        inside = ids[: longest - len(start) - len(end)]
-    return np.concatenate([start, inside, end]).astype(np.int64)
+    start = np.array([i for i in (tokens.start,) if i is not None], np.int64)
+    end = np.array([i for i in (tokens.end,) if i is not None], np.int64)
+    if longest is not None:
+        ids = ids[: longest - len(start) - len(end)]
+    return np.concatenate([start, ids, end]).astype(np.int64)
 
 
 def mask_of(tokens: Tokenizer) -> tuple[int, int]:
@@ -292,11 +291,11 @@ def divided(
     texts = list(dict.fromkeys(line.text for line in lines))
     chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
     kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
+    # a label that training has not seen cannot be validated
     known = {line.label for line in lines if line.text not in kept}
     kept -= {line.text for line in lines if line.label not in known}
-    train, valid = (
-        [line for line in lines if (line.text in kept) == validates] for validates in (False, True)
-    )
+    train = [line for line in lines if line.text not in kept]
+    valid = [line for line in lines if line.text in kept]
     description = told(train, valid, "text", f"share = {config.share} of the different texts")
     return train, valid, opened, description + empty_told(empty, "labelled")
 

@@ -58,14 +58,14 @@ class PairConfig(TranslationConfig):
     def __post_init__(self) -> None:
         TranslationConfig.__post_init__(self)  # super() loses its class when slots make a new one
         fraction(self, "share")
-        for option in (
-            ("vocabulary", "size", "minimum", "joint", "lower", "longest") if self.join else ()
-        ):
+        if not self.join:
+            return
+        for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest"):
             if getattr(self, option) != TranslationConfig.__dataclass_fields__[option].default:
                 raise InputError(
                     f"{option} is for join=false: joined pairs are characters, and all of them are kept"
                 )
-        if self.join and self.tokens is not None:
+        if self.tokens is not None:
             raise InputError("tokens is for join=false: joined pairs are characters")
 
     def read(self, root: Path | None) -> tuple[list[Line], list[Line], TwoColumns, str]:
@@ -393,7 +393,7 @@ class EncodedPairs:
             [max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64
         )
         kept = np.flatnonzero(longer <= (config.longest or max(longer, default=0)))
-        self.left_out = len(longer) - len(kept)
+        self.left_out = len(longer) - len(kept)  # examples of more than `longest` tokens
         # first line, and number of lines, of each example
         self.starts, self.counts = starts[kept], counts[kept]
         for i in kept[longer[kept] > config.batch_tokens][:1].tolist():
@@ -417,27 +417,22 @@ class EncodedPairs:
 
     def texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
         """Return the source and target text of each example, given the lines that it was made of."""
-        spans = [
-            lines[i : i + n]
-            for i, n in zip(self.starts.tolist(), self.counts.tolist(), strict=True)
-        ]
-        return [
-            (" ".join(line.source for line in own), " ".join(line.target for line in own))
-            for own in spans
-        ]
+        texts = []
+        for i, n in zip(self.starts.tolist(), self.counts.tolist(), strict=True):
+            sources, targets = _sides(lines[i : i + n])
+            texts.append((" ".join(sources), " ".join(targets)))
+        return texts
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket, each side as wide as its longest row in the whole bucket."""
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen, most = whole[rows], self.buckets.batch_widths[bucket]
-        source, target = (
-            side.padded(
-                chosen,
-                min(-(-int(side.lengths[whole].max()) // self.rounding) * self.rounding, most),
-                fill,
-            )
-            for side, fill in ((self.source, self.source_pad), (self.target, IGNORE))
-        )
+        padded = []
+        for side, fill in ((self.source, self.source_pad), (self.target, IGNORE)):
+            rounded = -(-int(side.lengths[whole].max()) // self.rounding) * self.rounding
+            padded.append(side.padded(chosen, min(rounded, most), fill))
+        source, target = padded
+        # the decoder reads <start>, then each target one place later
         ids = np.full_like(target, self.start)
         ids[:, 1:] = target[:, :-1]
         # also overwrites <end>, which is a target but never an input
@@ -460,10 +455,9 @@ def _examples(
 ) -> list[np.ndarray]:
     """Return the ids of neighbouring texts joined by spaces, then <end>: the same ids as those of the joined text."""
     first = encode_rows(tokens, texts)
-    if (counts > 1).any():
+    later = first
+    if (counts > 1).any():  # a text inside an example follows a space
         later = encode_rows(tokens, [" " + text for text in texts])
-    else:
-        later = first
     end = np.array([tokens.end], np.int64)
     return [
         np.concatenate([first[i], *later[i + 1 : i + n], end])
@@ -473,11 +467,10 @@ def _examples(
 
 def _joined(lines: int, fewest: int, most: int, *, overlap: bool) -> tuple[Rows, NDArray[np.int64]]:
     """Return the first line of each example of `fewest` to `most` lines, and its number of lines."""
-    spans = [
-        (i, n)
-        for n in range(fewest, most + 1)
-        for i in range(0, lines - n + 1, 1 if overlap else n)
-    ]
+    spans = []
+    for n in range(fewest, most + 1):
+        step = 1 if overlap else n
+        spans += [(i, n) for i in range(0, lines - n + 1, step)]
     table = np.array(spans, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 

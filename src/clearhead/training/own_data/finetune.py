@@ -122,11 +122,9 @@ def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 def _translations(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     """The columns in the direction of the model, where both are named after its languages."""
     sides = ("source", "target")
-    known, given = (
-        [language_of(names.get(side) or "") for side in sides]
-        for names in (bundle.columns, options)
-    )
-    if None not in known and given == known[::-1]:
+    known = [language_of(bundle.columns.get(side) or "") for side in sides]
+    given = [language_of(options.get(side) or "") for side in sides]
+    if None not in known and given == known[::-1]:  # the other direction
         options = options | {"source": options["target"], "target": options["source"]}
     return {**options, "join": False}
 
@@ -135,7 +133,7 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     given = bundle.preprocessing
     if given is None:
         return options
-    size = given.resize if given.crop is None else given.crop
+    size = given.crop or given.resize
     if isinstance(size, tuple):
         size = size[0]
     return {**options, "size": size, "mean": list(given.mean), "deviation": list(given.deviation)}
@@ -143,8 +141,10 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 
 def _classifier(c: Any) -> dict[str, Any]:
     """A classifier of first tokens has a pooler, as in transformers; one of means (MiniLM) keeps them as they are."""
-    new = getattr(c, "answer", "class") != "class" and c.pool == "first"
-    return {"answer": "class", **({"pooler": True} if new else {})}
+    options: dict[str, Any] = {"answer": "class"}
+    if getattr(c, "answer", "class") != "class" and c.pool == "first":
+        options["pooler"] = True
+    return options
 
 
 # By name; the first that fits the checkpoint and the data is chosen.
@@ -233,8 +233,11 @@ def finetune(
 
 def default_folder(model: str | Path, data: DataLike) -> Path:
     """The run folder of a fine-tuning, if none is given: runs/MODEL-DATA."""
-    paths = (one if isinstance(one, str | Path) else "data" for one in (model, data))
-    words = [Path(one).name.split(".")[0] or "model" for one in paths]
+    words = [Path(model).name.split(".")[0] or "model"]
+    if isinstance(data, str | Path):
+        words.append(Path(data).name.split(".")[0] or "model")
+    else:  # rows in memory
+        words.append("data")
     return Path("runs") / "-".join(words)
 
 

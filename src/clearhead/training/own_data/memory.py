@@ -41,8 +41,10 @@ def needed(model: nn.Module, precision: str, method: str) -> int:
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     whole = sum(sizes.values())
     head = sum(size for name, size in sizes.items() if in_head(model, name))
-    trained = {"full": whole, "lora": int(whole * LORA_SHARE), "head": head}[method]
-    return trained * TRAINED + (whole - trained if method != "lora" else whole) * FROZEN[precision]
+    if method == "lora":  # beside the whole model, which is frozen
+        return int(whole * LORA_SHARE) * TRAINED + whole * FROZEN[precision]
+    trained = {"full": whole, "head": head}[method]
+    return trained * TRAINED + (whole - trained) * FROZEN[precision]
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -103,11 +103,11 @@ def is_data(source: object) -> bool:
     if not path.exists():
         if path.suffix in (".toml", ".json"):
             return False
+        others: list[str] = []  # names that could have been meant
         if path.parent.is_dir():
             others = [file.name for file in path.parent.iterdir()]
-        else:
-            others = []
-        others += config.shipped_recipes() if path.parent == Path() else ()
+        if path.parent == Path():
+            others += config.shipped_recipes()
         raise MissingFileError(
             f"{source}: there is no such file: expected a recipe, .toml or .json, one that ships, or a file of data"
             f"{nearest(path.name, others)}"
@@ -215,14 +215,14 @@ def plan_new(
             f"model learns from {', '.join(NEW)}"
         )
     given = NEW[kind]
+    section = {**section, **given["data"]}
+    most = None
     if kind == "text":
-        size = {"size": vocabulary_size(locate(data, root))}
-    else:
-        size = {}
-    table = {**given, "data": {**section, **given["data"], **size}, "schedule": {"final": 0.0}}
+        section["size"] = vocabulary_size(locate(data, root))
+        if find_device(device).type == "cpu":
+            most = CPU_STEPS
+    table = {**given, "data": section, "schedule": {"final": 0.0}}
     best = given.get("run", {}).get("best", "valid_loss")
-    on_cpu = kind == "text" and find_device(device).type == "cpu"
-    most = CPU_STEPS if on_cpu else None
     return with_steps(table, overrides, epochs=NEW_EPOCHS[kind], best=best, root=root, most=most)
 
 
@@ -237,12 +237,11 @@ def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str
     """
     steps = step + max(int(HOUR * rate), 1)
     sentence = f"for about an hour add steps={steps} to the same command, also after Ctrl-C"
-    sizes = {name: recipe.model.get(name) for name in ("width", "depth")}
-    halved = [
-        f"model.{name}={size // 2}"
-        for name, size in sizes.items()
-        if isinstance(size, int) and size > 1
-    ]
+    halved = []
+    for name in ("width", "depth"):
+        size = recipe.model.get(name)
+        if isinstance(size, int) and size > 1:
+            halved.append(f"model.{name}={size // 2}")
     if new and halved:
         sentence += (
             f"; steps of a smaller model are faster, in another folder (--out): {' '.join(halved)}"
@@ -273,10 +272,13 @@ def batch_size(
     if section["name"] not in BUCKETED:
         return {}, None
     tokens = section.get("batch_tokens")
-    most = min(context or LONGEST, LONGEST, tokens if isinstance(tokens, int) else LONGEST)
+    most = min(context or LONGEST, LONGEST)
+    if isinstance(tokens, int):
+        most = min(most, tokens)
     limits = {"longest": most} | dict(section)
+    # any value does for the lengths; one that is no number is reported when the data is opened
     if tokens is None or isinstance(tokens, int):
-        limits["batch_tokens"] = max(most, 1 << 14)  # it does not change the lengths
+        limits["batch_tokens"] = max(most, 1 << 14)
     packs = bool(limits.pop("pack", False))
     opened = Opened.of(limits, 0, root)
     assert isinstance(opened.data, Bucketed)
@@ -285,8 +287,10 @@ def batch_size(
     longest = min(_rounded_up(int(np.concatenate([lengths, others]).max())), most)
     usual = int(np.median(lengths))
     step = max(_rounded_up(rows * usual), longest)
-    packed = max(step // -(-step // most), longest)  # as few rows as the context allows
-    found = {"longest": packed if packs else longest, "batch_tokens": step}
+    if packs:
+        fewest_rows = -(-step // most)  # that the context allows
+        longest = max(step // fewest_rows, longest)
+    found = {"longest": longest, "batch_tokens": step}
     return {name: value for name, value in found.items() if name not in section}, opened
 
 
@@ -320,9 +324,10 @@ def with_steps(
         raise InputError(f"epochs={epochs}: expected more than 0")
     given = config.override(config.Table({"steps": 0, **table}), *overrides)
     section, seed = given["data"], given.get("seed", 0)
-    opened = (
-        Opened.of(section, seed, root) if opened is None else opened.adapted(section, seed, root)
-    )
+    if opened is None:
+        opened = Opened.of(section, seed, root)
+    else:
+        opened = opened.adapted(section, seed, root)
     steps = given["steps"] or _steps(opened.data, epochs)
     if most is not None and not times and not given["steps"] and steps > most:
         _tell_shortened(steps, most, epochs)
@@ -335,9 +340,10 @@ def with_steps(
         table = {**table, "data": {"valid_most": LONGEST_INTERVAL // 4, **table["data"]}}
     run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
     if validations:
-        run |= {"valid_every": interval}
-        # they choose different weights
-        run |= {} if dict(given.get("run", {})).get("average") else {"best": best}
+        run["valid_every"] = interval
+        # an average over checkpoints and the best of them would be different weights
+        if not dict(given.get("run", {})).get("average"):
+            run["best"] = best
     complete = {
         **table,
         "run": run,

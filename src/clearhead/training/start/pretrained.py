@@ -47,18 +47,15 @@ def check_whole(
     recipe: Recipe, player: str, given: config.Table, start: Pretrained, saved: PlayerSetup
 ) -> None:
     """Raise if an option of the recipe contradicts the checkpoint, whose weights depend on it."""
-    known, free = (
-        {f.name for f in fields(family(saved.model)[1])},
-        {*family(saved.model)[0].may_differ, *start.differ},
-    )
+    model, options = family(saved.model)
+    known = {f.name for f in fields(options)}
+    free = {*model.may_differ, *start.differ}
     for option, value in given.items():
+        if option in free or option not in known:
+            continue
         theirs = saved.options.get(option)
-        if (
-            option in free
-            or option not in known
-            or theirs == value
-            or _is_size(saved, option, theirs, value)
-        ):
+        # sizes are compared with the weights, whose message is better
+        if theirs == value or _is_size(saved, option, theirs, value):
             continue
         problem = (
             f"{given.place(option)}{'.'.join(given.key)}.{option} = {value!r}: the checkpoint {start.folder} has "
@@ -104,9 +101,9 @@ def check_start(
         if misfit(*parts, all_used=start.into is None):  # probably because of a size
             different = [option for option in different if not _is_number(ours.options.get(option))]
         if different:
-            where = ".".join(
-                [*given.key, *([start.into] if ours is not setup and start.into else [])]
-            )
+            where = ".".join(given.key)
+            if ours is not setup and start.into:
+                where += f".{start.into}"
             mine = ", ".join(f"{where}.{o} = {_shown(ours.options.get(o))}" for o in different)
             theirs = ", ".join(f"{o} = {_shown(source.options.get(o))}" for o in different)
             raise config.ConfigError(
@@ -131,15 +128,15 @@ def _different_options(setup: PlayerSetup, source: PlayerSetup, start: Pretraine
     both = {f.name for f in fields(source.config)}
     differs = []
     for option in (f.name for f in fields(setup.config)):
-        ours, theirs = setup.options.get(option), source.options.get(option)
-        if (
-            option in free
-            or option not in both
-            or ours == theirs
-            or _is_size(source, option, ours, theirs)
-        ):
+        if option in free or option not in both:
             continue
-        other = source.with_option(option, ours) if _is_number(ours) else None
+        ours, theirs = setup.options.get(option), source.options.get(option)
+        if ours == theirs or _is_size(source, option, ours, theirs):
+            continue
+        # a number that changes the shapes is a size; one that does not, like `window`, must be equal
+        other = None
+        if _is_number(ours):
+            other = source.with_option(option, ours)
         if other is None or _same_shapes(source.empty(), other):
             differs.append(option)
     return differs
