@@ -112,7 +112,7 @@ def test_its_explorer_serves_page_and_models(home, empty):
             seen.add(name)
             text = fetch(name)
             wanted += [os.path.normpath(f"{name}/../{to}") for to in re.findall(r'from "(\.[^"]+)"', text)]
-        assert {"style.css", "app.js", "views/translate.js"} <= {name.split("/", 2)[2] for name in seen}
+        assert {"styles/frame.css", "app.js", "views/translate.js"} <= {name.split("/", 2)[2] for name in seen}
         assert {one["id"] for one in json.loads(fetch("api/models"))} == clearhead.weights.shipped().keys()
         told = fetch("api/translate", {"model": "en-de", "text": "A dog runs.", "beams": 1}).splitlines()
         assert "Ein Hund rennt." in json.dumps(json.loads(told[-1]))

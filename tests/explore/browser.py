@@ -1,5 +1,6 @@
 """A real browser and a real server, for tests of the page."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -14,6 +15,15 @@ MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title=
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 DRIVER = shutil.which("chromedriver")
 WHY_NOT = "no Chromium here: `apt-get install chromium chromium-driver` brings it" if not (CHROMIUM and DRIVER) else ""
+
+
+# What is left from the state before would be taken for what is waited for.
+GO = """
+for (const node of document.querySelectorAll(".status, .view .problem")) node.textContent = "";
+for (const node of document.querySelectorAll(".picture")) node.setAttribute("aria-label", "");
+for (const node of document.querySelectorAll(".train .panels")) node.replaceChildren();
+location.hash = arguments[0];
+"""
 
 
 class Server:
@@ -49,6 +59,12 @@ class Page:
         self.driver.execute_cdp_cmd("Page.resetNavigationHistory", {})  # a full history would drop entries of this page
         self.driver.get_log("browser")
         self.driver.get(f"{self.address}#{view}{'?' + urllib.parse.urlencode(state) if state else ''}")
+
+    def go(self, view="", **state):
+        """Open a state without loading the page anew, as a link of the page does."""
+        address = f"#{view}{'?' + urllib.parse.urlencode(state) if state else ''}"
+        if not self.driver.current_url.endswith(address):  # else it is open already
+            self.run(GO, address)
 
     def find(self, css):
         return self.driver.find_element("css selector", css)
@@ -88,8 +104,43 @@ class Page:
         self.run("arguments[0].value = ''; arguments[0].focus()", self.find(css))
         self.find(css).send_keys(text)
 
+    def slide(self, label, value):
+        """Move the slider with this name."""
+        slider = self.find(f"input[type=range][aria-label='{label}']")
+        self.run("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", slider, value)
+
+    def saved(self, kind, folder, css=None):
+        """The file (svg, png or json) that a button saves: one of the frame, or that of a figure."""
+        behaviour = {"behavior": "allow", "downloadPath": str(folder)}
+        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+        for file in folder.glob(f"*.{kind}"):
+            file.unlink()
+        self.run("document.querySelector('#notice').textContent = ''")
+        self.click(css or f"[data-save={kind}]")
+        self.until(lambda: f".{kind} (" in self.text("#notice"))
+        return self.until(lambda: next((file for file in folder.glob(f"*.{kind}") if whole(file)), None))
+
+    def bottom(self, css):
+        """The y of the lower edge of an element."""
+        return self.run("return document.querySelector(arguments[0]).getBoundingClientRect().bottom", css)
+
+    @contextlib.contextmanager
+    def sized(self, wide, tall):
+        """A window of this size, for the lines of a `with`."""
+        size(self.driver, wide, tall)
+        try:
+            yield
+        finally:
+            size(self.driver, 1280, 900)
+
     def state(self):
         return dict(urllib.parse.parse_qsl(self.driver.current_url.partition("?")[2]))
+
+
+def whole(file) -> bool:
+    """Whether a download has come to its end."""
+    ends = {".svg": b"</svg>", ".json": b"}", ".png": b"IEND\xaeB`\x82"}
+    return file.read_bytes().rstrip(b"\n").endswith(ends[file.suffix])
 
 
 def problems(browser) -> list:

@@ -4,7 +4,7 @@ SLACK = 3.0  # factor by which a busy machine may be slower than promised
 
 # A reply of the server that never ends: a stream of these lines, then silence.
 HANG = """
-const plain = window.fetch, text = arguments[0];
+const plain = (window.plainFetch ??= window.fetch), text = arguments[0];
 window.fetch = async (path, options = {}) => {
   if (!String(path).includes(arguments_path)) return plain(path, options);
   const stream = new ReadableStream({ start(to) { to.enqueue(new TextEncoder().encode(text));
@@ -17,6 +17,11 @@ window.fetch = async (path, options = {}) => {
 def hang(page, path, lines):
     """Let requests for a path answer with these lines and then hang until they are aborted."""
     page.run(HANG.replace("arguments_path", repr(path)), "".join(line + "\n" for line in lines))
+
+
+def answering(page):
+    """Let requests be answered by the server again."""
+    page.run("window.fetch = window.plainFetch ?? window.fetch")
 
 
 def altered(page, path, change):

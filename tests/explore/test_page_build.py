@@ -68,7 +68,10 @@ def evaluate(text):
     return eval(left, {"__builtins__": {}}, names), sign, eval(right, {"__builtins__": {}})
 
 
-def test_captions_and_the_sentence_at_the_top_state_the_formula_in_force(build):
+def test_formulas_and_captions(build):
+    """The captions and the sentence at the top state the formula in force: scores, masks, positions, heads,
+    sharpness.
+    """
     page = build()
     assert caption(page, "E") == "scores: Q Kᵀ"
     assert page.text(".lead .formula") == "softmax(Q Kᵀ) V"
@@ -100,8 +103,6 @@ def test_captions_and_the_sentence_at_the_top_state_the_formula_in_force(build):
             "return document.querySelector('[aria-label^=\"E:\"]').getAttribute('aria-label').slice(3)"
         ) == caption(page, "E")
 
-
-def test_captions_follow_the_positions_and_the_number_of_heads(build):
     page = build()
     assert [caption(page, name) for name in ("X", "Wq", "Wk", "Wv", "Q", "Y")] == [
         "one input per row", "query projection", "key projection", "value projection", "= X Wq", "outputs: A V",
@@ -118,8 +119,6 @@ def test_captions_follow_the_positions_and_the_number_of_heads(build):
     page.until(lambda: caption(page, "Q") == "= X Wq")
     assert caption(page, "X + P") == ""
 
-
-def test_a_sharpness_is_part_of_the_caption_of_the_scores(build):
     page = build()
     slider = page.find("input[aria-label='sharpness']")
     page.run("arguments[0].value = 3; arguments[0].dispatchEvent(new Event('input'))", slider)
@@ -235,7 +234,10 @@ def test_tiny_weights_are_shown_as_almost_0_and_exactly_in_the_explanation(build
     assert evaluate(text)[2] == pytest.approx(exact, rel=1e-3)
 
 
-def test_results_are_reached_with_tab_and_arrow_keys(build):
+def test_numbers_are_reached_and_edited(build):
+    """Results are reached with Tab and the arrow keys; arrow keys move through the inputs, past their digits; a wrong
+    number is marked, and leaves the number before the edit; a tapped number stays explained, and nothing moves.
+    """
     page = build()
     for name in ("X", "Wq", "Q", "E", "A", "Y"):
         assert page.count(f"[aria-label^='{name}:'] [tabindex='0']") == 1
@@ -253,8 +255,6 @@ def test_results_are_reached_with_tab_and_arrow_keys(build):
     page.driver.switch_to.active_element.send_keys(RIGHT * 5)
     assert page.run("return document.activeElement.dataset.at") == "0,2"
 
-
-def test_arrow_keys_move_through_the_inputs_and_a_wrong_number_is_marked(build):
     page = build()
     page.run("document.querySelector('[aria-label=\"X row 1, column 1\"]').focus()")
     page.driver.switch_to.active_element.send_keys(RIGHT + DOWN)
@@ -269,8 +269,15 @@ def test_arrow_keys_move_through_the_inputs_and_a_wrong_number_is_marked(build):
     node.send_keys(RIGHT)  # past the last digit
     assert page.run("return document.activeElement.getAttribute('aria-label')") == "X row 2, column 3"
 
+    page = build()
+    node = page.find('[aria-label="X row 2, column 2"]')
+    page.run("arguments[0].focus()", node)
+    node.send_keys("1/2")
+    node.send_keys("\ue004")  # Tab
+    page.until(lambda: "“1/2” is not a number" in page.text(".matrixbox .wrong"))
+    assert page.text(".matrixbox .wrong").endswith("the cell keeps 2.")
+    page.until(lambda: node.get_attribute("value") == cells(page, "Q")[3] == "2")
 
-def test_a_tapped_number_stays_explained_and_nothing_moves(build):
     page = build()
     where = "const box = document.querySelector('.flow-groups').getBoundingClientRect(); return [box.top, box.height]"
     before = page.run(where)
@@ -302,20 +309,20 @@ def test_a_button_keeps_the_focus(build, button):
         assert page.text(".verdict").startswith("Move the inputs")
 
 
-@pytest.mark.parametrize(
-    ("control", "value"), [("heads", "3"), ("positions", "rotary"), ("score", "cosine"), ("mask", "window")]
-)
-def test_a_choice_keeps_the_focus_and_survives_a_reload(build, control, value):
+def test_a_choice_keeps_the_focus_and_survives_a_reload(build):
     page = build()
-    page.run("document.getElementById(arguments[0]).focus()", control)
-    page.choose(f"#{control}", value)
-    page.until(lambda: json.loads(page.state()["m"]).get(control) in (value, 3))
-    time.sleep(0.2)
-    assert page.run("return document.activeElement.id") == control
+    for control, value in (("heads", "3"), ("positions", "rotary"), ("score", "cosine"), ("mask", "window")):
+        page.run("document.getElementById(arguments[0]).focus()", control)
+        before = page.texts("td[data-at] span")
+        page.choose(f"#{control}", value)
+        page.until(lambda c=control, v=value: json.loads(page.state()["m"]).get(c) in (v, 3))
+        page.until(lambda before=before: page.texts("td[data-at] span") != before)
+        assert page.run("return document.activeElement.id") == control
     shown = page.texts("td[data-at] span")
     page.driver.refresh()
     page.until(lambda: page.texts("td[data-at] span") == shown)
-    assert page.run("return document.getElementById(arguments[0]).value", control) == value
+    chosen = "return ['heads', 'positions', 'score', 'mask'].map((id) => document.getElementById(id).value)"
+    assert page.run(chosen) == ["3", "rotary", "cosine", "window"]
 
 
 def test_rotary_positions_add_a_column_of_zeros_and_take_it_away_again(build):
@@ -332,7 +339,10 @@ def test_rotary_positions_add_a_column_of_zeros_and_take_it_away_again(build):
     assert caption(page, "E") == "scores: Q Kᵀ / √dₖ; dₖ = 3"
 
 
-def test_the_softmax_and_the_weighted_sum_step_by_step(build):
+def test_the_steps_and_the_order(build):
+    """The softmax and the weighted sum step by step; Play walks through the steps and pauses, and with reduced motion
+    nothing plays by itself. Reordered inputs: whether their outputs move with them, and why not.
+    """
     page = build(mask="causal")
     page.choose("#step-query", "1")
     said = [page.text(".steptext")]
@@ -354,8 +364,6 @@ def test_the_softmax_and_the_weighted_sum_step_by_step(build):
     page.click("#step-back")
     assert page.text(".count") == "step 8 of 9"
 
-
-def test_play_walks_through_the_steps_and_pauses(build):
     page = build()
     page.click("#step-play")
     assert page.text("#step-play") == "Pause"
@@ -363,8 +371,6 @@ def test_play_walks_through_the_steps_and_pauses(build):
     page.click("#step-play")
     assert page.text("#step-play") == "Play"
 
-
-def test_with_reduced_motion_nothing_plays_by_itself(build):
     page = build()
     still = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": still})
@@ -376,8 +382,6 @@ def test_with_reduced_motion_nothing_plays_by_itself(build):
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
-
-def test_reordered_inputs(build):
     page = build()
     assert page.text(".verdict").startswith("Move the inputs")
     page.click("#permute")
@@ -450,26 +454,18 @@ def test_text_is_readable_on_every_cell(build):
 
 def test_the_weights_are_visible_without_scrolling(build):
     page = build()
-    web.size(page.driver, 1366, 768)
-    try:
-        bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+    with page.sized(1366, 768):
         for name in ("X", "Wq", "Q", "V", "E", "A", "Y"):
-            assert page.run(bottom, f"[aria-label^='{name}:']") < 768
+            assert page.bottom(f"[aria-label^='{name}:']") < 768
         web.shot(page.driver, "build")
-    finally:
-        web.size(page.driver, 1280, 900)
 
 
 @pytest.mark.parametrize("panel", ["attention", "positions", "memory"])
 def test_a_narrow_screen_does_not_scroll_sideways(build, panel):
-    web.size(build().driver, 400, 800)
-    try:
+    with build().sized(400, 800):
         page = build(panel, **TWO, heads=2, positions="rotary", mask="causal", score="scaled")
-        time.sleep(0.3)
-        assert page.run("return document.documentElement.scrollWidth") <= 400
+        page.until(lambda: page.run("return document.documentElement.scrollWidth") <= 400)
         web.shot(page.driver, f"build-{panel}-narrow")
-    finally:
-        web.size(page.driver, 1280, 900)
 
 
 def test_positions_have_titles_axes_and_a_head(build):
@@ -510,11 +506,8 @@ def test_the_memory_states_both_shares(build):
 
 def test_a_saved_figure_and_its_data_are_complete(build, tmp_path):
     page = build(score="scaled", mask="causal", **{key: TWO[key] for key in TWO}, heads=2)
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
-    for kind in ("svg", "json"):
-        page.click(f"[data-save={kind}]")
-        file = tmp_path / f"clearhead-build-attention-scaled-causal-2-heads.{kind}"
-        page.until(lambda file=file: file.exists() and file.stat().st_size > 0)
+    drawn, file = (page.saved(kind, tmp_path) for kind in ("svg", "json"))
+    assert file.stem == drawn.stem == "clearhead-build-attention-scaled-causal-2-heads"
     saved = json.loads(file.read_text())
     assert saved["formula"] == "softmax(Q Kᵀ / √dₖ + M) V"
     assert (
@@ -523,7 +516,7 @@ def test_a_saved_figure_and_its_data_are_complete(build, tmp_path):
     )
     assert saved["result"]["masked"][0] == [False, True, True]
     assert saved["options"]["wq"] == TWO["wq"]
-    words = [node.text for node in ElementTree.parse(file.with_suffix(".svg")).getroot().iter(f"{SVG}text")]
+    words = [node.text for node in ElementTree.parse(drawn).getroot().iter(f"{SVG}text")]
     assert "Attention by hand: softmax(Q Kᵀ / √dₖ + M) V" in words
     assert {"X", "Wq", "Q", "E, head 1", "A, head 0", "Y", "−∞", "head 1", "Weights as lines, mean of 2 heads"} <= set(
         words
@@ -531,19 +524,8 @@ def test_a_saved_figure_and_its_data_are_complete(build, tmp_path):
     assert "scores: Q Kᵀ / √dₖ + M; dₖ = 4; M: −∞ for later inputs" in words
 
 
-def test_what_is_no_number_leaves_the_number_before_the_edit(build):
-    page = build()
-    node = page.find('[aria-label="X row 2, column 2"]')
-    page.run("arguments[0].focus()", node)
-    node.send_keys("1/2")
-    node.send_keys("\ue004")  # Tab
-    page.until(lambda: "“1/2” is not a number" in page.text(".matrixbox .wrong"))
-    assert page.text(".matrixbox .wrong").endswith("the cell keeps 2.")
-    assert node.get_attribute("value") == "2"
-    page.until(lambda: cells(page, "Q")[3] == "2")
-
-
-def test_the_chosen_patch_is_in_the_address_the_title_and_beside_a_scale(page):
+def test_patches_of_an_image(page, tmp_path):
+    """The chosen patch is in the address, the title and beside a scale; an image can lie behind the patches."""
     page.open("build", panel="positions", m='{"kind":"sincos2d","length":8,"patch":[1,6]}')
     page.until(lambda: "row 1, column 6" in page.text(".panel .mapbox:last-child figcaption b"))
     assert page.count(".panel .mapbox:last-child .legend .bar") == 1
@@ -552,10 +534,8 @@ def test_the_chosen_patch_is_in_the_address_the_title_and_beside_a_scale(page):
     page.until(lambda: "row 2, column 6" in page.text(".panel .mapbox:last-child figcaption b"))
     assert json.loads(page.state()["m"])["patch"] == [2, 6]
 
-
-def test_an_image_can_lie_behind_the_patches(page, tmp_path):
     Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
-    page.open("build", panel="positions", m='{"kind":"sincos2d","length":8}')
+    page.go("build", panel="positions", m='{"kind":"sincos2d","length":8}')
     page.until(lambda: "row 4, column 2" in page.text(".panel .mapbox:last-child figcaption b"))
     assert page.run("return document.querySelector('.panel .mapbox:last-child > .row').hidden")  # no image, no opacity
     page.find(".panel .mapbox:last-child input[type=file]").send_keys(str(tmp_path / "red.png"))

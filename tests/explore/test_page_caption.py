@@ -42,14 +42,6 @@ def words(page, pane=1):
     return page.texts(f".caption .pane:nth-child({pane}) .strip button span")
 
 
-def saved(page, kind, folder):
-    """The file that a button of the frame saves."""
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
-    page.click(f"[data-save={kind}]")
-    page.until(lambda: f".{kind} (" in page.text("#notice"))
-    return page.until(lambda: next((file for file in folder.glob(f"*.{kind}") if file.stat().st_size), None))
-
-
 def say(page, text):
     """Ask for words of one's own."""
     page.type(".own input", f"{text}\n")
@@ -59,9 +51,12 @@ def photo(image):
     return FOLDER / f"{image}.webp"
 
 
-def test_it_opens_on_a_finished_example_above_the_fold(page, names):
-    web.size(page.driver, 1366, 768)
-    try:
+def test_images_links_words_and_the_history(page, names):
+    """The example is above the fold. A link opens the same state, and what it cannot mean is as usual. Words are
+    chosen by mouse and keyboard, within the caption. Back and Forward move through images and models, and the view is
+    as it was left.
+    """
+    with page.sized(1366, 768):
         page.open("caption")
         done(page)
         page.until(lambda: page.count(".sight .heads canvas"))
@@ -69,52 +64,23 @@ def test_it_opens_on_a_finished_example_above_the_fold(page, names):
         assert page.state()["image"] == "photographer"
         page.driver.save_screenshot(str(web.SHOTS / "caption-first.png"))
         page.run("document.querySelector('.caption .remark').hidden = true")  # these captions reach the limit
-        low = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
         for css in (".answers li:last-child", ".strip button", ".sight .heads", ".sight .picture"):
-            assert page.run(low, css) < 768
-    finally:
-        web.size(page.driver, 1280, 900)
+            assert page.bottom(css) < 768
 
-
-def test_captions_scores_and_words_are_those_of_the_library(page, names, captioners, tmp_path):
-    page.open("caption", model=names["transformer"], image="church", beams=3, layer=1, head=0, at=1)
-    done(page)
-    want = ch.caption(ch.load(captioners["transformer"], device="cpu"), photo("church"), beams=3, best=3)
-    every = [want, *want.alternatives]
-    assert page.texts(".answers .said") == [one.text for one in every]
-    assert page.texts(".answers .score") == [f"{one.score:.2f}" for one in every]
-    assert words(page) == want.words
-    assert title(page) == f"“{want.words[1]}”: attention, layer 1, head 0"
-    page.until(lambda: page.count(".sight .heads canvas") == 4)
-    data = json.loads(saved(page, "json", tmp_path).read_text())
-    maps = data["maps"]
-    assert (maps["of"], maps["words"], maps["chosen"], maps["grid"]) == ("attention", want.words, 1, [12, 12])
-    assert np.allclose(maps["weights"], want.attention(1, 0), atol=1e-6)
-    heads = np.array(maps["every_head"]["weights"]).reshape(maps["every_head"]["shape"])
-    assert np.allclose(heads.mean((0, 1)).reshape(-1, 12, 12), want.maps, atol=1e-6)
-    assert [one["text"] for one in data["captions"]] == [one.text for one in every]
-    # One scale for all words: the smallest and the largest weight.
-    weights = want.attention(1, 0)
-    assert maps["range"] == pytest.approx([weights.min(), weights.max()], rel=1e-4)
-
-
-def test_a_link_opens_the_same_state_and_what_cannot_be_is_left_out(page, names):
     state = {"model": names["transformer"], "image": "church", "beams": "3", "answer": "1", "shown": "evidence",
              "at": "2", "colouring": "entropy"}  # fmt: skip
-    page.open("caption", **state)
+    page.go("caption", **state)
     done(page)
     assert title(page).endswith("evidence at each place")
     assert page.state() == state
     assert page.run("return document.querySelector('.answers [aria-pressed=true]').dataset.at") == "1"
     for wrong in ({"layer": "9", "head": "0"}, {"layer": "x", "head": "-1"}, {"layer": "0.5", "head": "0"}):
-        page.open("caption", model=state["model"], image="church", at="99", answer="40", colouring="odd", **wrong)
+        page.go("caption", model=state["model"], image="church", at="99", answer="40", colouring="odd", **wrong)
         done(page)
         page.until(lambda: title(page).endswith("attention, mean of 4 heads"))
     assert page.text(".caption .problem") == ""
 
-
-def test_words_by_mouse_and_by_keyboard(page, names):
-    page.open("caption", model=names["transformer"], image="cat")
+    page.go("caption", model=names["transformer"], image="cat")
     done(page)
     all_words = words(page)
     page.click(".strip button:nth-child(2)")
@@ -130,9 +96,53 @@ def test_words_by_mouse_and_by_keyboard(page, names):
     assert page.run("return document.activeElement.dataset.word") == str(len(all_words) - 1)
     assert page.run("return document.querySelectorAll('.strip [tabindex=\"0\"]').length") == 1
 
+    page.open("caption", model=names["transformer"], image="church")
+    done(page)
+    first = page.texts(".answers .said")
+    page.click(".photo[data-image=parachute]")
+    page.until(lambda: page.state()["image"] == "parachute")
+    done(page)
+    page.choose(".choice select", names["rnn"])
+    page.until(lambda: page.state()["model"] == names["rnn"])
+    done(page)
+    assert page.state()["image"] == "parachute"  # another model describes the same image
+    page.driver.back()
+    page.until(lambda: page.state()["model"] == names["transformer"] and page.state()["image"] == "parachute")
+    page.driver.back()
+    page.until(lambda: page.texts(".answers .said") == first)
+    page.driver.forward()
+    page.until(lambda: page.state()["image"] == "parachute")
+    page.click("#nav a[href='#build']")
+    page.until(lambda: page.count(".view.build"))
+    page.click("#nav a[href='#caption']")
+    page.until(lambda: page.state().get("image") == "parachute")  # as it was left
 
-def test_another_head_needs_no_request_and_is_fast(page, names):
-    page.open("caption", model=names["transformer"], image="cat")
+
+def test_captions_heads_and_what_is_saved(page, names, captioners, tmp_path):
+    """Captions, scores, words and maps are those of the library, and so is their common scale; another head needs no
+    request and is fast; a saved strip has a panel per word.
+    """
+    page.open("caption", model=names["transformer"], image="church", beams=3, layer=1, head=0, at=1)
+    done(page)
+    want = ch.caption(ch.load(captioners["transformer"], device="cpu"), photo("church"), beams=3, best=3)
+    every = [want, *want.alternatives]
+    assert page.texts(".answers .said") == [one.text for one in every]
+    assert page.texts(".answers .score") == [f"{one.score:.2f}" for one in every]
+    assert words(page) == want.words
+    assert title(page) == f"“{want.words[1]}”: attention, layer 1, head 0"
+    page.until(lambda: page.count(".sight .heads canvas") == 4)
+    data = json.loads(page.saved("json", tmp_path).read_text())
+    maps = data["maps"]
+    assert (maps["of"], maps["words"], maps["chosen"], maps["grid"]) == ("attention", want.words, 1, [12, 12])
+    assert np.allclose(maps["weights"], want.attention(1, 0), atol=1e-6)
+    heads = np.array(maps["every_head"]["weights"]).reshape(maps["every_head"]["shape"])
+    assert np.allclose(heads.mean((0, 1)).reshape(-1, 12, 12), want.maps, atol=1e-6)
+    assert [one["text"] for one in data["captions"]] == [one.text for one in every]
+    # One scale for all words: the smallest and the largest weight.
+    weights = want.attention(1, 0)
+    assert maps["range"] == pytest.approx([weights.min(), weights.max()], rel=1e-4)
+
+    page.go("caption", model=names["transformer"], image="cat")
     done(page)
     page.until(lambda: page.count(".sight .heads canvas") == 4)
     shown, requests = page.run(
@@ -154,6 +164,22 @@ def test_another_head_needs_no_request_and_is_fast(page, names):
     assert requests == 0
     web.note(caption_head=max(ms for ms, _ in shown))
     assert max(ms for ms, _ in shown) < 180 * SLACK
+
+    page.go("caption", model=names["transformer"], image="church", layer=1, head=1)
+    done(page)
+    page.until(lambda: page.count(".sight .heads canvas") == 4)
+    file = page.saved("svg", tmp_path)
+    assert file.name == f"clearhead-caption-{names['transformer']}-church-layer1-head1.svg"
+    root = ElementTree.parse(file).getroot()
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    said = page.texts(".answers .said")
+    assert texts[0].startswith("Caption: church → “")
+    for text in (*words(page), *said, "attention weight, one scale for all words", "Captions", "head", "layer"):
+        assert text in texts
+    assert f"“{said[0]}”: attention, layer 1, head 1" in texts
+    images = [node.get("href") for node in root.iter(f"{SVG}image")]
+    assert len(images) == 1 + len(words(page)) + 4  # the image, a panel per word, and the small maps of the heads
+    assert page.saved("png", tmp_path).stat().st_size > 20_000
 
 
 def test_the_panels_are_lit_where_the_words_look(page, names, captioners):
@@ -218,7 +244,10 @@ def test_a_new_image_is_played_word_by_word(page, names):
     assert (page.run(f"return {SELECTED}"), page.state()["at"]) == (1, "1")
 
 
-def test_the_beams_can_be_chosen_and_back_leads_to_the_first(page, names, captioners):
+def test_other_captioners_and_their_words(page, names, captioners):
+    """The beams can be chosen, and Back leads to the first; unknown words are named, markup stays text; a caption
+    that is too long is a sentence; a captioner without attention shows evidence.
+    """
     page.open("caption", model=names["rnn"], image="cat")
     done(page)
     want = ch.caption(ch.load(captioners["rnn"], device="cpu"), photo("cat"), beams=4, best=4)
@@ -231,28 +260,30 @@ def test_the_beams_can_be_chosen_and_back_leads_to_the_first(page, names, captio
     page.driver.forward()
     page.until(lambda: words(page) == want.alternatives[1].words)
 
+    page.go("caption", model=names["rnn"], image="cat", text="a zebra")
+    done(page)
+    assert page.text(".caption .remark").startswith("The model does not know “zebra”: it reads <unk>")
+    page.go("caption", model=names["rnn"], image="cat", text=MARKUP)
+    page.until(lambda: page.text(".caption .remark") or page.text(".caption .problem"))
+    assert "clearhead" in page.driver.title
+    assert page.count(".caption .answers img, .caption .remark img, .caption script") == 0
 
-def test_back_and_forward_move_through_images_and_models(page, names):
-    page.open("caption", model=names["transformer"], image="church")
+    page.open("caption", model=names["rnn"], image="cat")
     done(page)
-    first = page.texts(".answers .said")
-    page.click(".photo[data-image=parachute]")
-    page.until(lambda: page.state()["image"] == "parachute")
+    say(page, "a " * 12)
+    page.until(lambda: "this model writes 9 at most" in page.text(".caption .problem"))
+    assert page.count(".answers li") == 0
+    assert page.run("return document.querySelector('.sight').hidden")
+    say(page, "a circle")  # the field is still there
     done(page)
-    page.choose(".choice select", names["rnn"])
-    page.until(lambda: page.state()["model"] == names["rnn"])
+    assert page.text(".caption .problem") == ""
+
+    page.go("caption", model=names["bottleneck"], image="cat")
     done(page)
-    assert page.state()["image"] == "parachute"  # another model describes the same image
-    page.driver.back()
-    page.until(lambda: page.state()["model"] == names["transformer"] and page.state()["image"] == "parachute")
-    page.driver.back()
-    page.until(lambda: page.texts(".answers .said") == first)
-    page.driver.forward()
-    page.until(lambda: page.state()["image"] == "parachute")
-    page.click("#nav a[href='#build']")
-    page.until(lambda: page.count(".view.build"))
-    page.click("#nav a[href='#caption']")
-    page.until(lambda: page.state().get("image") == "parachute")  # as it was left
+    assert title(page).endswith("evidence at each place")
+    assert "no attention" in page.text(".caption .remark")
+    assert page.count(".words .segments") == 0
+    assert page.run("return document.querySelector('.detail').offsetParent") is None
 
 
 def test_words_of_ones_own(page, names, captioners, tmp_path):
@@ -267,7 +298,7 @@ def test_words_of_ones_own(page, names, captioners, tmp_path):
     assert page.texts(".answers .score")[0] == f"{want.score:.2f}"
     assert title(page).endswith("evidence at each place")
     assert page.state()["text"] == "A red circle"
-    data = json.loads(saved(page, "json", tmp_path).read_text())
+    data = json.loads(page.saved("json", tmp_path).read_text())
     assert np.allclose(data["maps"]["weights"], want.evidence(), atol=1e-6)
     page.click(".words input[value=attention]")
     page.until(lambda: title(page).endswith("attention, mean of 4 heads"))
@@ -281,80 +312,10 @@ def test_words_of_ones_own(page, names, captioners, tmp_path):
     assert "text" not in page.state()
 
 
-def test_unknown_words_and_markup_are_named_as_text(page, names):
-    page.open("caption", model=names["rnn"], image="cat", text="a zebra")
-    done(page)
-    assert page.text(".caption .remark").startswith("The model does not know “zebra”: it reads <unk>")
-    page.open("caption", model=names["rnn"], image="cat", text=MARKUP)
-    page.until(lambda: page.text(".caption .remark") or page.text(".caption .problem"))
-    assert "clearhead" in page.driver.title
-    assert page.count(".caption .answers img, .caption .remark img, .caption script") == 0
-
-
-def test_a_caption_that_is_too_long_is_a_sentence(page, names):
-    page.open("caption", model=names["rnn"], image="cat")
-    done(page)
-    say(page, "a " * 12)
-    page.until(lambda: "this model writes 9 at most" in page.text(".caption .problem"))
-    assert page.count(".answers li") == 0
-    assert page.run("return document.querySelector('.sight').hidden")
-    say(page, "a circle")  # the field is still there
-    done(page)
-    assert page.text(".caption .problem") == ""
-
-
-def test_a_captioner_without_attention_shows_evidence(page, names):
-    page.open("caption", model=names["bottleneck"], image="cat")
-    done(page)
-    assert title(page).endswith("evidence at each place")
-    assert "no attention" in page.text(".caption .remark")
-    assert page.count(".words .segments") == 0
-    assert page.run("return document.querySelector('.detail').offsetParent") is None
-
-
-def test_a_saved_strip_has_one_panel_per_word(page, names, tmp_path):
-    page.open("caption", model=names["transformer"], image="church", layer=1, head=1)
-    done(page)
-    page.until(lambda: page.count(".sight .heads canvas") == 4)
-    file = saved(page, "svg", tmp_path)
-    assert file.name == f"clearhead-caption-{names['transformer']}-church-layer1-head1.svg"
-    page.until(lambda: file.read_text().endswith("</svg>"))
-    root = ElementTree.parse(file).getroot()
-    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
-    said = page.texts(".answers .said")
-    assert texts[0].startswith("Caption: church → “")
-    for text in (*words(page), *said, "attention weight, one scale for all words", "Captions", "head", "layer"):
-        assert text in texts
-    assert f"“{said[0]}”: attention, layer 1, head 1" in texts
-    images = [node.get("href") for node in root.iter(f"{SVG}image")]
-    assert len(images) == 1 + len(words(page)) + 4  # the image, a panel per word, and the small maps of the heads
-    assert saved(page, "png", tmp_path).stat().st_size > 20_000
-
-
-def test_two_captioners_on_the_same_image_and_their_difference(page, names, tmp_path):
-    state = {"text": "a red circle", "shown": "attention", "at": "1"}
-    both = {"model": names["transformer"], "model2": names["rnn"], "image": "cat", "image2": "cat"}
-    page.open("caption", **both, **state, **{f"{key}2": value for key, value in state.items()})
-    done(page)
-    done(page, 2)
-    page.click(".pane:first-child .strip button:nth-child(3)")
-    for pane in (1, 2):
-        page.until(lambda pane=pane: title(page, pane).startswith("“circle”"))  # both captions have the word
-    page.until(lambda: page.count(".difference:not([hidden]) .mapbox:not([hidden]) .picture"))
-    page.until(lambda: "“circle”" in page.text(".difference figcaption b"))
-    data = json.loads(saved(page, "json", tmp_path).read_text())
-    left, right = (np.array(one["maps"]["weights"])[2] for one in data["panes"])
-    assert np.allclose(data["difference"], right - left, atol=1e-6)
-    page.click(".pane:first-child .answers [data-at='1']")
-    page.until(lambda: page.state()["answer"] == "1")
-    page.click(".photo[data-image=ship]")  # for both
-    page.until(lambda: page.state()["image"] == page.state()["image2"] == "ship")
-    done(page)
-    done(page, 2)
-    web.shot(page.driver, "caption-two")
-
-
-def test_side_by_side_starts_with_another_captioner_on_the_same_image(page, names):
+def test_two_captioners_side_by_side(page, names, tmp_path):
+    """The second pane starts with another captioner on the same image. A word is chosen in both; the difference of
+    its maps is saved; images are for both. It fits a dark phone.
+    """
     page.open("caption", model=names["transformer"], image="airplane")
     done(page)
     page.click(".beside-toggle")
@@ -366,10 +327,51 @@ def test_side_by_side_starts_with_another_captioner_on_the_same_image(page, name
     assert page.count(".pane") == 1
     assert "model2" not in page.state()
 
+    state = {"text": "a red circle", "shown": "attention", "at": "1"}
+    both = {"model": names["transformer"], "model2": names["rnn"], "image": "cat", "image2": "cat"}
+    page.go("caption", **both, **state, **{f"{key}2": value for key, value in state.items()})
+    done(page)
+    done(page, 2)
+    page.click(".pane:first-child .strip button:nth-child(3)")
+    for pane in (1, 2):
+        page.until(lambda pane=pane: title(page, pane).startswith("“circle”"))  # both captions have the word
+    page.until(lambda: page.count(".difference:not([hidden]) .mapbox:not([hidden]) .picture"))
+    page.until(lambda: "“circle”" in page.text(".difference figcaption b"))
+    data = json.loads(page.saved("json", tmp_path).read_text())
+    left, right = (np.array(one["maps"]["weights"])[2] for one in data["panes"])
+    assert np.allclose(data["difference"], right - left, atol=1e-6)
+    page.click(".pane:first-child .answers [data-at='1']")
+    page.until(lambda: page.state()["answer"] == "1")
+    page.click(".photo[data-image=ship]")  # for both
+    page.until(lambda: page.state()["image"] == page.state()["image2"] == "ship")
+    done(page)
+    done(page, 2)
+    web.shot(page.driver, "caption-two")
 
-def test_an_image_that_cannot_be_used_leaves_nothing_stale(page, names, tmp_path):
-    (tmp_path / "text.png").write_text("this is no image")
+    with page.sized(400, 800):
+        page.open("caption", model=names["transformer"], image="cat", model2=names["rnn"], image2="cat")
+        done(page, 2)
+        page.run("document.documentElement.dataset.theme = 'dark'; dispatchEvent(new Event('theme'))")
+        time.sleep(0.2)
+        web.shot(page.driver, "caption-narrow-two-dark")
+        assert page.run("return document.documentElement.scrollWidth") <= 400
+
+
+def test_an_image_of_ones_own(page, names, captioners, tmp_path):
+    """An image is captioned as the library does it; one that cannot be used leaves nothing stale."""
     page.open("caption", model=names["rnn"], image="cat")
+    done(page)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(tmp_path / "noise.png")
+    page.find(".caption .pane:first-child input[type=file]").send_keys(str(tmp_path / "noise.png"))
+    page.until(lambda: page.state().get("image") not in (None, "cat"))
+    done(page)
+    want = ch.caption(ch.load(captioners["rnn"], device="cpu"), tmp_path / "noise.png", beams=4)
+    assert page.texts(".answers .said")[0] == want.text
+    data = json.loads(page.saved("json", tmp_path).read_text())
+    assert data["image_name"] == "noise.png"
+
+    (tmp_path / "text.png").write_text("this is no image")
+    page.go("caption", model=names["rnn"], image="cat")
     done(page)
     page.find(".caption .pane:first-child input[type=file]").send_keys(str(tmp_path / "text.png"))
     page.until(lambda: page.text(".caption .problem").startswith("The file text.png cannot be used"))
@@ -384,20 +386,8 @@ def test_an_image_that_cannot_be_used_leaves_nothing_stale(page, names, tmp_path
     page.driver.get_log("browser")  # drops the expected error of the server
 
 
-def test_an_image_of_ones_own(page, names, captioners, tmp_path):
-    page.open("caption", model=names["rnn"], image="cat")
-    done(page)
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(tmp_path / "noise.png")
-    page.find(".caption .pane:first-child input[type=file]").send_keys(str(tmp_path / "noise.png"))
-    page.until(lambda: page.state().get("image") not in (None, "cat"))
-    done(page)
-    want = ch.caption(ch.load(captioners["rnn"], device="cpu"), tmp_path / "noise.png", beams=4)
-    assert page.texts(".answers .said")[0] == want.text
-    data = json.loads(saved(page, "json", tmp_path).read_text())
-    assert data["image_name"] == "noise.png"
-
-
-def test_what_was_written_before_stop_can_be_inspected(page, names, captioners):
+def test_stop_and_an_expired_result(page, names, captioners):
+    """What was written before Stop can be inspected; an expired result is computed again."""
     page.open("caption", model=names["transformer"], image="cat")
     done(page)
     tokens = ch.load(captioners["transformer"], device="cpu").tokens
@@ -413,8 +403,6 @@ def test_what_was_written_before_stop_can_be_inspected(page, names, captioners):
     page.until(lambda: words(page) == ["a", "red"])
     assert page.text(".caption .problem") == ""
 
-
-def test_an_expired_result_is_computed_again(page, names):
     page.open("caption", model=names["transformer"], image="cat")
     done(page)
     page.run(
@@ -426,16 +414,3 @@ def test_an_expired_result_is_computed_again(page, names):
     page.until(lambda: title(page).endswith("evidence at each place"))
     done(page)
     assert page.text(".caption .problem") == ""
-
-
-def test_narrow_and_dark(page, names):
-    web.size(page.driver, 400, 800)
-    try:
-        page.open("caption", model=names["transformer"], image="cat", model2=names["rnn"], image2="cat")
-        done(page, 2)
-        page.run("document.documentElement.dataset.theme = 'dark'; dispatchEvent(new Event('theme'))")
-        time.sleep(0.2)
-        web.shot(page.driver, "caption-narrow-two-dark")
-        assert page.run("return document.documentElement.scrollWidth") <= 400
-    finally:
-        web.size(page.driver, 1280, 900)

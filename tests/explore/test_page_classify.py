@@ -38,14 +38,6 @@ def title(page, pane=1):
     return page.text(f".classify .pane:nth-child({pane}) .mapbox figcaption b")
 
 
-def saved(page, kind, folder):
-    """The file that a button of the frame saves."""
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
-    page.click(f"[data-save={kind}]")
-    page.until(lambda: f".{kind} (" in page.text("#notice"))
-    return page.until(lambda: next((file for file in folder.glob(f"*.{kind}") if file.stat().st_size), None))
-
-
 def give(page, path):
     page.find(".classify .pane:first-child input[type=file]").send_keys(str(path))
 
@@ -74,9 +66,12 @@ def elsewhere(page, others, **state):
     done(page)
 
 
-def test_it_opens_on_a_finished_example_above_the_fold(page):
-    web.size(page.driver, 1366, 768)
-    try:
+def test_images_links_patches_and_the_history(page):
+    """The example is above the fold. A link opens model, image, layer, head and patch, and what it cannot mean is as
+    usual. Patches are chosen by mouse and by keyboard, within the grid, and left by the class token. Back and Forward
+    move through images and models, and the view is as it was left.
+    """
+    with page.sized(1366, 768):
         page.open("classify")
         done(page)
         page.until(lambda: page.count(".sight .heads canvas") == 36)
@@ -85,30 +80,23 @@ def test_it_opens_on_a_finished_example_above_the_fold(page):
         example = {"model": "vit-imagenette", "image": "church", "layer": "0", "head": "1"}
         assert page.state() == example | {"group": "self"}
         page.driver.save_screenshot(str(web.SHOTS / "classify-first.png"))
-        low = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
         for css in (".sight .picture", ".classes li:last-child", ".sight .heads", ".sight .mapbox .legend"):
-            assert page.run(low, css) < 768
-    finally:
-        web.size(page.driver, 1280, 900)
+            assert page.bottom(css) < 768
 
-
-def test_a_link_opens_model_image_layer_head_and_patch(page):
     state = {"model": "vit-imagenette", "image": "golf-ball", "group": "self", "layer": "2", "head": "3", "at": "120"}
-    page.open("classify", **state)
+    page.go("classify", **state)
     done(page)
     assert title(page) == "Attention of the patch in row 7, column 7, layer 2, head 3"
     assert page.state() == state
     assert page.run("return document.querySelector('.photo[aria-pressed=true]').dataset.image") == "golf-ball"
     for layer, head in (("99", "x"), ("-1", "3"), ("0.5", "0")):
         wrong = {"layer": layer, "head": head, "at": "-4", "group": "none", "colouring": "odd"}
-        page.open("classify", **state | wrong)
+        page.go("classify", **state | wrong)
         done(page)
         page.until(lambda: title(page) == "Attention of the class token, mean of 36 heads")
     assert page.text(".classify .problem") == ""
 
-
-def test_patches_by_mouse_and_by_keyboard(page):
-    page.open("classify", model="vit-imagenette", image="golf-ball")
+    page.go("classify", model="vit-imagenette", image="golf-ball")
     done(page)
     x, y, side = page.run(
         "const box = document.querySelector('.picture').getBoundingClientRect(); return [box.left, box.top, box.width]"
@@ -132,8 +120,30 @@ def test_patches_by_mouse_and_by_keyboard(page):
     assert "at" not in page.state()
     assert page.text(".sight .rest").endswith("%.")  # the weight on the class token itself
 
+    page.open("classify", model="vit-imagenette", image="church")
+    done(page)
+    page.click(".photo[data-image=parachute]")
+    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])
+    page.choose(".choice select", "vit-cifar10")
+    page.until(lambda: "airplane" in page.texts(".classes .label"))
+    assert page.state()["image"] == "parachute"  # another model looks at the same image
+    page.driver.back()
+    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])
+    page.driver.back()
+    page.until(lambda: page.texts(".classes .label")[:1] == ["church"])
+    assert page.state()["image"] == "church"
+    page.driver.forward()
+    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])
+    page.click("#nav a[href='#build']")
+    page.until(lambda: page.count(".view.build"))
+    page.click("#nav a[href='#classify']")
+    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])  # as it was left
 
-def test_another_head_needs_no_request_and_is_fast(page):
+
+def test_heads_and_their_numbers(page, tmp_path):
+    """Another head needs no request and is fast; heads are coloured by distance (the library's number) and entropy,
+    also of another image; saved numbers are those of the library; a saved figure says what it shows.
+    """
     page.open("classify", model="vit-imagenette", image="parachute")
     done(page)
     page.until(lambda: page.count(".sight .heads canvas") == 36)
@@ -157,9 +167,7 @@ def test_another_head_needs_no_request_and_is_fast(page):
     web.note(classify_head=max(ms for ms, _ in times[0]))
     assert max(ms for ms, _ in times[0]) < 180 * SLACK
 
-
-def test_heads_coloured_by_entropy_and_distance(page):
-    page.open("classify", model="vit-cifar10", image="ship", layer=1, head=2)
+    page.go("classify", model="vit-cifar10", image="ship", layer=1, head=2)
     done(page)
     page.choose(".picker select", "distance")
     page.until(lambda: "patches" in page.text(".picker .legend"))
@@ -179,8 +187,44 @@ def test_heads_coloured_by_entropy_and_distance(page):
     page.until(lambda: "nats" in page.text(".picker .legend"))  # measured again for the other image
     assert title(page).endswith("layer 1, head 2")
 
+    page.go("classify", model="vit-imagenette", image="church", layer=3, head=4, at=40, colouring="entropy")
+    done(page)
+    page.until(lambda: page.count(".heads button.plain[data-at]:not([data-at$=null])") == 0)
+    data = json.loads(page.saved("json", tmp_path).read_text())
+    bundle = ch.load("vit-imagenette", device="cpu")
+    with torch.no_grad(), ch.watch(bundle, "blocks.*.attn.weights") as tape:
+        want = bundle(example_file("church")).softmax(-1).sort(descending=True)
+    maps = [tape[name] for name in tape.names]
+    assert [label for label, _ in data["classes"]] == [bundle.labels[i] for i in want.indices]
+    assert [p for _, p in data["classes"]] == pytest.approx(want.values.tolist(), rel=1e-3)
+    found = data["attention"]
+    assert (found["query"], found["grid"], found["special"], data["seen"]) == (40, [16, 16], [0], [128, 128])
+    assert np.allclose(found["weights"], maps[3].row(40)[0, 4], atol=1e-5)
+    every = np.array(found["every_head"]["weights"]).reshape(found["every_head"]["shape"])
+    assert np.allclose(every, np.stack([m.row(40)[0].numpy() for m in maps]), atol=1e-5)
+    entropy = np.stack([m.entropy()[0].mean(-1).numpy() for m in maps])
+    assert np.allclose([one["entropy"] for one in found["heads"]], entropy, rtol=1e-3)
 
-def test_feature_maps_of_a_convolutional_network(page, tmp_path):
+    page.go("classify", model="vit-imagenette", image="church", layer=3, head=4)
+    done(page)
+    page.until(lambda: page.count(".sight .heads canvas") == 36)
+    file = page.saved("svg", tmp_path)
+    assert file.name == "clearhead-classify-vit-imagenette-church-layer3-head4.svg"
+    texts = ["".join(node.itertext()) for node in ElementTree.parse(file).getroot().iter(f"{SVG}text")]
+    assert texts[0].startswith("Classify: church → church 8")
+    for text in ("Attention of the class token, layer 3, head 4", "attention weight", "Classes", "head", "layer"):
+        assert text in texts
+    assert any("vit-imagenette (vision transformer, 2,8" in text for text in texts)
+    images = [node.get("href") for node in ElementTree.parse(file).getroot().iter(f"{SVG}image")]
+    assert len(images) == 1 + 36
+    assert all(href.startswith("data:image/png") for href in images)
+
+
+def test_feature_maps(page, tmp_path):
+    """Feature maps of a convolutional network: pages, stages, order, keyboard, and the library's numbers. They put
+    the head grid of a transformer away. The zoom keeps the shape and the chosen patch in view, and is not in the
+    figure.
+    """
     page.open("classify", model="resnet-cifar10", image="cat")
     done(page)
     page.until(lambda: page.count(".features button") == 48)
@@ -198,7 +242,7 @@ def test_feature_maps_of_a_convolutional_network(page, tmp_path):
     page.until(lambda: title(page) == "Channel 2 of stage 0")
     assert page.run("return document.activeElement.dataset.channel") == "2"
     assert page.state()["channel"] == "2"
-    data = json.loads(saved(page, "json", tmp_path).read_text())
+    data = json.loads(page.saved("json", tmp_path).read_text())
     bundle = ch.load("resnet-cifar10", device="cpu")
     with torch.no_grad(), ch.watch(bundle, "stages.0.1") as tape:
         bundle(example_file("cat"))
@@ -207,67 +251,52 @@ def test_feature_maps_of_a_convolutional_network(page, tmp_path):
     assert (data["features"]["stage"], data["features"]["channel"], data["attention"]) == ("stage 0", 2, None)
     web.shot(page.driver, "classify-features")
 
-
-def test_saved_numbers_are_those_of_the_library(page, tmp_path):
-    page.open("classify", model="vit-imagenette", image="church", layer=3, head=4, at=40, colouring="entropy")
+    page.go("classify", model="vit-imagenette", image="church", layer=0, head=1)
     done(page)
-    page.until(lambda: page.count(".heads button.plain[data-at]:not([data-at$=null])") == 0)
-    data = json.loads(saved(page, "json", tmp_path).read_text())
-    bundle = ch.load("vit-imagenette", device="cpu")
-    with torch.no_grad(), ch.watch(bundle, "blocks.*.attn.weights") as tape:
-        want = bundle(example_file("church")).softmax(-1).sort(descending=True)
-    maps = [tape[name] for name in tape.names]
-    assert [label for label, _ in data["classes"]] == [bundle.labels[i] for i in want.indices]
-    assert [p for _, p in data["classes"]] == pytest.approx(want.values.tolist(), rel=1e-3)
-    found = data["attention"]
-    assert (found["query"], found["grid"], found["special"], data["seen"]) == (40, [16, 16], [0], [128, 128])
-    assert np.allclose(found["weights"], maps[3].row(40)[0, 4], atol=1e-5)
-    every = np.array(found["every_head"]["weights"]).reshape(found["every_head"]["shape"])
-    assert np.allclose(every, np.stack([m.row(40)[0].numpy() for m in maps]), atol=1e-5)
-    entropy = np.stack([m.entropy()[0].mean(-1).numpy() for m in maps])
-    assert np.allclose([one["entropy"] for one in found["heads"]], entropy, rtol=1e-3)
+    page.choose("[name=shown]", "features")
+    page.until(lambda: "Channel" in title(page))
+    assert not page.find(".sight .picker").is_displayed()
+    page.click("#theme")
+    assert not page.find(".sight .picker").is_displayed()
+    page.click("#theme")
+    page.choose("[name=shown]", "self")
+    page.until(lambda: page.find(".sight .picker").is_displayed())
 
-
-def test_a_saved_figure_says_what_it_shows(page, tmp_path):
-    page.open("classify", model="vit-imagenette", image="church", layer=3, head=4)
+    page.open("classify", model="vit-imagenette", image="church", at=1 + 15 * 16 + 15)
     done(page)
-    page.until(lambda: page.count(".sight .heads canvas") == 36)
-    file = saved(page, "svg", tmp_path)
-    assert file.name == "clearhead-classify-vit-imagenette-church-layer3-head4.svg"
-    page.until(lambda: file.read_text().endswith("</svg>"))
-    texts = ["".join(node.itertext()) for node in ElementTree.parse(file).getroot().iter(f"{SVG}text")]
-    assert texts[0].startswith("Classify: church → church 8")
-    for text in ("Attention of the class token, layer 3, head 4", "attention weight", "Classes", "head", "layer"):
-        assert text in texts
-    assert any("vit-imagenette (vision transformer, 2,8" in text for text in texts)
-    images = [node.get("href") for node in ElementTree.parse(file).getroot().iter(f"{SVG}image")]
-    assert len(images) == 1 + 36
-    assert all(href.startswith("data:image/png") for href in images)
+    size = "const box = document.querySelector('.picture').getBoundingClientRect(); return [box.width, box.height]"
+    before = page.run(size)
+    page.run("document.querySelector('.picture').focus()")
+    press(page, "+", "+")
+    assert page.run(size) == pytest.approx([4 * x for x in before], rel=0.02)
+    assert (
+        page.run(
+            "const { scrollTop, scrollLeft } = document.querySelector('.pictureframe'); return scrollTop * scrollLeft"
+        )
+        > 0
+    )
+    drawn = page.saved("svg", tmp_path).read_text()
+    assert f'width="{before[0]:.0f}"' in drawn  # a figure does not depend on the zoom
+    press(page, "0")
+    assert page.run(size) == pytest.approx(before, rel=0.02)
 
 
-def test_back_and_forward_move_through_images_and_models(page):
-    page.open("classify", model="vit-imagenette", image="church")
+def test_two_models_side_by_side(page, tmp_path):
+    """The second pane starts with another model on the same image. Patches are chosen in both, images for both; the
+    difference is saved, and explained where there is none: other grids, channels of different models. A refused file
+    clears both panes, and Back leads to the image before. It fits a dark phone.
+    """
+    page.open("classify", model="resnet-cifar10", image="airplane")
     done(page)
-    page.click(".photo[data-image=parachute]")
-    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])
-    page.choose(".choice select", "vit-cifar10")
-    page.until(lambda: "airplane" in page.texts(".classes .label"))
-    assert page.state()["image"] == "parachute"  # another model looks at the same image
-    page.driver.back()
-    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])
-    page.driver.back()
-    page.until(lambda: page.texts(".classes .label")[:1] == ["church"])
-    assert page.state()["image"] == "church"
-    page.driver.forward()
-    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])
-    page.click("#nav a[href='#build']")
-    page.until(lambda: page.count(".view.build"))
-    page.click("#nav a[href='#classify']")
-    page.until(lambda: page.texts(".classes .label")[:1] == ["parachute"])  # as it was left
+    page.click(".beside-toggle")
+    page.until(lambda: page.count(".pane") == 2)
+    done(page, 2)
+    assert (page.state()["model2"], page.state()["image2"]) == ("vit-cifar10", "airplane")
+    page.click(".beside-toggle")
+    assert page.count(".pane") == 1
+    assert "model2" not in page.state()
 
-
-def test_two_models_side_by_side_and_their_difference(page, tmp_path):
-    page.open("classify", model="vit-cifar10", image="cat", layer=0, head=0, model2="vit-imagenette", image2="cat")
+    page.go("classify", model="vit-cifar10", image="cat", layer=0, head=0, model2="vit-imagenette", image2="cat")
     done(page)
     done(page, 2)
     page.until(lambda: page.count(".difference:not([hidden]) .picture"))
@@ -276,7 +305,7 @@ def test_two_models_side_by_side_and_their_difference(page, tmp_path):
     for pane in (1, 2):  # both have 16 x 16 patches
         page.until(lambda pane=pane: "row 1, column 0" in title(page, pane))
     page.until(lambda: "vit-imagenette (Attention of the patch" in page.text(".difference figcaption"))
-    data = json.loads(saved(page, "json", tmp_path).read_text())
+    data = json.loads(page.saved("json", tmp_path).read_text())
     left, right = (np.array(one["attention"]["weights"]) for one in data["panes"])
     assert np.allclose(np.array(data["difference"]).ravel(), (right - left)[1:], atol=1e-6)
     page.click(".photo[data-image=ship]")  # for both
@@ -288,20 +317,49 @@ def test_two_models_side_by_side_and_their_difference(page, tmp_path):
     assert page.run("return document.querySelector('.difference .mapbox').hidden")
     web.shot(page.driver, "classify-two")
 
-
-def test_side_by_side_starts_with_another_model_on_the_same_image(page):
-    page.open("classify", model="resnet-cifar10", image="airplane")
+    page.go(
+        "classify",
+        model="resnet-cifar10",
+        image="cat",
+        stage=1,
+        group="features",
+        model2="vit-cifar10",
+        image2="cat",
+        group2="features",
+        stage2=0,
+    )
     done(page)
-    page.click(".beside-toggle")
-    page.until(lambda: page.count(".pane") == 2)
     done(page, 2)
-    assert (page.state()["model2"], page.state()["image2"]) == ("vit-cifar10", "airplane")
-    page.click(".beside-toggle")
-    assert page.count(".pane") == 1
-    assert "model2" not in page.state()
+    page.until(lambda: "Channels of different models" in page.text(".difference .note"))
+    assert page.run("return document.querySelector('.difference .mapbox').hidden")
+
+    (tmp_path / "text.png").write_text("this is no image")
+    page.open("classify", model="vit-cifar10", image="cat", model2="resnet-cifar10", image2="cat")
+    done(page)
+    done(page, 2)
+    give(page, tmp_path / "text.png")
+    page.until(lambda: "cannot be used" in page.text(".classify .problem"))
+    assert page.count(".classes *") == 0
+    page.driver.back()
+    page.until(lambda: page.count(".classes .label") == 10)
+    assert (page.state()["image"], page.state()["image2"]) == ("cat", "cat")
+    page.driver.forward()
+    page.until(lambda: page.count(".classes *") == 0)
+    page.driver.get_log("browser")  # drops the expected error of the server
+
+    with page.sized(400, 800):
+        page.open("classify", model="vit-cifar10", image="cat", model2="resnet-cifar10", image2="cat")
+        done(page, 2)
+        page.run("document.documentElement.dataset.theme = 'dark'; dispatchEvent(new Event('theme'))")
+        time.sleep(0.2)
+        web.shot(page.driver, "classify-narrow-two-dark")
+        assert page.run("return document.documentElement.scrollWidth") <= 400
 
 
 def test_an_image_of_ones_own(page, tmp_path):
+    """A small image is sent as it is, a big one is shrunk in the page; an image can be dropped and pasted. A file
+    that cannot be used leaves nothing stale, whatever is wrong with it.
+    """
     page.open("classify", model="vit-cifar10")
     done(page)
     rng = np.random.default_rng(0)
@@ -310,7 +368,7 @@ def test_an_image_of_ones_own(page, tmp_path):
     page.until(lambda: page.state().get("image") not in (None, "cat"))
     done(page)
     assert page.count(".photo[aria-pressed=true]") == 0
-    data = json.loads(saved(page, "json", tmp_path).read_text())
+    data = json.loads(page.saved("json", tmp_path).read_text())
     want = ch.classify(ch.load("vit-cifar10", device="cpu"), tmp_path / "noise.png")
     assert data["image_name"] == "noise.png"
     assert [p for _, p in data["classes"]] == pytest.approx([p for _, p in want], rel=1e-3)  # sent as it is
@@ -327,30 +385,30 @@ def test_an_image_of_ones_own(page, tmp_path):
     )
     assert kept == [1024, 768]  # shrunk in the page
 
-
-@pytest.mark.parametrize("name", one_in(3, UNUSUAL))
-def test_images_of_any_mode(page, tmp_path, name):
-    page.open("classify", model="vit-cifar10")
+    script = """
+        const canvas = new OffscreenCanvas(40, 30), c = canvas.getContext("2d");
+        c.fillStyle = arguments[1]; c.fillRect(0, 0, 40, 30);
+        const file = new File([await canvas.convertToBlob()], "made.png", { type: "image/png" }), items = new DataTransfer();
+        items.items.add(file);
+        if (arguments[0] === "drop") document.querySelector(".classify .drop").dispatchEvent(new DragEvent("drop", { dataTransfer: items, bubbles: true, cancelable: true }));
+        else dispatchEvent(new ClipboardEvent("paste", { clipboardData: items, bubbles: true, cancelable: true }));
+    """  # noqa: E501
+    page.go("classify", model="vit-cifar10", image="cat")
     done(page)
-    path = tmp_path / f"image.{SUFFIXES.get(name, 'png')}"
-    path.write_bytes(UNUSUAL[name][0])
-    give(page, path)
-    page.until(lambda: page.state().get("image") not in (None, "cat") or page.text(".classify .problem"))
-    done(page)
-    assert page.text(".classify .problem") == ""
-    data = json.loads(saved(page, "json", tmp_path).read_text())
-    want = ch.classify(ch.load("vit-cifar10", device="cpu"), path)
-    assert [p for _, p in data["classes"]] == pytest.approx([p for _, p in want], rel=1e-3)
+    seen = ["cat"]
+    for way, colour in (("drop", "red"), ("paste", "blue")):
+        page.run(script, way, colour)
+        page.until(lambda: page.state().get("image") not in (None, *seen))
+        seen.append(page.state()["image"])
+        done(page)
 
-
-def test_an_image_that_cannot_be_used_leaves_nothing_stale(page, tmp_path):
     (tmp_path / "text.png").write_text("this is no image")
     whole = tmp_path / "whole.jpg"
     Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 90, 3), np.uint8)).save(whole)
     (tmp_path / "cut.jpg").write_bytes(whole.read_bytes()[:400])
     (tmp_path / "bomb.png").write_bytes(bomb(60_000, 60_000))
     (tmp_path / "empty.png").write_bytes(b"")
-    page.open("classify", model="vit-cifar10", image="cat")
+    page.go("classify", model="vit-cifar10", image="cat")
     done(page)
     for name, sentence in (
         ("text.png", "no image that can be read"), ("cut.jpg", "cut.jpg cannot be used"),
@@ -371,7 +429,25 @@ def test_an_image_that_cannot_be_used_leaves_nothing_stale(page, tmp_path):
     page.driver.get_log("browser")  # drops the expected errors of the server
 
 
-def test_an_image_that_the_server_no_longer_keeps_is_a_sentence(page):
+@pytest.mark.parametrize("name", one_in(3, UNUSUAL))
+def test_images_of_any_mode(page, tmp_path, name):
+    page.open("classify", model="vit-cifar10")
+    done(page)
+    path = tmp_path / f"image.{SUFFIXES.get(name, 'png')}"
+    path.write_bytes(UNUSUAL[name][0])
+    give(page, path)
+    page.until(lambda: page.state().get("image") not in (None, "cat") or page.text(".classify .problem"))
+    done(page)
+    assert page.text(".classify .problem") == ""
+    data = json.loads(page.saved("json", tmp_path).read_text())
+    want = ch.classify(ch.load("vit-cifar10", device="cpu"), path)
+    assert [p for _, p in data["classes"]] == pytest.approx([p for _, p in want], rel=1e-3)
+
+
+def test_images_that_are_gone_and_answers_that_hang(page):
+    """An image that the server no longer keeps is a sentence, a response that hangs can be stopped, and an expired
+    result is computed again.
+    """
     page.open("classify", model="vit-cifar10", image="gone")
     page.until(lambda: "no longer kept: choose an image" in page.text(".classify .problem"))
     assert page.run("return document.querySelector('.sight').hidden")
@@ -379,9 +455,7 @@ def test_an_image_that_the_server_no_longer_keeps_is_a_sentence(page):
     page.until(lambda: page.texts(".classes .label")[:1] == ["cat"])
     page.driver.get_log("browser")  # drops the expected error
 
-
-def test_a_response_that_hangs_can_be_stopped(page):
-    page.open("classify", model="vit-cifar10", image="cat")
+    page.go("classify", model="vit-cifar10", image="cat")
     done(page)
     hang(page, "/api/classify", ['{"progress": [3, 10]}'])
     page.click(".photo[data-image=ship]")
@@ -390,50 +464,6 @@ def test_a_response_that_hangs_can_be_stopped(page):
     page.click(".classify .stop")
     page.until(lambda: page.text(".classify .status") == "Stopped.")
 
-
-def test_a_drop_and_a_paste(page):
-    script = """
-        const canvas = new OffscreenCanvas(40, 30), c = canvas.getContext("2d");
-        c.fillStyle = arguments[1]; c.fillRect(0, 0, 40, 30);
-        const file = new File([await canvas.convertToBlob()], "made.png", { type: "image/png" }), items = new DataTransfer();
-        items.items.add(file);
-        if (arguments[0] === "drop") document.querySelector(".classify .drop").dispatchEvent(new DragEvent("drop", { dataTransfer: items, bubbles: true, cancelable: true }));
-        else dispatchEvent(new ClipboardEvent("paste", { clipboardData: items, bubbles: true, cancelable: true }));
-    """  # noqa: E501
-    page.open("classify", model="vit-cifar10", image="cat")
-    done(page)
-    seen = ["cat"]
-    for way, colour in (("drop", "red"), ("paste", "blue")):
-        page.run(script, way, colour)
-        page.until(lambda: page.state().get("image") not in (None, *seen))
-        seen.append(page.state()["image"])
-        done(page)
-
-
-def test_attention_inside_a_cnn_and_models_without_a_class_token(page, others):
-    elsewhere(page, others, model="sagan", image="cat")
-    page.until(lambda: page.count(".features button"))
-    page.choose("[name=shown]", "stage1")
-    page.until(lambda: title(page) == "Attention of the patch in row 9, column 12, the only head")
-    assert page.run("return document.activeElement === document.body || document.activeElement.name === 'shown'")
-    elsewhere(page, others, model="embedder", image="cat")
-    assert "no classes" in page.text(".classes")
-    assert title(page) == "Attention of the patch in row 2, column 3, mean of 4 heads"  # the one in the middle
-    assert page.count(".sight .chip") == 0
-    elsewhere(page, others, model="pooled", image="cat", group="pool")
-    assert title(page) == "Attention of the pooling query, the only head"
-    elsewhere(page, others, model="pooled", image="cat")
-    assert page.texts(".sight .chip") == ["register 0", "register 1"]
-
-
-def test_a_folder_that_was_given_opens_first(page, others):
-    page.driver.get("about:blank")
-    page.driver.get(f"{others[0].address}#classify")
-    done(page)
-    assert page.state()["model"] == "embedder"
-
-
-def test_an_expired_result_is_computed_again(page):
     page.open("classify", model="vit-cifar10", image="cat")
     done(page)
     page.run(
@@ -448,81 +478,23 @@ def test_an_expired_result_is_computed_again(page):
     assert page.text(".classify .problem") == ""
 
 
-def test_narrow_and_dark(page):
-    web.size(page.driver, 400, 800)
-    try:
-        page.open("classify", model="vit-cifar10", image="cat", model2="resnet-cifar10", image2="cat")
-        done(page, 2)
-        page.run("document.documentElement.dataset.theme = 'dark'; dispatchEvent(new Event('theme'))")
-        time.sleep(0.2)
-        web.shot(page.driver, "classify-narrow-two-dark")
-        assert page.run("return document.documentElement.scrollWidth") <= 400
-    finally:
-        web.size(page.driver, 1280, 900)
-
-
-def test_the_zoom_keeps_the_shape_and_the_chosen_patch_in_view(page, tmp_path):
-    page.open("classify", model="vit-imagenette", image="church", at=1 + 15 * 16 + 15)
+def test_other_models(page, others):
+    """The folder that was given opens first; attention inside a network; models without classes or a class token."""
+    page.driver.get("about:blank")
+    page.driver.get(f"{others[0].address}#classify")
     done(page)
-    size = "const box = document.querySelector('.picture').getBoundingClientRect(); return [box.width, box.height]"
-    before = page.run(size)
-    page.run("document.querySelector('.picture').focus()")
-    press(page, "+", "+")
-    assert page.run(size) == pytest.approx([4 * x for x in before], rel=0.02)
-    assert (
-        page.run(
-            "const { scrollTop, scrollLeft } = document.querySelector('.pictureframe'); return scrollTop * scrollLeft"
-        )
-        > 0
-    )
-    drawn = saved(page, "svg", tmp_path).read_text()
-    assert f'width="{before[0]:.0f}"' in drawn  # a figure does not depend on the zoom
-    press(page, "0")
-    assert page.run(size) == pytest.approx(before, rel=0.02)
+    assert page.state()["model"] == "embedder"
 
-
-def test_feature_maps_put_the_head_grid_away(page):
-    page.open("classify", model="vit-imagenette", image="church", layer=0, head=1)
-    done(page)
-    page.choose("[name=shown]", "features")
-    page.until(lambda: "Channel" in title(page))
-    assert not page.find(".sight .picker").is_displayed()
-    page.click("#theme")
-    assert not page.find(".sight .picker").is_displayed()
-    page.click("#theme")
-    page.choose("[name=shown]", "self")
-    page.until(lambda: page.find(".sight .picker").is_displayed())
-
-
-def test_a_refused_file_clears_all_panes_and_back_leads_to_the_image_before(page, tmp_path):
-    (tmp_path / "text.png").write_text("this is no image")
-    page.open("classify", model="vit-cifar10", image="cat", model2="resnet-cifar10", image2="cat")
-    done(page)
-    done(page, 2)
-    give(page, tmp_path / "text.png")
-    page.until(lambda: "cannot be used" in page.text(".classify .problem"))
-    assert page.count(".classes *") == 0
-    page.driver.back()
-    page.until(lambda: page.count(".classes .label") == 10)
-    assert (page.state()["image"], page.state()["image2"]) == ("cat", "cat")
-    page.driver.forward()
-    page.until(lambda: page.count(".classes *") == 0)
-    page.driver.get_log("browser")  # drops the expected error of the server
-
-
-def test_channels_of_two_models_have_no_difference(page):
-    page.open(
-        "classify",
-        model="resnet-cifar10",
-        image="cat",
-        stage=1,
-        group="features",
-        model2="vit-cifar10",
-        image2="cat",
-        group2="features",
-        stage2=0,
-    )
-    done(page)
-    done(page, 2)
-    page.until(lambda: "Channels of different models" in page.text(".difference .note"))
-    assert page.run("return document.querySelector('.difference .mapbox').hidden")
+    elsewhere(page, others, model="sagan", image="cat")
+    page.until(lambda: page.count(".features button"))
+    page.choose("[name=shown]", "stage1")
+    page.until(lambda: title(page) == "Attention of the patch in row 9, column 12, the only head")
+    assert page.run("return document.activeElement === document.body || document.activeElement.name === 'shown'")
+    elsewhere(page, others, model="embedder", image="cat")
+    assert "no classes" in page.text(".classes")
+    assert title(page) == "Attention of the patch in row 2, column 3, mean of 4 heads"  # the one in the middle
+    assert page.count(".sight .chip") == 0
+    elsewhere(page, others, model="pooled", image="cat", group="pool")
+    assert title(page) == "Attention of the pooling query, the only head"
+    elsewhere(page, others, model="pooled", image="cat")
+    assert page.texts(".sight .chip") == ["register 0", "register 1"]

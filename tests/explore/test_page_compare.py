@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import browser as web
 import pytest
 from page_steps import hang, press, settled
-from test_page_classify import SVG, saved
+from test_page_classify import SVG
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 # The line of /api/compare with what was measured of a model.
@@ -22,7 +22,11 @@ def done(page):
     page.until(lambda: "Compared in" in page.text(".compare .status") and settled(page), 90)
 
 
-def test_it_opens_on_a_finished_example_that_says_how_many_images_it_used(page):
+def test_the_example_is_read_saved_and_stopped(page, tmp_path):
+    """The example says how many images it used, and what each part shows. A cell names both layers, the first at the
+    bottom left; distances are read by keyboard. It is saved and fits a phone. Other models are measured, stopped and
+    asked for again, and Back leads to the example.
+    """
     page.open("compare")
     done(page)
     assert page.state() == MODELS
@@ -40,9 +44,7 @@ def test_it_opens_on_a_finished_example_that_says_how_many_images_it_used(page):
         "stem: 90 % of the gradient is within 3 × 3 pixels; it can depend on 3 × 3"
     )
 
-
-def test_a_cell_names_both_layers_and_the_first_are_at_the_bottom_left(page):
-    page.open("compare", **MODELS)
+    page.go("compare", **MODELS)
     done(page)
     page.run("document.querySelectorAll('.grids canvas')[1].focus()")
     press(page, *["\ue015"] * 12, *["\ue012"] * 12)  # down, left
@@ -57,18 +59,29 @@ def test_a_cell_names_both_layers_and_the_first_are_at_the_bottom_left(page):
         lambda: page.text(".grids .note").startswith("blocks.0 of vit-cifar10 and blocks.0 of vit-cifar10: 1.00")
     )
 
-
-def test_distances_are_read_by_keyboard(page):
-    page.open("compare", **MODELS)
+    page.go("compare", **MODELS)
     done(page)
     page.run("document.querySelector('.pairs .curves').focus()")
     press(page, "\ue014", "\ue014")
     page.until(lambda: page.text(".pairs .note").startswith("layer 1: head 0 0."))
     assert page.text(".pairs .note").count("head") == 4
 
+    page.go("compare", **MODELS)
+    done(page)
+    found = json.loads(page.saved("json", tmp_path).read_text())
+    assert [one["model"] for one in found["studies"]] == list(MODELS.values())
+    assert len(found["similarity"]["between"]["cka"]) == 9
+    root = ElementTree.fromstring(page.saved("svg", tmp_path).read_text())
+    texts = [node.text for node in root.iter(f"{SVG}text")]
+    assert {"Within vit-cifar10", "stages.3.1"} <= set(texts)
+    said = " ".join(text or "" for text in texts)
+    assert "median standard error of 0." in said
+    assert "The solid square holds 90 % of it" in said
+    assert any("debiased CKA over 45 images" in (text or "") for text in texts)
+    with page.sized(390, 844):
+        page.until(lambda: page.run("return document.documentElement.scrollWidth") <= 390)
 
-def test_other_models_stop_and_back(page):
-    page.open("compare", **MODELS)
+    page.go("compare", **MODELS)
     done(page)
     hang(page, "/api/compare", [json.dumps({"model": "vit-imagenette", "progress": [3, 27]})])
     page.choose("[name=model]", "vit-imagenette")
@@ -85,8 +98,16 @@ def test_other_models_stop_and_back(page):
     assert page.run("return document.querySelector('[name=model]').value") == "vit-cifar10"
 
 
-def test_a_model_that_is_no_longer_chosen_goes_at_once(page):
-    page.open("compare", model="resnet-cifar10", other="vit-cifar10")
+def test_one_model_twice_and_models_that_go(page):
+    """A model beside itself is shown once; one that is no longer chosen goes at once; one that reads no images is
+    refused in a sentence.
+    """
+    page.open("compare", model="resnet-cifar10", other="resnet-cifar10")
+    done(page)
+    assert [one.is_displayed() for one in page.all(".fieldbox")] == [True, False]
+    assert [one.is_displayed() for one in page.all(".grids .mapbox")] == [True, False, False]
+
+    page.go("compare", model="resnet-cifar10", other="vit-cifar10")
     done(page)
     study = page.run(STUDY, "resnet-cifar10")
     hang(page, "/api/compare", [study])
@@ -94,37 +115,8 @@ def test_a_model_that_is_no_longer_chosen_goes_at_once(page):
     page.until(lambda: page.find(".pairs").is_displayed())
     assert not any(one.is_displayed() for one in page.all(".pairs .curves"))
 
-
-def test_a_model_beside_itself_is_shown_once(page):
-    page.open("compare", model="resnet-cifar10", other="resnet-cifar10")
-    done(page)
-    assert [one.is_displayed() for one in page.all(".fieldbox")] == [True, False]
-    assert [one.is_displayed() for one in page.all(".grids .mapbox")] == [True, False, False]
-
-
-def test_a_model_that_reads_no_images_is_refused_in_a_sentence(page):
     page.open("compare", model="everyday")
     page.until(lambda: "everyday does not classify" in page.text(".compare .problem"))
     page.open("compare", model="none-such", other="resnet-cifar10")
     page.until(lambda: "There is no model 'none-such'" in page.text(".compare .problem"))
     page.driver.get_log("browser")  # the refused request is logged there
-
-
-def test_it_is_saved_and_fits_a_phone(page, tmp_path):
-    page.open("compare", **MODELS)
-    done(page)
-    found = json.loads(saved(page, "json", tmp_path).read_text())
-    assert [one["model"] for one in found["studies"]] == list(MODELS.values())
-    assert len(found["similarity"]["between"]["cka"]) == 9
-    root = ElementTree.fromstring(saved(page, "svg", tmp_path).read_text())
-    texts = [node.text for node in root.iter(f"{SVG}text")]
-    assert {"Within vit-cifar10", "stages.3.1"} <= set(texts)
-    said = " ".join(text or "" for text in texts)
-    assert "median standard error of 0." in said
-    assert "The solid square holds 90 % of it" in said
-    assert any("debiased CKA over 45 images" in (text or "") for text in texts)
-    web.size(page.driver, 390, 844)
-    try:
-        page.until(lambda: page.run("return document.documentElement.scrollWidth") <= 390)
-    finally:
-        web.size(page.driver, 1280, 900)

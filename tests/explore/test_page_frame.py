@@ -17,8 +17,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 VIEWS = ("start", "translate", "write", "read", "classify", "caption", "build", "train")
 READY = {  # what is there when a view shows its example
     "start": ".example .lines .token", "translate": ".lines .token", "write": ".lens tr", "read": ".lines .token",
-    "classify": ".bars li", "caption": ".strip button", "build": "[aria-label^='A'] td", "train": ".curves path",
-    "compare": ".fields canvas",
+    "classify": ".sight .heads canvas", "caption": ".strip button", "build": "[aria-label^='A'] td",
+    "train": ".curves path", "compare": ".fields canvas",
 }  # fmt: skip
 
 
@@ -27,7 +27,11 @@ def ready(page, view):
     page.until(lambda: not page.all(".mapbox.busy"))
 
 
-def test_the_start_page_shows_an_example_and_the_path(page):
+def test_the_start_page_the_menu_and_the_themes(page):
+    """The start page shows an example and the path, and names the models that no view shows, and why; so does a view
+    that is given one, or one that does something else. The menu switches views, also before one has its data; the
+    skip link stays in the view. The theme is stored.
+    """
     page.open()
     ready(page, "start")
     assert page.texts(".example .token text") == ["Je", "la", "mange", ".", "<end>", "I", "eat", "it", ".", "<end>"]
@@ -35,12 +39,49 @@ def test_the_start_page_shows_an_example_and_the_path(page):
     assert page.count(".steps li .try") == page.count(".steps li")
     web.shot(page.driver, "start")
 
-
-def test_a_model_that_no_view_shows_is_named_with_the_reason(page):
     page.open()
     page.until(lambda: "No view shows the model vectors: it reads vectors" in page.text(".start"))
     page.open("write", model="vectors", text="a")
     page.until(lambda: "The model vectors does not write: it reads vectors" in page.text(".write .problem"))
+
+    page.go("write", model="en-de", text="a")
+    page.until(lambda: page.text(".write .problem"))
+    assert page.text(".write .problem") == "The model en-de does not write: open it in Translate."
+    assert page.run("return document.querySelector('.choice select').value") != "en-de"  # the others are offered
+
+    page.go("write", model="tiny", text="The", max_new=2, off="null", layer="x", temperature="hot")
+    page.until(lambda: page.count(".lens tr"))
+    assert page.text(".write .problem") == ""
+
+    page.open("build")
+    ready(page, "build")
+    for view in ("translate", "build", "classify", "caption", "compare", "write", "train", "read", "start"):
+        page.click(f"#nav a[href='#{view}']")
+        page.until(lambda view=view: page.all(f".view.{view}"), 5)
+        assert page.texts("#nav [aria-current]") == [view.capitalize()]
+    page.click("#nav a[href='#train']")
+    page.click("#nav a[href='#write']")  # before the runs have arrived
+    time.sleep(0.5)
+    assert page.driver.current_url.partition("#")[2].startswith("write")
+
+    page.go("train")
+    ready(page, "train")
+    page.click(".skip")
+    assert page.run("return document.activeElement.id") == "view"
+    assert page.driver.current_url.partition("#")[2].startswith("train")
+
+    page.open("translate", model="en-de", text="A dog runs.")
+    translated(page)
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = page.run(ground)
+    page.click("#theme")
+    assert page.run(ground) != light
+    web.shot(page.driver, "translate-dark")
+    page.open("build")
+    ready(page, "build")
+    assert page.run(ground) != light  # the choice is stored
+    page.click("#theme")
+    assert page.run(ground) == light
 
 
 def test_every_step_of_the_path_opens_a_view_with_a_result(page):
@@ -52,8 +93,12 @@ def test_every_step_of_the_path_opens_a_view_with_a_result(page):
     for number, step in enumerate(steps, 1):
         view = step[1:].split("?")[0]
         page.until(lambda number=number: page.text(".path").startswith(f"{number} of {len(steps)}:"))
-        there = {"build": ".panel:not([hidden]) td, .panel:not([hidden]) canvas"}.get(view, READY[view])
-        page.until(lambda view=view, there=there: page.count(f".view.{view} {there.replace(', ', f', .view.{view} ')}"))
+        steps_show = {"build": ".panel:not([hidden]) td, .panel:not([hidden]) canvas", "classify": ".bars li"}
+        there = steps_show.get(view, READY[view])
+        there = there.replace(", ", f", .view.{view} ")
+        page.until(
+            lambda view=view, there=there: page.count(f".view.{view} {there}"), 90
+        )  # Compare measures two models
         assert page.text(f".view.{view} .problem") == ""
         page.click(".path nav a:nth-child(2)")
     page.until(lambda: page.count(".view.start"))
@@ -61,19 +106,6 @@ def test_every_step_of_the_path_opens_a_view_with_a_result(page):
     page.open()
     ready(page, "start")
     assert f"step {len(steps)}" in page.text(".welcome .go")
-
-
-def test_the_menu_switches_views(page):
-    page.open("build")
-    ready(page, "build")
-    for view in ("translate", "build", "classify", "caption", "compare", "write", "train", "read", "start"):
-        page.click(f"#nav a[href='#{view}']")
-        page.until(lambda view=view: page.all(f".view.{view}"), 5)
-        assert page.texts("#nav [aria-current]") == [view.capitalize()]
-    page.click("#nav a[href='#train']")
-    page.click("#nav a[href='#write']")  # before the runs have arrived
-    time.sleep(0.5)
-    assert page.driver.current_url.partition("#")[2].startswith("write")
 
 
 @pytest.mark.slow
@@ -96,14 +128,6 @@ def test_opening_views_again_needs_no_more_memory(page):
     page.driver.execute_cdp_cmd("Performance.disable", {})
 
 
-def test_the_skip_link_stays_in_the_view(page):
-    page.open("train")
-    ready(page, "train")
-    page.click(".skip")
-    assert page.run("return document.activeElement.id") == "view"
-    assert page.driver.current_url.partition("#")[2].startswith("train")
-
-
 def test_markup_stays_text_everywhere(page):
     page.open("translate", model="en-de", text=MARKUP, beams=1)
     page.until(lambda: " ms" in page.text(".status"))
@@ -116,19 +140,6 @@ def test_markup_stays_text_everywhere(page):
     assert "clearhead" in page.driver.title
     assert page.all("main img, main script") == []
     page.driver.get_log("browser")  # drops the expected error: no such model
-
-
-def test_a_model_that_does_something_else_is_named(page):
-    page.open("write", model="en-de", text="a")
-    page.until(lambda: page.text(".write .problem"))
-    assert page.text(".write .problem") == "The model en-de does not write: open it in Translate."
-    assert page.run("return document.querySelector('.choice select').value") != "en-de"  # the others are offered
-
-
-def test_a_malformed_state_still_opens_the_view(page):
-    page.open("write", model="tiny", text="The", max_new=2, off="null", layer="x", temperature="hot")
-    page.until(lambda: page.count(".lens tr"))
-    assert page.text(".write .problem") == ""
 
 
 def test_the_message_goes_when_the_server_is_back(page):
@@ -145,16 +156,10 @@ def test_the_message_goes_when_the_server_is_back(page):
 
 
 @pytest.mark.parametrize("view", one_in(2, VIEWS))
-def test_every_view_can_be_saved(page, view, tmp_path):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+def test_every_view_can_be_saved_and_fits_a_narrow_screen(page, view, tmp_path):
     page.open(view, **({"runs": "first"} if view == "train" else {}))
     ready(page, view)
-    time.sleep(0.3)
-    for kind in ("png", "svg", "json"):
-        page.click(f"[data-save={kind}]")
-        page.until(lambda kind=kind: any(file.stat().st_size for file in tmp_path.glob(f"clearhead-*.{kind}")))
-        page.until(lambda kind=kind: f".{kind} (" in page.text("#notice"))
-    (png,), (svg,), (data,) = (list(tmp_path.glob(f"*.{kind}")) for kind in ("png", "svg", "json"))
+    png, svg, data = (page.saved(kind, tmp_path) for kind in ("png", "svg", "json"))
     assert png.name.startswith(f"clearhead-{view}")
     assert png.read_bytes().startswith(b"\x89PNG")
     (web.SHOTS / f"saved-{view}.png").write_bytes(png.read_bytes())
@@ -163,16 +168,18 @@ def test_every_view_can_be_saved(page, view, tmp_path):
     saved = json.loads(data.read_text())
     assert saved["view"] == view
     assert saved["address"].startswith("http")
+    with page.sized(400, 800):
+        page.until(lambda: page.run("return document.documentElement.scrollWidth") <= 400)
+        web.shot(page.driver, f"{view}-narrow")
+        assert page.run("return document.documentElement.scrollWidth") <= 400
 
 
-def test_an_exported_map_has_titles_a_scale_and_labels_that_do_not_overlap(page, tmp_path):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+def test_saved_figures(page, tmp_path):
+    """An exported map has titles, a scale and labels that do not overlap; one figure can be saved alone."""
     page.open("write", model="everyday", text="The man went to the shop to buy bread. " * 6, inspect=1, layer=1, head=2)
     page.until(lambda: "inspected" in page.text(".status") and settled(page))
-    page.click("[data-save=svg]")
-    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
+    file = page.saved("svg", tmp_path)
     assert file.name == "clearhead-write-everyday-layer1-head2.svg"
-    page.until(lambda: file.read_text().endswith("</svg>"))
     root = ElementTree.parse(file).getroot()
     texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
     for text in ("Self-attention, layer 1, head 2", "query", "key", "attention weight", "0", "1"):
@@ -186,14 +193,9 @@ def test_an_exported_map_has_titles_a_scale_and_labels_that_do_not_overlap(page,
     assert len(rows) > 10
     assert min(b - a for a, b in pairwise(rows)) >= 11  # pixels between labels of 12 pixels
 
-
-def test_one_figure_can_be_saved_alone(page, tmp_path):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
-    page.open("translate", model="en-de", text="A dog runs.")
+    page.go("translate", model="en-de", text="A dog runs.")
     translated(page)
-    page.click(".mapbox .save-one")
-    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
-    page.until(lambda: file.read_text().endswith("</svg>"))
+    file = page.saved("svg", tmp_path, ".mapbox .save-one")
     root = ElementTree.parse(file).getroot()
     assert len(root.findall(f"{SVG}g/{SVG}svg")) == 1
     texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
@@ -211,33 +213,6 @@ def test_a_link_of_a_server_with_a_token_has_the_token(tiny):
         sent = {"authorization": "Bearer secret"}
         assert client.get("/api/share", headers=sent).json() == {"query": "?token=secret"}
         assert client.get("/", params={"token": "secret"}, follow_redirects=False).headers["location"] == "/"
-
-
-def test_light_and_dark(page):
-    page.open("translate", model="en-de", text="A dog runs.")
-    translated(page)
-    ground = "return getComputedStyle(document.body).backgroundColor"
-    light = page.run(ground)
-    page.click("#theme")
-    assert page.run(ground) != light
-    web.shot(page.driver, "translate-dark")
-    page.open("build")
-    ready(page, "build")
-    assert page.run(ground) != light  # the choice is stored
-    page.click("#theme")
-    assert page.run(ground) == light
-
-
-@pytest.mark.parametrize("view", one_in(2, reversed(VIEWS)))
-def test_readable_on_a_narrow_screen(page, view):
-    web.size(page.driver, 400, 800)
-    try:
-        page.open(view)
-        ready(page, view)
-        web.shot(page.driver, f"{view}-narrow")
-        assert page.run("return document.documentElement.scrollWidth") <= 400
-    finally:
-        web.size(page.driver, 1280, 900)
 
 
 def test_the_first_view_appears_soon_after_the_start(server):
@@ -264,7 +239,8 @@ def test_views_in_the_background_recover_when_the_server_is_back(page):
     page.until(lambda: page.text(".mapbox figcaption b") == "Cross-attention, layer 1, head 2")
 
 
-def test_a_stream_that_breaks_off_is_repeated_when_the_server_is_back(page):
+def test_a_stream_that_breaks_off(page):
+    """It is repeated when the server is back, and only once: it may be what stops the server."""
     page.open("write", model="everyday", text="The man", max_new=4)
     page.until(lambda: "4 tokens written" in page.text(".write .status"))
     page.run(
@@ -280,28 +256,6 @@ def test_a_stream_that_breaks_off_is_repeated_when_the_server_is_back(page):
     page.until(lambda: "4 tokens written" in page.text(".write .status") and page.text(".write .problem") == "")
     assert page.text(".flow").startswith("Two dogs")
 
-
-def test_only_steps_that_were_opened_are_ticked(page):
-    page.open("start")
-    page.run("localStorage.removeItem('path'); localStorage.removeItem('path-opened')")
-    page.open("build", panel="memory", step=7)
-    page.until(lambda: "7 of " in page.text(".path"))
-    page.run("location.hash = '#start'")
-    page.until(lambda: page.count(".steps li") > 7)
-    assert page.count(".steps li.done") == 0
-    assert page.count(".steps li.now") == 1
-
-
-def test_next_keeps_the_focus(page):
-    page.open("build", step=1)
-    page.until(lambda: "1 of " in page.text(".path"))
-    page.run("[...document.querySelectorAll('.path a')].find((one) => one.textContent === 'Next').focus()")
-    press(page, "\ue007")  # Enter
-    page.until(lambda: "2 of " in page.text(".path"))
-    assert focus(page) == "Next"
-
-
-def test_a_request_that_stops_the_server_is_repeated_only_once(page):
     page.open("write", model="everyday", text="The man", max_new=4)
     page.until(lambda: "4 tokens written" in page.text(".write .status"))
     page.run(
@@ -319,12 +273,32 @@ def test_a_request_that_stops_the_server_is_repeated_only_once(page):
     assert "broke off" in page.text(".write .problem")
 
 
+def test_the_steps_that_were_opened(page):
+    """Only steps that were opened are ticked; Next keeps the focus."""
+    page.open("start")
+    page.run("localStorage.removeItem('path'); localStorage.removeItem('path-opened')")
+    page.open("build", panel="memory", step=7)
+    page.until(lambda: "7 of " in page.text(".path"))
+    page.run("location.hash = '#start'")
+    page.until(lambda: page.count(".steps li") > 7)
+    assert page.count(".steps li.done") == 0
+    assert page.count(".steps li.now") == 1
+
+    page.go("build", step=1)
+    page.until(lambda: "1 of " in page.text(".path"))
+    page.run("[...document.querySelectorAll('.path a')].find((one) => one.textContent === 'Next').focus()")
+    press(page, "\ue007")  # Enter
+    page.until(lambda: "2 of " in page.text(".path"))
+    assert focus(page) == "Next"
+
+
 def test_titles_and_labels_of_figures_have_room(page):
     """Of saved figures and of the labels of maps, which are drawn on a canvas."""
     page.open("start")
     found = page.run("""
-      const { barsFigure, tableFigure, textFigure } = await import("/page/small_figures.js");
-      const { short } = await import("/page/map_figure.js"), { fitted } = await import("/page/tokens.js");
+      const { barsFigure, tableFigure, textFigure } = await import("/page/figures/small_figures.js");
+      const { short } = await import("/page/attention/map_figure.js");
+      const { fitted } = await import("/page/attention/token_lines.js");
       const title = "After ␣they: the next token by each block, without layer 0 head 1";
       const canvas = document.createElement("canvas").getContext("2d");
       const figures = [tableFigure(title, [["a", "b"]]), barsFigure(title, [["a", 0.5]], ["p"])];

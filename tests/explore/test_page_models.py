@@ -98,7 +98,10 @@ def test_a_run_that_was_trained_again_shows_its_new_model(page, root):
         finished(root, "letters", letters("ab"))
 
 
-def test_a_model_that_cannot_be_opened_says_why(page):
+def test_models_that_cannot_be_opened_or_have_no_examples(page):
+    """A model that cannot be opened says why, and the one before stays chosen; a translator of an unknown language
+    has no examples; names of classes are no tokens.
+    """
     page.open("write", model="everyday", text="The man", inspect=1)
     written(page, "everyday", "The man")
     page.choose(".choice select", "run-torn")
@@ -108,8 +111,6 @@ def test_a_model_that_cannot_be_opened_says_why(page):
     page.until(lambda: "The model torn cannot be opened:" in page.text(".write .problem"))
     assert "model.safetensors" in page.text(".write .problem")
 
-
-def test_a_translator_of_an_unknown_language_has_no_examples(page):
     page.open("translate", model="run-pairs")
     page.until(lambda: page.text(".translate .status") == "Type a sentence to translate.")
     assert page.run("return document.querySelector('.sentence').placeholder").startswith("A sentence in the language")
@@ -118,27 +119,22 @@ def test_a_translator_of_an_unknown_language_has_no_examples(page):
     page.until(lambda: page.count(".lines .token") and settled(page))
     assert page.run("return document.querySelector('.sentence').placeholder") == ""
 
+    page.go("read", model="run-films", text="good film")
+    page.until(lambda: page.count(".outputs .bars li") == 2)
+    assert sorted(page.texts(".outputs .label")) == ["bad film", "good film"]
+
 
 def test_long_names_fit_into_the_form(page):
     page.open("write", model="everyday", text="The man", inspect=1)
     written(page, "everyday", "The man")
     tops = "return ['.go', '.read'].map((css) => document.querySelector(`.write ${css}`).getBoundingClientRect().top)"
     assert len(set(page.run(tops))) == 1  # Write and Inspect are in one row
-    web.size(page.driver, 400, 800)
-    try:
+    with page.sized(400, 800):
         for view, model in (("write", "run-letters"), ("read", "run-films")):
             page.open(view, model=model)
             page.until(lambda: page.count(".choice optgroup") and settled(page))
             web.shot(page.driver, f"{view}-narrow")
             assert page.run("return document.documentElement.scrollWidth") <= 400
-    finally:
-        web.size(page.driver, 1280, 900)
-
-
-def test_names_of_classes_are_no_tokens(page):
-    page.open("read", model="run-films", text="good film")
-    page.until(lambda: page.count(".outputs .bars li") == 2)
-    assert sorted(page.texts(".outputs .label")) == ["bad film", "good film"]
 
 
 def test_a_model_of_a_run_is_compared_with_another(page):

@@ -6,7 +6,6 @@ import re
 import browser as web
 import pytest
 from page_steps import hang, inspected, press
-from test_page_classify import saved
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
 CLEAN = "The children in the garden"
@@ -27,7 +26,10 @@ def patched(page):
     )
 
 
-def test_it_is_closed_at_first_and_opens_on_an_example_that_works(page):
+def test_the_example_is_opened_read_and_closed(page):
+    """It is closed at first, and opens on an example that works, in the address; its cells are read by keyboard; the
+    page helps to make the prompts equally long.
+    """
     page.open("write", model="everyday", text="The man", inspect=1)
     inspected(page)
     assert not page.find(".patching form").is_displayed()
@@ -39,8 +41,6 @@ def test_it_is_closed_at_first_and_opens_on_an_example_that_works(page):
     page.click(".patching summary")
     page.until(lambda: "patch" not in page.state())
 
-
-def test_a_cell_is_read_by_keyboard(page):
     page.open("write", **OPEN)
     patched(page)
     page.run("document.querySelector('.patching canvas').focus()")
@@ -49,8 +49,6 @@ def test_a_cell_is_read_by_keyboard(page):
     press(page, *["\ue015"] * 5, *["\ue014"] * 5)
     page.until(lambda: page.text(".patching .mapbox .note") == "block 4, ␣garden: 1 of the clean answer comes back")
 
-
-def test_the_page_helps_to_make_the_prompts_equally_long(page):
     page.open("write", **OPEN)
     patched(page)
     assert page.texts(".tokens .differs") == ["␣children", "␣child"]
@@ -72,36 +70,36 @@ def asks(**given):
 
 
 def verdict(page, **given):
-    page.open("write", **asks(**given))
+    page.run("document.querySelector('.patching .verdict')?.remove()")  # of the prompts before
+    page.go("write", **asks(**given))
     page.until(lambda: page.count(".patching .verdict"))
     return page.text(".patching .verdict")
 
 
-def test_only_blocks_that_bring_back_half_are_named(page):
+def test_what_is_said_of_a_map(page):
+    """Only blocks that bring back half are named; an answer may be the word "against"; colours reach the largest
+    share; prompts that hardly differ have a warning and no map.
+    """
+    page.open("write", **OPEN)
+    patched(page)
     said = verdict(page, what="attention")  # at most 0.70, 0.01, 0.02, 0.25 and 0.73
     assert said.endswith("carried in block 0 at “␣children”, then in block 4 at “␣garden”, the last token.")
 
+    said = verdict(page, answer="against", other="is")
+    assert re.match("After the clean prompt “␣against” is .* than “␣is”, after the corrupted one it is", said)
 
-def test_prompts_that_hardly_differ_have_a_warning_and_no_map(page):
+    said = verdict(page, clean="The man in the garden", corrupted="The boy in the garden", answer="is", other="are")
+    assert "Most of the difference" in said
+    page.until(lambda: re.fullmatch(r"Colours from −1\.8\d* to 1\.8\d* share", scale(page)))
+
     far = " and " + "the dog and " * 15 + "the cat"
     said = verdict(page, clean=CLEAN + far, corrupted="The child in the garden" + far)
     assert re.search(r"The prompts differ in this by [89]\.?\d*e−4 nats only: .* so there is no map", said)
     assert not page.count(".patching canvas")
 
 
-def test_colours_reach_the_largest_share(page):
-    said = verdict(page, clean="The man in the garden", corrupted="The boy in the garden", answer="is", other="are")
-    assert "Most of the difference" in said
-    page.until(lambda: re.fullmatch(r"Colours from −1\.8\d* to 1\.8\d* share", scale(page)))
-
-
 def scale(page):
     return page.run("return document.querySelector('.patching .legend').textContent")
-
-
-def test_an_answer_may_be_the_word_against(page):
-    said = verdict(page, answer="against", other="is")
-    assert re.match("After the clean prompt “␣against” is .* than “␣is”, after the corrupted one it is", said)
 
 
 def test_heads_and_a_link(page):
@@ -184,17 +182,14 @@ def test_it_is_saved_and_fits_a_phone(page, tmp_path):
     page.open("write", **OPEN)
     inspected(page)
     patched(page)
-    found = json.loads(saved(page, "json", tmp_path).read_text())["patching"]
+    found = json.loads(page.saved("json", tmp_path).read_text())["patching"]
     assert len(found["effects"]) == 5
     assert (found["given"]["answer"], found["answers"]) == ("are", [" are", " is"])
-    texts = " ".join(re.findall(r"<text[^>]*>([^<]*)", saved(page, "svg", tmp_path).read_text()))
+    texts = " ".join(re.findall(r"<text[^>]*>([^<]*)", page.saved("svg", tmp_path).read_text()))
     assert "Exchanged: the residual stream after each block" in texts
     assert f"Clean prompt: “{CLEAN}”. Corrupted prompt: “{CLEAN.replace('children', 'child')}”. {FOUND}" in texts
-    web.size(page.driver, 390, 844)
-    try:
+    with page.sized(390, 844):
         page.until(lambda: page.run("return document.documentElement.scrollWidth") <= 390)
-    finally:
-        web.size(page.driver, 1280, 900)
 
 
 def test_another_model_has_a_map_of_its_own(page):

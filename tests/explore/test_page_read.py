@@ -13,22 +13,20 @@ def done(page, pane=1):
     page.until(lambda: settled(page))
 
 
-def test_it_opens_on_a_finished_example_above_the_fold(page):
-    web.size(page.driver, 1366, 768)
-    try:
+def test_a_text_its_masks_and_its_tokens(page):
+    """The example is above the fold. Masks have guesses, tokens have similar ones; a text without a mask says how to
+    put one. Every token attends to both sides. A mask is inserted in place of a word, or after the last one, and read
+    at once.
+    """
+    with page.sized(1366, 768):
         page.open("read")
         done(page)
         assert page.texts(".outputs code")[0] == "␣playing"
         page.driver.save_screenshot(str(web.SHOTS / "read-first.png"))
-        low = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
-        assert page.run(low, "svg.lines") < 768
-        assert page.run(low, "canvas.map") < 768
-    finally:
-        web.size(page.driver, 1280, 900)
+        assert page.bottom("svg.lines") < 768
+        assert page.bottom("canvas.map") < 768
 
-
-def test_masks_similar_tokens_and_another_text(page):
-    page.open("read", model="cloze", text="She [MASK] to the store to buy some [MASK].")
+    page.go("read", model="cloze", text="She [MASK] to the store to buy some [MASK].")
     done(page)
     assert page.texts(".outputs h2") == ["Mask 1, token 3", "Mask 2, token 10"]
     assert page.texts(".outputs ul:nth-of-type(1) code")[0] == "␣went"
@@ -39,45 +37,12 @@ def test_masks_similar_tokens_and_another_text(page):
     page.until(lambda: "Replace a word by [MASK]" in page.text(".outputs"))
     web.shot(page.driver, "read")
 
-
-def test_every_token_attends_to_both_sides(page):
-    page.open("read", model="cloze", text="A dog runs in the park.", layer=2, head=1)
+    page.go("read", model="cloze", text="A dog runs in the park.", layer=2, head=1)
     done(page)
     page.find("canvas.map").send_keys("\ue014", "\ue014")  # the first row, the third key
     assert float(page.text(".mapbox .note").split()[-1]) > 0.0
 
-
-def test_neighbours_by_vector(page):
-    page.open("read", model="cloze")
-    done(page)
-    page.until(lambda: page.text(".neighbours canvas + .note") is not None and page.count(".neighbours canvas"))
-    page.run("document.querySelector('.neighbours textarea').value = 'She reads.\\nHe reads.\\nThe car is red.'")
-    page.click(".neighbours button[type=submit]")
-    page.until(lambda: "She+reads." in page.driver.current_url)
-    page.until(lambda: not page.all(".mapbox.busy"))
-    page.find(".neighbours canvas").send_keys("\ue014")
-    similar = float(page.text(".neighbours .mapbox .note").split()[-1])
-    page.find(".neighbours canvas").send_keys("\ue014")
-    assert similar > float(page.text(".neighbours .mapbox .note").split()[-1])
-
-
-def test_the_effect_of_a_head_is_a_change_of_vectors(page):
-    page.open("read", model="cloze", text="A dog runs.", colouring="effect")
-    done(page)
-    page.until(lambda: page.count(".heads [title*='of their length']") == 25)
-    assert "output vectors change" in page.text(".picker .legend")
-
-
-def test_two_texts_side_by_side(page):
-    page.open("read", model="cloze", text="A dog [MASK].", model2="cloze", text2="A bird [MASK].")
-    done(page, 1)
-    done(page, 2)
-    assert page.count(".pane") == 2
-    assert "not between the same tokens" in page.until(lambda: page.text(".difference .note"))
-
-
-def test_a_mask_is_inserted_in_place_of_a_word_and_read_at_once(page):
-    page.open("read", model="cloze", text="She [MASK] to the store to buy some milk.")
+    page.go("read", model="cloze", text="She [MASK] to the store to buy some milk.")
     page.until(lambda: "read in" in page.text(".status") and page.count(".outputs .bars li"))
     page.run(
         "const node = document.querySelector('.read .sentence'), at = node.value.indexOf('store');"
@@ -93,12 +58,35 @@ def test_a_mask_is_inserted_in_place_of_a_word_and_read_at_once(page):
     page.until(lambda: page.state()["text"] == "Two cats [MASK]")
 
 
-def test_a_saved_figure_has_the_predictions(page, tmp_path):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
-    page.open("read", model="cloze", text="She [MASK] to the store.")
+def test_texts_heads_and_what_is_saved(page, tmp_path):
+    """Whole texts are compared by their vectors; the effect of a head is a change of vectors; a saved figure has the
+    predictions; two texts are side by side.
+    """
+    page.open("read", model="cloze")
+    done(page)
+    page.until(lambda: page.text(".neighbours canvas + .note") is not None and page.count(".neighbours canvas"))
+    page.run("document.querySelector('.neighbours textarea').value = 'She reads.\\nHe reads.\\nThe car is red.'")
+    page.click(".neighbours button[type=submit]")
+    page.until(lambda: "She+reads." in page.driver.current_url)
+    page.until(lambda: not page.all(".mapbox.busy"))
+    page.find(".neighbours canvas").send_keys("\ue014")
+    similar = float(page.text(".neighbours .mapbox .note").split()[-1])
+    page.find(".neighbours canvas").send_keys("\ue014")
+    assert similar > float(page.text(".neighbours .mapbox .note").split()[-1])
+
+    page.go("read", model="cloze", text="A dog runs.", colouring="effect")
+    done(page)
+    page.until(lambda: page.count(".heads [title*='of their length']") == 25)
+    assert "output vectors change" in page.text(".picker .legend")
+
+    page.go("read", model="cloze", text="She [MASK] to the store.")
     page.until(lambda: "read in" in page.text(".status") and page.count(".similar .bars li") and settled(page))
-    page.click("[data-save=svg]")
-    file = page.until(lambda: next(tmp_path.glob("*.svg"), None))
-    page.until(lambda: file.read_text().endswith("</svg>"))
-    assert "The masked token" in file.read_text()
-    assert "Tokens similar to" in file.read_text()
+    drawn = page.saved("svg", tmp_path).read_text()
+    assert "The masked token" in drawn
+    assert "Tokens similar to" in drawn
+
+    page.go("read", model="cloze", text="A dog [MASK].", model2="cloze", text2="A bird [MASK].")
+    done(page, 1)
+    done(page, 2)
+    assert page.count(".pane") == 2
+    assert "not between the same tokens" in page.until(lambda: page.text(".difference .note"))

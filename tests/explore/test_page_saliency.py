@@ -7,7 +7,7 @@ import browser as web
 import numpy as np
 import pytest
 from page_steps import hang, press
-from test_page_classify import done, saved, title
+from test_page_classify import done, title
 
 import clearhead as ch
 from clearhead.explore.examples import example_file
@@ -26,7 +26,11 @@ def explained(page, name="What speaks for church: Grad-CAM", seconds=60):
     page.until(lambda: page.text(".salient figcaption b") == name and page.find(".salient").is_displayed(), seconds)
 
 
-def test_a_click_on_a_class_explains_it(page):
+def test_a_class_is_explained(page):
+    """A click on a class explains it, in the address and without the heads; the mouse reaches the likeliest one;
+    another image is explained by its own class, and Back has the region; a wrong region, class or method is read as
+    far as it goes.
+    """
     page.open("classify", model="vit-imagenette", image="church")
     done(page)
     assert "Click a class" in page.text(".classes .note")
@@ -40,16 +44,12 @@ def test_a_click_on_a_class_explains_it(page):
     page.until(lambda: title(page).startswith("Attention of the class token") and page.count(".sight .heads canvas"))
     assert not page.find(".salient").is_displayed()
 
-
-def test_a_mouse_click_reaches_the_likeliest_class(page):
     page.open("classify", model="vit-imagenette", image="church")
     done(page)
     page.find(".classes li:first-child button").click()  # of the mouse: raises if the bar is in the way
     explained(page)
     assert page.state()["target"] == "church"
 
-
-def test_another_image_is_explained_by_its_own_class(page):
     page.open("classify", **CHURCH, target="church", region="[26,4,116,106]")
     explained(page)
     page.click('.photo[data-image="golf-ball"]')
@@ -60,8 +60,16 @@ def test_another_image_is_explained_by_its_own_class(page):
     explained(page)
     assert page.state()["region"] == "[26,4,116,106]"
 
+    page.go("classify", **CHURCH, region="[5,5,4,900]", target="unicorn", method="magic")
+    explained(page)
+    assert page.text(".salience .share") == ""
+    assert page.text(".classify .problem") == ""
 
-def test_integrated_gradients_state_their_error_and_their_sign(page):
+
+def test_methods_progress_and_stop(page):
+    """Integrated gradients state their error and their sign, and a network has no method of attention. A method can
+    be stopped and asked for again; what is known needs no request.
+    """
     page.open("classify", model="resnet-cifar10", image="cat", group="saliency", method="integrated", target="dog")
     explained(page, "What speaks for dog: integrated gradients")
     said = page.text(".salience .note")
@@ -73,8 +81,23 @@ def test_integrated_gradients_state_their_error_and_their_sign(page):
     assert "grad-cam" in methods
     assert "gradient-rollout" not in methods  # it has no attention
 
+    page.go("classify", **CHURCH)
+    explained(page)
+    hang(page, "/api/saliency", [json.dumps({"progress": [7, 64]})])
+    page.choose(".detail [name=method]", "occlusion")
+    page.until(lambda: page.text(".salience .status") == "Explaining church: 7 of 64…")
+    page.click(".salience .stop")
+    page.until(lambda: page.text(".salience .status") == "Stopped.")
+    assert not page.find(".salient").is_displayed()  # it was of the method before
+    hang(page, "/api/saliency", [json.dumps({"progress": [8, 64]})])
+    page.click(".salience .again")
+    page.until(lambda: page.text(".salience .status") == "Explaining church: 8 of 64…")
+    page.choose(".detail [name=method]", "grad-cam")  # kept
+    explained(page)
 
-def test_the_share_of_a_region_by_mouse(page, tmp_path):
+
+def test_the_share_of_a_region(page, tmp_path):
+    """By mouse, with the library's share and saved; by keyboard: placed, moved, resized, within the image, removed."""
     page.open("classify", **CHURCH)
     explained(page)
     page.run(DRAG, 0.2505, 0.1255, 0.7475, 0.872)
@@ -82,7 +105,7 @@ def test_the_share_of_a_region_by_mouse(page, tmp_path):
     box = json.loads(page.state()["region"])
     assert box == [32, 16, 96, 112]
     found = ch.look.saliency(ch.load("vit-imagenette"), example_file("church"), method="grad-cam", target="church")
-    kept = json.loads(saved(page, "json", tmp_path).read_text())["saliency"]
+    kept = json.loads(page.saved("json", tmp_path).read_text())["saliency"]
     assert kept["region"]["share"] == pytest.approx(found.share(box), abs=1e-3)
     assert kept["region"]["area"] == pytest.approx(64 * 96 / 128**2)
     np.testing.assert_allclose(kept["values"], found.values, rtol=1e-3, atol=1e-6)
@@ -91,8 +114,6 @@ def test_the_share_of_a_region_by_mouse(page, tmp_path):
         == f"The region holds {100 * found.share(box):.0f} % of the saliency, on 38 % of the image."
     )
 
-
-def test_the_share_of_a_region_by_keyboard(page):
     page.open("classify", **CHURCH)
     explained(page)
     page.click(".salience .row button")
@@ -107,29 +128,6 @@ def test_the_share_of_a_region_by_keyboard(page):
     press(page, "\ue00c")  # Escape
     page.until(lambda: "region" not in page.state())
     assert page.text(".salience .share") == ""
-
-
-def test_a_link_with_a_wrong_region_or_class_is_read_as_far_as_it_goes(page):
-    page.open("classify", **CHURCH, region="[5,5,4,900]", target="unicorn", method="magic")
-    explained(page)
-    assert page.text(".salience .share") == ""
-    assert page.text(".classify .problem") == ""
-
-
-def test_progress_and_stop(page):
-    page.open("classify", **CHURCH)
-    explained(page)
-    hang(page, "/api/saliency", [json.dumps({"progress": [7, 64]})])
-    page.choose(".detail [name=method]", "occlusion")
-    page.until(lambda: page.text(".salience .status") == "Explaining church: 7 of 64…")
-    page.click(".salience .stop")
-    page.until(lambda: page.text(".salience .status") == "Stopped.")
-    assert not page.find(".salient").is_displayed()  # it was of the method before
-    hang(page, "/api/saliency", [json.dumps({"progress": [8, 64]})])
-    page.click(".salience .again")
-    page.until(lambda: page.text(".salience .status") == "Explaining church: 8 of 64…")
-    page.choose(".detail [name=method]", "grad-cam")  # kept
-    explained(page)
 
 
 @pytest.mark.slow
@@ -151,7 +149,7 @@ def test_two_models_are_explained_side_by_side(page, tmp_path):
     page.until(
         lambda: page.count(".salient canvas") == 2 and "in multiples of each map's mean" in page.text(".difference")
     )
-    found = json.loads(saved(page, "json", tmp_path).read_text())
+    found = json.loads(page.saved("json", tmp_path).read_text())
     left, right = (np.array(one["saliency"]["values"]) for one in found["panes"])
     expected = right / np.abs(right).mean() - left / np.abs(left).mean()
     np.testing.assert_allclose(found["difference"], expected, atol=1e-6)

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import time
-import urllib.parse
 from xml.etree import ElementTree
 
 import browser as web
@@ -95,39 +94,20 @@ def address(folder):
         yield found
 
 
-class Page:
-    def __init__(self, driver, address):
-        self.driver, self.address = driver, address
+class Page(web.Page):
+    """The Train view of the page."""
 
     def open(self, **state):
-        self.driver.get("about:blank")
-        self.driver.get_log("browser")
-        self.driver.get(f"{self.address}/#train{'?' + urllib.parse.urlencode(state) if state else ''}")
+        super().open("train", **state)
 
-    def run(self, script, *given):
-        return self.driver.execute_script(script, *given)
-
-    def until(self, what, seconds=20.0):
-        from selenium.webdriver.support.wait import WebDriverWait
-
-        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda _: what())
-
-    def texts(self, css):
-        return self.run("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", css)
+    def go(self, **state):
+        super().go("train", **state)
 
     def text(self, css):
         return " ".join(self.texts(css)).strip()
 
-    def click(self, css):
-        self.run("document.querySelector(arguments[0]).click()", css)
-
     def press(self, css, *keys):
-        from selenium.webdriver.common.by import By
-
-        self.driver.find_element(By.CSS_SELECTOR, css).send_keys(*keys)
-
-    def state(self):
-        return dict(urllib.parse.parse_qsl(self.driver.current_url.partition("?")[2]))
+        self.find(css).send_keys(*keys)
 
     def drawn(self, title="Loss"):
         """Wait until a panel is drawn."""
@@ -159,11 +139,8 @@ class Page:
         return self.texts(".train .curvebox figcaption .title")
 
     def saved(self, kind, folder, name):
-        behaviour = {"behavior": "allow", "downloadPath": str(folder)}
-        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
-        self.click(f"[data-save={kind}]")
-        path = folder / f"clearhead-{name}.{kind}"
-        self.until(lambda: path.exists() and path.stat().st_size > 0)
+        path = super().saved(kind, folder)
+        assert path.name == f"clearhead-{name}.{kind}"
         return path
 
 
@@ -174,17 +151,14 @@ def curves(title):
 @contextlib.contextmanager
 def watched(page):
     """The page; errors and warnings in its console fail the test."""
-    web.size(page.driver, 1366, 768)
-    try:
+    with page.sized(1366, 768):
         yield page
-    finally:
-        web.size(page.driver, 1280, 900)
-    assert [one for one in page.driver.get_log("browser") if one["level"] in ("SEVERE", "WARNING")] == []
+    assert web.problems(page.driver) == []
 
 
 @pytest.fixture
 def page(chrome, address):
-    with watched(Page(chrome, address)) as found:
+    with watched(Page(chrome, f"{address}/")) as found:
         yield found
 
 
@@ -192,7 +166,11 @@ def rgb(stroke):
     return "rgb({}, {}, {})".format(*(int(stroke[i : i + 2], 16) for i in (1, 3, 5)))
 
 
-def test_a_run_has_one_colour_on_its_card_in_every_panel_and_in_the_note(page):
+def test_runs_are_compared(page):
+    """A run has one colour on its card, in every panel and in the note, which it keeps; one that has ended shows no
+    value after its last step; the arrow keys read every step of every line; lines that coincide are both seen; runs
+    with different units have panels of their own; comparing ends with the first chosen run, and Back leads there.
+    """
     page.open(runs="alpha,beta")
     page.drawn()
     cards = page.dots()
@@ -210,17 +188,37 @@ def test_a_run_has_one_colour_on_its_card_in_every_panel_and_in_the_note(page):
     page.click("[data-run=alpha]")
     page.until(lambda: page.dots() == {"beta": cards["beta"]})  # it keeps its colour
 
-
-def test_a_run_that_has_ended_shows_no_value_after_its_last_step(page):
-    page.open(runs="alpha,beta")
+    page.go(runs="alpha,beta")
     page.drawn()
     assert page.hover("Loss", 0.97) == "step 40: alpha 0.474"
     assert page.hover("Loss", 0.05) == "step 1: alpha 3"  # beta begins with step 2
     assert page.hover("Loss", 0.5).count("beta") == 1
 
+    from selenium.webdriver.common.keys import Keys
 
-def test_runs_with_different_units_have_panels_of_their_own(page):
-    page.open(runs="alpha,rows")
+    page.go(runs="beta,alpha")  # beta has every second step only
+    page.drawn()
+    page.press(curves("Loss"), Keys.HOME)
+    read = []
+    for _ in range(4):
+        read.append(page.text(f"{curves('Loss')} + .note"))
+        page.press(curves("Loss"), Keys.ARROW_RIGHT)
+    assert [note.split(":")[0] for note in read] == ["step 1", "step 2", "step 3", "step 4"]
+    assert read[1] == "step 2: beta 2.828, alpha 2.121"
+    assert read[2] == "step 3: beta 2.828 (step 2), alpha 1.732"
+    assert page.run("return document.querySelector(arguments[0]).ariaValueText", curves("Loss")).startswith("step 5: ")
+    page.press(curves("Loss"), Keys.END)
+    assert page.text(f"{curves('Loss')} + .note") == "step 40: alpha 0.474"
+
+    page.go(runs="done,fresh")
+    page.drawn()
+    paths = "return [...document.querySelectorAll(`${arguments[0]} .line path`)].map((path) =>"
+    paths += " ['d', 'stroke', 'stroke-dasharray', 'stroke-dashoffset'].map((name) => path.getAttribute(name)))"
+    (d, a, dashes, first), (also, b, too, second) = page.run(paths, curves("Loss"))
+    assert (d, dashes) == (also, too)
+    assert (a != b, dashes, {first, second}) == (True, "9 9", {"0", "-9"})
+
+    page.go(runs="alpha,rows")
     page.drawn("Loss (nats/token)")
     assert page.titles()[:4] == [
         "Loss (nats/token)", "Loss (nats/row)", "Validation: loss (nats/token)", "Validation: loss (nats/row)",
@@ -230,8 +228,6 @@ def test_runs_with_different_units_have_panels_of_their_own(page):
         assert list(page.strokes(f"Loss ({unit})")) == [run]
         assert page.texts(f"figure:has({curves(f'Loss ({unit})')}) .key") == [run]
 
-
-def test_comparing_ends_with_the_first_chosen_run(page):
     page.open(runs="beta,alpha")
     page.drawn()
     assert page.run("return document.getElementById('several').checked")
@@ -245,7 +241,10 @@ def test_comparing_ends_with_the_first_chosen_run(page):
     page.until(lambda: list(page.dots()) == ["beta"])
 
 
-def test_a_card_says_whether_its_run_is_running(page, folder):
+def test_the_states_of_runs_and_their_models(page, folder):
+    """A card says whether its run is running: by its lock, or by its last record. A finished run offers its model, or
+    says why not; a lost connection is shown until the server answers again.
+    """
     with Folder(folder / "growing"):
         os.utime(folder / "fresh" / "metrics.jsonl")
         os.utime(folder / "growing" / "metrics.jsonl", (1e9, 1e9))  # a long pause, and the process still holds the lock
@@ -259,8 +258,29 @@ def test_a_card_says_whether_its_run_is_running(page, folder):
     page.until(lambda: page.text(state.format("growing")) == "stopped")
     page.until(lambda: "growing stopped before its last step" in page.text(".made"))
 
+    page.go(runs="done")
+    page.until(lambda: page.texts(".made a"))
+    links = page.run("return [...document.querySelectorAll('.made a')].map((a) => [a.textContent, a.hash])")
+    assert ["Write with this model", "#write?model=run-done"] in links
+    assert page.text(".made").startswith("The model of done is of step 2: ")
+    page.click("[data-run=points]")
+    page.until(lambda: "The model of points fits no view: " in page.text(".made"))
 
-def test_a_card_has_the_objective_and_the_players(page):
+    page.go(runs="alpha")
+    page.drawn()
+    page.run("window.real = fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
+    shown = "return getComputedStyle(document.getElementById('problem')).display !== 'none'"
+    page.until(lambda: page.run(shown) and "does not answer" in page.text("#problem"))
+    page.run("window.fetch = window.real")
+    page.until(lambda: not page.run(shown))
+    assert page.text(".train .problem") == ""
+    assert page.titles()[0] == "Loss"
+
+
+def test_a_run_of_two_players(page):
+    """Its card has the objective and the players; panels of players, of shares and of values that end at 0; axes have
+    titles and whole ticks, and no text is clipped.
+    """
     page.open(runs="gan")
     page.drawn("Generator loss")
     card = page.text("[data-run=gan]")
@@ -271,18 +291,26 @@ def test_a_card_has_the_objective_and_the_players(page):
     assert "loss 0.474 nats/token" in page.text("[data-run=alpha]")
     assert "players" not in page.text("[data-run=alpha]")
 
+    page.go(runs="gan")
+    page.drawn("Generator loss")
+    assert page.titles() == [
+        "Discriminator loss", "Generator loss", "Validation: generator loss",
+        "Validation: generated points near a mode", "Validation: modes with enough generated points", "Blur",
+        "Learning rate (all players)", "Norm of the gradient",
+    ]  # fmt: skip
+    units = page.texts(".curves .unit")
+    assert units[1:5] == ["nats/row", "nats/row", "share of points", "modes"]
+    assert list(page.strokes("Norm of the gradient")) == ["generator", "discriminator"]
+    dashes = "return [...document.querySelectorAll(`${arguments[0]} .line path`)]"
+    dashes += ".map((path) => path.getAttribute('stroke-dasharray'))"
+    assert len(set(page.run(dashes, curves("Norm of the gradient")))) == 2
+    blur = page.texts(f"{curves('Blur')} text:not([class])")
+    assert [float(tick) for tick in blur] == pytest.approx([0.1 * i for i in range(len(blur))])  # a linear axis
+    page.go(runs="alpha,growing,gan")
+    page.drawn()
+    assert list(page.strokes("Learning rate")) == ["alpha", "growing", "gan: all players"]
 
-TICKS = """
-const slack = 0.5, outside = (own, box) => own.left < box.left - slack || own.right > box.right + slack
-  || own.top < box.top - slack || own.bottom > box.bottom + slack;
-return [...document.querySelectorAll('.curves')].flatMap((one) => [...one.querySelectorAll('text')]
-  .filter((text) => outside(text.getBoundingClientRect(), one.getBoundingClientRect()))
-  .map((text) => `${one.getAttribute('aria-label')}: ${text.textContent}`));
-"""
-
-
-def test_axes_have_titles_and_whole_ticks(page):
-    page.open(runs="gan")
+    page.go(runs="gan")
     page.drawn("Generator loss")
     panels = page.run("return document.querySelectorAll('.curves').length")
     assert page.texts(".curves .label") == ["step"] * panels
@@ -298,35 +326,13 @@ def test_axes_have_titles_and_whole_ticks(page):
     page.until(lambda: page.run(TICKS) == [])  # as soon as the curves are drawn anew
 
 
-def test_panels_of_players_and_of_values_that_end_at_0(page):
-    page.open(runs="gan")
-    page.drawn("Generator loss")
-    assert page.titles() == [
-        "Discriminator loss", "Generator loss", "Validation: generator loss",
-        "Validation: generated points near a mode", "Validation: modes with enough generated points", "Blur",
-        "Learning rate (all players)", "Norm of the gradient",
-    ]  # fmt: skip
-    units = page.texts(".curves .unit")
-    assert units[1:5] == ["nats/row", "nats/row", "share of points", "modes"]
-    assert list(page.strokes("Norm of the gradient")) == ["generator", "discriminator"]
-    dashes = "return [...document.querySelectorAll(`${arguments[0]} .line path`)]"
-    dashes += ".map((path) => path.getAttribute('stroke-dasharray'))"
-    assert len(set(page.run(dashes, curves("Norm of the gradient")))) == 2
-    blur = page.texts(f"{curves('Blur')} text:not([class])")
-    assert [float(tick) for tick in blur] == pytest.approx([0.1 * i for i in range(len(blur))])  # a linear axis
-    page.open(runs="alpha,growing,gan")
-    page.drawn()
-    assert list(page.strokes("Learning rate")) == ["alpha", "growing", "gan: all players"]
-
-
-def test_lines_that_coincide_are_both_seen(page):
-    page.open(runs="done,fresh")
-    page.drawn()
-    paths = "return [...document.querySelectorAll(`${arguments[0]} .line path`)].map((path) =>"
-    paths += " ['d', 'stroke', 'stroke-dasharray', 'stroke-dashoffset'].map((name) => path.getAttribute(name)))"
-    (d, a, dashes, first), (also, b, too, second) = page.run(paths, curves("Loss"))
-    assert (d, dashes) == (also, too)
-    assert (a != b, dashes, {first, second}) == (True, "9 9", {"0", "-9"})
+TICKS = """
+const slack = 0.5, outside = (own, box) => own.left < box.left - slack || own.right > box.right + slack
+  || own.top < box.top - slack || own.bottom > box.bottom + slack;
+return [...document.querySelectorAll('.curves')].flatMap((one) => [...one.querySelectorAll('text')]
+  .filter((text) => outside(text.getBoundingClientRect(), one.getBoundingClientRect()))
+  .map((text) => `${one.getAttribute('aria-label')}: ${text.textContent}`));
+"""
 
 
 @pytest.mark.parametrize(("runs", "shown", "then"), [("nope", [], "beta"), ("alpha,nope", ["alpha"], "alpha,beta")])
@@ -340,28 +346,6 @@ def test_a_run_that_does_not_exist_is_named(page, runs, shown, then):
     page.until(lambda: not page.text(".train .problem"))
     page.drawn()
     assert page.state()["runs"] == then
-
-
-def test_a_lost_connection_is_shown_until_the_server_answers_again(page):
-    page.open(runs="alpha")
-    page.drawn()
-    page.run("window.real = fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
-    shown = "return getComputedStyle(document.getElementById('problem')).display !== 'none'"
-    page.until(lambda: page.run(shown) and "does not answer" in page.text("#problem"))
-    page.run("window.fetch = window.real")
-    page.until(lambda: not page.run(shown))
-    assert page.text(".train .problem") == ""
-    assert page.titles()[0] == "Loss"
-
-
-def test_a_finished_run_offers_its_model_or_says_why_not(page):
-    page.open(runs="done")
-    page.until(lambda: page.texts(".made a"))
-    links = page.run("return [...document.querySelectorAll('.made a')].map((a) => [a.textContent, a.hash])")
-    assert ["Write with this model", "#write?model=run-done"] in links
-    assert page.text(".made").startswith("The model of done is of step 2: ")
-    page.click("[data-run=points]")
-    page.until(lambda: "The model of points fits no view: " in page.text(".made"))
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +368,7 @@ def many(tmp_path_factory):
 
 
 def test_the_list_of_runs_shows_the_chosen_one_and_that_there_are_more(chrome, many):
-    with watched(Page(chrome, many)) as page:
+    with watched(Page(chrome, f"{many}/")) as page:
         page.open(runs="failed")
         page.drawn()
         place = (
@@ -404,7 +388,7 @@ def test_the_list_of_runs_shows_the_chosen_one_and_that_there_are_more(chrome, m
 
 
 def test_a_failed_run_says_why_and_runs_have_their_own_names(chrome, many):
-    with watched(Page(chrome, many)) as page:
+    with watched(Page(chrome, f"{many}/")) as page:
         page.open(runs="failed")
         page.until(lambda: "failed: the loss became nan in step 3." in page.text(".made"))
         assert "resumes" not in page.text(".made")
@@ -417,7 +401,7 @@ def test_a_failed_run_says_why_and_runs_have_their_own_names(chrome, many):
 
 
 def test_losses_of_different_tokens_are_not_compared_silently(chrome, many):
-    with watched(Page(chrome, many)) as page:
+    with watched(Page(chrome, f"{many}/")) as page:
         unit = ".curves[aria-label='Loss'] .unit"
         page.open(runs="few,fur-alle")
         page.drawn()
@@ -429,20 +413,10 @@ def test_losses_of_different_tokens_are_not_compared_silently(chrome, many):
         assert page.texts(unit) == ["nats/token"]
 
 
-def test_the_panels_are_in_two_columns_and_the_loss_is_seen_at_once(page):
-    page.open()
-    page.drawn()
-    lefts = "return [...document.querySelectorAll('.train .curvebox')].map((one) => one.getBoundingClientRect().left)"
-    assert len(set(page.run(lefts))) == 2
-    bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
-    assert page.run(bottom, curves("Loss")) <= 768
-    web.size(page.driver, 400, 800)
-    page.until(lambda: len(set(page.run(lefts))) == 1)
-    assert page.run("return document.documentElement.scrollWidth") <= 400
-    web.shot(page.driver, "train-narrow")
-
-
-def test_wording(page):
+def test_the_loss_the_samples_and_the_statistics_of_a_run(page):
+    """The loss is seen at once, panels are in two columns, and in one on a phone. Wording. Samples and statistics
+    follow the choice of step, measure and run; the address has it; markup stays text.
+    """
     page.open(runs="alpha")
     page.drawn()
     assert page.texts(".train section:not([hidden]) h2") == [
@@ -453,9 +427,7 @@ def test_wording(page):
     ]  # fmt: skip
     web.shot(page.driver, "train")
 
-
-def test_samples_and_statistics_follow_the_choice(page):
-    page.open(runs="alpha")
+    page.go(runs="alpha")
     page.drawn()
     assert page.texts(".samples dd") == ["The", f" 40 {MARKUP}", " cat."]  # the last, as text
     earlier = "const one = document.querySelector('section:has(.samples) input'); one.value = 0;"
@@ -468,7 +440,7 @@ def test_samples_and_statistics_follow_the_choice(page):
     )
     page.until(lambda: "blocks.0.attn, weight on the first token" in page.titles())
     assert page.state() == {"runs": "alpha", "kind": "sink", "sample": "20"}
-    page.open(runs="gan,alpha,beta", kind="sink")
+    page.go(runs="gan,alpha,beta", kind="sink")
     page.drawn("alpha: blocks.0.attn, weight on the first token")
     assert page.texts(".train .row option") == ["alpha", "beta"]  # the others have none
     page.run(
@@ -480,6 +452,16 @@ def test_samples_and_statistics_follow_the_choice(page):
     assert "beta: blocks.0.attn, weight on the first token" in page.titles()
     assert page.run("return document.querySelectorAll('main img, main script').length") == 0
     assert page.driver.title == "Train · clearhead"
+
+    page.open()
+    page.drawn()
+    lefts = "return [...document.querySelectorAll('.train .curvebox')].map((one) => one.getBoundingClientRect().left)"
+    assert len(set(page.run(lefts))) == 2
+    assert page.bottom(curves("Loss")) <= 768
+    web.size(page.driver, 400, 800)
+    page.until(lambda: len(set(page.run(lefts))) == 1)
+    assert page.run("return document.documentElement.scrollWidth") <= 400
+    web.shot(page.driver, "train-narrow")
 
 
 def test_a_run_is_followed_and_keeps_the_focus_and_the_reading(page, folder):
@@ -505,24 +487,6 @@ def test_a_run_is_followed_and_keeps_the_focus_and_the_reading(page, folder):
 def write_more(folder, record):
     with open(folder / "metrics.jsonl", "a") as file:
         file.write(json.dumps(record) + "\n")
-
-
-def test_the_arrow_keys_read_every_step_of_every_line(page):
-    from selenium.webdriver.common.keys import Keys
-
-    page.open(runs="beta,alpha")  # beta has every second step only
-    page.drawn()
-    page.press(curves("Loss"), Keys.HOME)
-    read = []
-    for _ in range(4):
-        read.append(page.text(f"{curves('Loss')} + .note"))
-        page.press(curves("Loss"), Keys.ARROW_RIGHT)
-    assert [note.split(":")[0] for note in read] == ["step 1", "step 2", "step 3", "step 4"]
-    assert read[1] == "step 2: beta 2.828, alpha 2.121"
-    assert read[2] == "step 3: beta 2.828 (step 2), alpha 1.732"
-    assert page.run("return document.querySelector(arguments[0]).ariaValueText", curves("Loss")).startswith("step 5: ")
-    page.press(curves("Loss"), Keys.END)
-    assert page.text(f"{curves('Loss')} + .note") == "step 40: alpha 0.474"
 
 
 CONTRASTS = """
@@ -590,7 +554,7 @@ def test_the_saved_files_name_their_runs(page, tmp_path):
 
 
 def test_the_example_that_ships_opens_without_a_folder(chrome):
-    with Uvicorn(make_app(device="cpu")) as address, watched(Page(chrome, address)) as page:
+    with Uvicorn(make_app(device="cpu")) as address, watched(Page(chrome, f"{address}/")) as page:
         page.open()
         page.drawn()
         assert page.texts(".runs b") == ["shakespeare-cpu"]
@@ -601,8 +565,7 @@ def test_the_example_that_ships_opens_without_a_folder(chrome):
         assert {"Loss", "Validation: loss", "Validation: accuracy"} <= set(page.titles())
         assert page.texts(".samples dd.written")
         assert sum("entropy of the weights" in title for title in page.titles()) == 4
-        bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
-        assert page.run(bottom, curves("Loss")) <= 768
+        assert page.bottom(curves("Loss")) <= 768
 
 
 @pytest.mark.slow
@@ -636,7 +599,7 @@ def test_a_malformed_address_still_opens_the_view(page, state):
 
 DRAW = """
 const [options, lines, done] = arguments;
-import('/page/curves.js').then(({ Curves }) => {
+import('/page/figures/curves.js').then(({ Curves }) => {
   const one = new Curves(options);
   document.querySelector('main').replaceChildren(one.root);
   one.show(lines);

@@ -5,42 +5,46 @@ from pathlib import Path
 
 import browser as web
 import pytest
-from page_steps import SLACK, altered, focus, hang, inspected, settled, written
+from page_steps import SLACK, altered, answering, focus, hang, inspected, settled, written
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)
+MAN = {"model": "everyday", "text": "The man"}
 DOCUMENT = (
     "The man went to the shop to buy bread.\nI don't know what to do.\nShe looked at him and smiled.\n" * 370
 )  # 11,100 tokens
 
 
-def slide(page, name, value):
-    """Move a slider."""
-    page.run(
-        "const node = document.querySelector(`.write input[type=range][aria-label='${arguments[0]}']`);"
-        " node.value = arguments[1]; node.dispatchEvent(new Event('input'))", name, value,
-    )  # fmt: skip
+def reopened(page):
+    """The text that the address leads to in a page without any earlier state."""
+    address = page.driver.current_url
+    page.driver.get("about:blank")
+    page.driver.get(address)
+    page.until(lambda: " s." in page.text(".write .status") and page.count(".lens tr") and settled(page))
+    return page.text(".flow")
 
 
-def test_it_opens_on_a_finished_example_above_the_fold(page):
-    web.size(page.driver, 1366, 768)
-    try:
+def point(page, css):
+    page.run("arguments[0].dispatchEvent(new PointerEvent('pointerenter'))", page.find(css))
+
+
+def test_a_text_its_tokens_candidates_and_lens(page):
+    """The example is above the fold. Then one text: its written tokens; a token under the pointer; another token's
+    candidates and lens; the first token has none; another example; the wheel scrolls the page, and zooms with Ctrl;
+    sampling options reshape the candidates at once.
+    """
+    with page.sized(1366, 768):
         page.open("write")
         written(page, 24)
         page.driver.save_screenshot(str(web.SHOTS / "write-first.png"))
         assert "mean of up to 2 x 2 weights" in page.text(".picker .legend")  # 26 tokens in 24 cells
-        low = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
-        assert page.run(low, "svg.lines") < 768
-        assert page.run(low, "canvas.map") < 768
-    finally:
-        web.size(page.driver, 1280, 900)
+        assert page.bottom("svg.lines") < 768
+        assert page.bottom("canvas.map") < 768
 
-
-def test_a_token_its_candidates_and_the_lens(page):
-    page.open("write", model="everyday", text="The man", max_new=8)
+    page.go("write", **MAN, max_new=8)
     written(page, 8)
     assert page.count(".piece") == 10
     assert page.count(".piece.new") == 8
-    page.run("arguments[0].dispatchEvent(new PointerEvent('pointerenter'))", page.find('.piece[data-at="4"]'))
+    point(page, '.piece[data-at="4"]')
     assert "had probability" in page.text(".written > .note")
     page.click('.piece[data-at="1"]')
     page.until(lambda: page.state()["at"] == "1" and "In place of ␣man" in page.text(".candidates h2"))
@@ -54,44 +58,51 @@ def test_a_token_its_candidates_and_the_lens(page):
     page.click(".chips .chip:nth-child(2)")
     page.until(lambda: page.text(".flow").startswith("Two dogs") and page.state().get("at") == "9")
 
-
-def test_sampling_options_reshape_the_candidates_at_once(page):
-    page.open("write", model="everyday", text="The man", max_new=4, temperature=1)
-    written(page, 4)
+    written(page, 8)
+    event = (
+        "const map = document.querySelector('canvas.map'), at = map.getBoundingClientRect();"
+        " const e = new WheelEvent('wheel', { deltaY: 100, bubbles: true, cancelable: true, ctrlKey: arguments[0],"
+        " clientX: at.left + 200, clientY: at.top + 200 }); map.dispatchEvent(e); return e.defaultPrevented"
+    )
+    assert page.run(event, False) is False
+    assert page.run(event, True) is True  # with Ctrl it zooms
 
     def drawn():
         return [float(text.replace("< ", "").split()[0]) for text in page.texts(".bars .figures b")]
 
+    page.go("write", **MAN, max_new=4, temperature=1)
+    written(page, 4)
     before = page.until(drawn)
-    slide(page, "temperature", 0.1)
+    page.slide("temperature", 0.1)
     page.until(lambda: drawn() != before)
     sharp = drawn()
-    slide(page, "temperature", 2)
+    page.slide("temperature", 2)
     page.until(lambda: drawn() not in (before, sharp))
     assert max(sharp) > max(before) > max(drawn())
-    slide(page, "temperature", 1)
-    slide(page, "top-k", 1)
+    page.slide("temperature", 1)
+    page.slide("top-k", 1)
     page.until(lambda: sorted(drawn())[-2:] == [0.0, 100.0])
     assert "top-k 1" in page.text(".candidates .key")
 
 
 def test_a_token_can_be_chosen_while_the_text_is_written_and_after_stop(page):
-    page.open("write", model="everyday", text="The man", max_new=4, seed=3)
+    """A token that is chosen early shows its candidates, and is the chosen one after Stop; the address of a stopped
+    text has as many tokens as were written, and leads to them.
+    """
+    page.open("write", **MAN, max_new=4, seed=3)
     written(page, 4)
     events = page.run(
         "const a = await fetch('/api/write', { method: 'POST', headers: { 'content-type': 'application/json' }, body:"
         " JSON.stringify({ model: 'everyday', text: 'Two dogs', max_new: 3 }) }); return (await a.text()).trim()"
     ).split("\n")  # fmt: skip
-    tokens = [line for line in events if "token" in json.loads(line)]
-    page.run("window.plainFetch = window.fetch")
-    hang(page, "/api/write", tokens)
+    hang(page, "/api/write", [line for line in events if "token" in json.loads(line)])
     page.run("document.querySelector('.prompt').value = 'Two dogs'")
     page.click(".write .go")
     page.until(lambda: page.count(".piece") == 4)
     assert not page.find(".inside").is_displayed()  # nothing of the earlier text
     page.click('.piece[data-at="2"]')
     page.until(lambda: "Candidates in its place" in page.text(".written > .note"))
-    page.run("window.fetch = window.plainFetch")
+    answering(page)
     page.click(".stop")
     page.until(lambda: "Stopped after 3 tokens" in page.text(".status") and page.count(".lens tr") and settled(page))
     assert page.run("return document.querySelector('.activity').dataset.state") == "stopped"
@@ -102,38 +113,42 @@ def test_a_token_can_be_chosen_while_the_text_is_written_and_after_stop(page):
     assert page.text(".write .problem") == ""
     page.driver.get_log("browser")
 
+    page.go("write", **MAN, max_new=200, temperature=0.9, seed=5)
+    page.until(lambda: page.count(".piece") > 8)
+    page.click(".stop")
+    page.until(lambda: "Stopped after" in page.text(".status") and page.count(".lens tr") and settled(page))
+    text, many = page.text(".flow"), int(page.text(".status").split()[2])
+    if many < 200:  # it stopped in time
+        assert int(page.state()["max_new"]) == many
+        assert page.text(".write output") == "200"
+        assert reopened(page) == text
 
-def test_switching_heads_off_shows_the_text_before_and_after(page):
-    page.open("write", model="everyday", text="The man", max_new=8, temperature=0)
+
+def test_heads_that_are_switched_off(page):
+    """A switch keeps the focus, is in the address, and changes log-probabilities; writing without the head shows the
+    text before and after, and candidates and lens say which model they are of. An address with heads off shows the
+    same numbers again, and only Write runs the model without them. The effects of all heads are a colouring, above
+    the map.
+    """
+    page.open("write", **MAN, max_new=8, temperature=0)
     written(page, 8)
     first = page.text(".flow")
-    for head in (2,):
-        page.click(f'.heads [data-at="1,{head}"]')
-        page.find(".switch").click()
-        assert focus(page).endswith("on")  # the focus stays on the switch
+    page.click('.heads [data-at="1,2"]')
+    page.find(".switch").click()
+    assert focus(page).endswith("on")  # the focus stays on the switch
     assert json.loads(page.state()["off"]) == {"1": [2]}
     page.until(lambda: "log-probability of this text changes by " in page.text(".effect"))
-    page.run("arguments[0].dispatchEvent(new PointerEvent('pointerenter'))", page.find('.effect .piece[data-at="3"]'))
+    point(page, '.effect .piece[data-at="3"]')
     assert "→" in page.text(".effect .note")
     page.click(".without")
     page.until(lambda: page.count(".written .before") == 1 and page.count(".lens tr") and settled(page))
     assert page.text(".written .before").split(": ", 1)[1] == first
     assert "Without layer 1 head 2" in page.text(".written .after")
     assert page.text(".written .flow") != first
+    page.until(lambda: "by the model, without layer 1 head 2" in page.text(".candidates .key"))
+    assert "without layer 1 head 2" in page.text(".lens .note")
     web.shot(page.driver, "write-without")
 
-
-def test_the_effect_of_every_head_is_a_colouring(page):
-    page.open("write", model="everyday", text="The man", max_new=6, colouring="effect")
-    written(page, 6)
-    page.until(lambda: page.count(".heads [title*=': effect ']") == 25)
-    assert "nats per token" in page.text(".picker .legend")
-    titles = page.run("return [...document.querySelectorAll('.heads [title*=effect]')].map((one) => one.title)")
-    values = [float(text.split(": effect ")[1].split()[0].replace("−", "-").replace("≈", "0")) for text in titles]
-    assert min(values) < 0  # some head helps
-
-
-def test_an_address_with_heads_off_shows_the_same_numbers_again(page):
     page.open("write", model="everyday", text="She told me that she was happy.", inspect=1, layer=4, head=3)
     inspected(page)
     page.click('.heads [data-at="0,1"]')
@@ -148,15 +163,22 @@ def test_an_address_with_heads_off_shows_the_same_numbers_again(page):
     page.until(lambda: "Without layer 0 head 1" in page.text(".written .after"))
     page.until(lambda: page.texts(".candidates li") != shown[0])
 
+    with page.sized(1366, 768):
+        page.open("write", model="everyday", text="She told me that she was happy.", inspect=1, colouring="effect")
+        inspected(page)
+        assert page.bottom(".heads") < 768
+        page.until(lambda: page.count(".heads [title*=': effect ']") == 25)
+        assert "nats per token" in page.text(".picker .legend")
+        titles = page.run("return [...document.querySelectorAll('.heads [title*=effect]')].map((one) => one.title)")
+        values = [float(text.split(": effect ")[1].split()[0].replace("−", "-").replace("≈", "0")) for text in titles]
+        assert min(values) < 0  # some head helps
+
 
 def test_the_saved_data_hold_the_whole_map(page, tmp_path):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.open("write", model="everyday", text="The man went to the shop. " * 90, inspect=1)
     inspected(page)
-    page.click("[data-save=json]")
-    file = page.until(lambda: next(tmp_path.glob("*.json"), None))
+    file = page.saved("json", tmp_path)
     assert file.name == "clearhead-write-everyday-all-heads.json"
-    page.until(lambda: file.read_text().endswith("}"))
     saved = json.loads(file.read_text())
     n = len(saved["tokens"])
     assert n > 512
@@ -192,27 +214,19 @@ def test_a_long_document_stays_responsive(page):
     assert blocked < 100 * SLACK
 
 
-def test_the_wheel_scrolls_the_page_over_a_map(page):
-    page.open("write", model="everyday", text="The man went to the shop to buy bread and milk.", max_new=24)
-    written(page, 24)
-    page.find("canvas.map").click()
-    event = (
-        "const map = document.querySelector('canvas.map'), at = map.getBoundingClientRect();"
-        " const e = new WheelEvent('wheel', { deltaY: 100, bubbles: true, cancelable: true, ctrlKey: arguments[0],"
-        " clientX: at.left + 200, clientY: at.top + 200 }); map.dispatchEvent(e); return e.defaultPrevented"
-    )
-    assert page.run(event, False) is False
-    assert page.run(event, True) is True  # with Ctrl it zooms
-
-
-def test_an_error_is_shown_as_a_sentence_and_clears(page):
-    page.open("write", model="tiny", text="ä")
-    page.until(lambda: "'ä'" in page.text(".write .problem"))
-    assert page.text(".write .status") == ""  # no longer writing
-    page.type(".prompt", "a")
-    page.click(".read")
-    page.until(lambda: "1 token inspected" in page.text(".write .status"))
-    assert not page.find(".write .problem").is_displayed()
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "text"), [("short", "Two dogs"), ("long", DOCUMENT)])
+def test_the_view_is_fast(page, name, text):
+    """Feedback within 100 ms, views within 300 ms, the first word within 500 ms, times SLACK; also of a long text."""
+    speeds = (Path(__file__).parent / "speeds.js").read_text(encoding="utf-8")
+    page.open("write", model="everyday", text="The man", max_new=30, colouring="entropy")
+    written(page, 30)  # warm
+    times = page.run(speeds, "writing", text, name == "long")
+    web.note(**{f"write_{name}_{one}": value for one, value in times.items()})
+    assert times.pop("acknowledged") < 100 * SLACK
+    assert times.pop("word", 0.0) < 500 * SLACK
+    times.pop("read", None)
+    assert {one: value for one, value in times.items() if value >= 300 * SLACK} == {}
 
 
 def test_two_inputs_side_by_side(page):
@@ -233,36 +247,16 @@ def test_two_inputs_side_by_side(page):
     assert all(row.is_displayed() for row in page.all(".candidates .own, .lens .own"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "text"), [("short", "Two dogs"), ("long", DOCUMENT)])
-def test_the_view_is_fast(page, name, text):
-    """Feedback within 100 ms, views within 300 ms, the first word within 500 ms, times SLACK; also of a long text."""
-    speeds = (Path(__file__).parent / "speeds.js").read_text(encoding="utf-8")
-    page.open("write", model="everyday", text="The man", max_new=30, colouring="entropy")
-    written(page, 30)  # warm
-    times = page.run(speeds, "writing", text, name == "long")
-    web.note(**{f"write_{name}_{one}": value for one, value in times.items()})
-    assert times.pop("acknowledged") < 100 * SLACK
-    assert times.pop("word", 0.0) < 500 * SLACK
-    times.pop("read", None)
-    assert {one: value for one, value in times.items() if value >= 300 * SLACK} == {}
-
-
-def reopened(page):
-    """The text that the address leads to in a page without any earlier state."""
-    address = page.driver.current_url
-    page.driver.get("about:blank")
-    page.driver.get(address)
-    page.until(lambda: " s." in page.text(".write .status") and page.count(".lens tr") and settled(page))
-    return page.text(".flow")
-
-
-def test_the_address_leads_to_the_text_on_screen_after_sliders_were_moved(page):
-    page.open("write", model="everyday", text="The man", max_new=12, temperature=0.7, seed=1)
+def test_the_address_leads_to_the_text_on_screen(page):
+    """Also after sliders were moved, which belong to the next run, and to a greedy text, whose temperature another
+    model keeps; an error is a sentence, which goes with the next run; a text that is too long for the address leaves
+    no other text there.
+    """
+    page.open("write", **MAN, max_new=12, temperature=0.7, seed=1)
     written(page, 12)
     text = page.text(".flow")
-    slide(page, "temperature", 0.1)
-    slide(page, "new tokens", 3)
+    page.slide("temperature", 0.1)
+    page.slide("new tokens", 3)
     page.until(lambda: "temperature 0.1 (the text was drawn with temperature 0.7)" in page.text(".candidates .key"))
     assert reopened(page) == text
     assert page.text(".write output") == "3"  # of the first slider: the form is as it was left
@@ -270,9 +264,7 @@ def test_the_address_leads_to_the_text_on_screen_after_sliders_were_moved(page):
     written(page, 3)
     assert page.state()["temperature"] == "0.1"
 
-
-def test_the_address_of_a_greedy_text_leads_to_it(page):
-    page.open("write", model="everyday", text="The man", temperature=0)
+    page.open("write", **MAN, temperature=0)
     written(page, 24)
     text = page.text(".flow")
     assert page.state()["temperature"] == "0"
@@ -282,28 +274,15 @@ def test_the_address_of_a_greedy_text_leads_to_it(page):
     page.until(lambda: page.state()["model"] == "tiny" and " s." in page.text(".write .status") and settled(page))
     assert page.state()["temperature"] == "0"
 
+    page.go("write", model="tiny", text="ä")
+    page.until(lambda: "'ä'" in page.text(".write .problem"))
+    assert page.text(".write .status") == ""  # no longer writing
+    page.type(".prompt", "a")
+    page.click(".read")
+    page.until(lambda: "1 token inspected" in page.text(".write .status"))
+    assert not page.find(".write .problem").is_displayed()
 
-def test_the_address_of_a_stopped_text_has_as_many_tokens(page):
-    page.open("write", model="everyday", text="The man", max_new=200, temperature=0.9, seed=5)
-    page.until(lambda: page.count(".piece") > 8)
-    page.click(".stop")
-    page.until(lambda: "Stopped after" in page.text(".status") and page.count(".lens tr") and settled(page))
-    text, many = page.text(".flow"), int(page.text(".status").split()[2])
-    if many < 200:  # it stopped in time
-        assert int(page.state()["max_new"]) == many
-        assert page.text(".write output") == "200"
-        assert reopened(page) == text
-
-
-def test_candidates_and_lens_say_which_model_they_are_of(page):
-    page.open("write", model="everyday", text="The man", max_new=6, temperature=0, off='{"1":[2]}', without='{"1":[2]}')
-    page.until(lambda: page.count(".written .before") == 1 and page.count(".lens tr") and settled(page))
-    assert "by the model, without layer 1 head 2" in page.text(".candidates .key")
-    assert "without layer 1 head 2" in page.text(".lens .note")
-
-
-def test_a_text_that_is_too_long_for_the_address_leaves_no_other_text_there(page):
-    page.open("write", model="everyday", text="The man", inspect=1)
+    page.go("write", **MAN, inspect=1)
     inspected(page)
     page.run("document.querySelector('.prompt').value = arguments[0]", "A dog runs over the green grass. " * 400)
     page.click(".write .read")
@@ -311,17 +290,10 @@ def test_a_text_that_is_too_long_for_the_address_leaves_no_other_text_there(page
     assert "text=" not in page.driver.current_url
 
 
-def test_the_heads_stand_above_the_map_where_their_effects_are_shown(page):
-    web.size(page.driver, 1366, 768)
-    try:
-        page.open("write", model="everyday", text="She told me that she was happy.", inspect=1, colouring="effect")
-        inspected(page)
-        assert page.run("return document.querySelector('.heads').getBoundingClientRect().bottom") < 768
-    finally:
-        web.size(page.driver, 1280, 900)
-
-
-def test_a_chat_model_is_asked_with_its_template(page):
+def test_a_chat_model_is_asked_with_its_template_and_says_how_much_it_reads(page):
+    """A chat model starts with its template, also after a choice of another one; without it an end at once is
+    explained. A text that is longer than its context says what is shown, and one that fits says nothing.
+    """
     page.open("write", model="talker", text="a dog runs.", temperature=0)
     written(page, 4)
     assert page.text(".write .status").endswith("; <end> ended the text.")
@@ -345,8 +317,6 @@ def test_a_chat_model_is_asked_with_its_template(page):
     page.until(lambda: page.state()["model"] == "everyday" and settled(page))
     assert not page.find(".chat").is_displayed()
 
-
-def test_a_long_text_says_how_much_the_model_reads(page):
     page.open("write", model="talker", text="a dog runs. " * 10, chat=0, inspect=1)
     page.until(lambda: "16 at once" in page.text(".written .remark") and settled(page))
     said = "This text has 40 tokens, and the model reads at most 16 at once: shown are the last 16."

@@ -7,8 +7,10 @@
  * failed: the problem is on screen, and no result
  */
 
+import { button } from "./controls.js";
 import { h } from "./dom.js";
 
+/** The status line of some work, with its Stop button and its problem. */
 export class Activity {
   // stopped: called after Stop, to show what was computed before; again: starts the work again,
   // offered after Stop or a problem
@@ -16,26 +18,12 @@ export class Activity {
     this.after = stopped;
     this.controller = null;
     this.status = h("span", { class: "status", role: "status" });
-    this.button = h(
-      "button",
-      { type: "button", class: "stop", hidden: true, onclick: () => this.stop() },
-      "Stop",
-    );
-    this.repeat = again &&
-      h(
-        "button",
-        { type: "button", class: "again", hidden: true, onclick: () => again() },
-        "Start again",
-      );
+    this.button = button("Stop", () => this.stop(), { class: "stop", hidden: true });
+    const repeat = () => again();
+    this.repeat = again && button("Start again", repeat, { class: "again", hidden: true });
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
-    this.root = h(
-      "div",
-      { class: "activity" },
-      this.button,
-      this.status,
-      this.repeat,
-      this.problem,
-    );
+    const parts = [this.button, this.status, this.repeat, this.problem];
+    this.root = h("div", { class: "activity" }, parts);
     this.become("idle");
   }
 
@@ -60,19 +48,18 @@ export class Activity {
     this.controller?.abort();
     const own = (this.controller = new AbortController());
     const { signal } = own;
-    const aborted = new Promise((_, no) =>
-      signal.addEventListener("abort", () => no(new DOMException("stopped", "AbortError")))
-    );
+    // Stop takes effect at once, also while the work waits for something that cannot be aborted
+    const aborted = new Promise((_, reject) => {
+      signal.addEventListener("abort", () => reject(new DOMException("stopped", "AbortError")));
+    });
     aborted.catch(() => {});
+    const say = (now) => {
+      if (this.controller === own) this.say(now);
+    };
     this.become("working");
     this.say(text);
     try {
-      await Promise.race([
-        work(signal, (now) => {
-          if (this.controller === own) this.say(now);
-        }),
-        aborted,
-      ]);
+      await Promise.race([work(signal, say), aborted]);
       if (this.controller !== own) return false;
       this.controller = null;
       this.become(end);
@@ -116,5 +103,6 @@ export class Activity {
 /** The message of an error as a sentence. */
 export function sentence(trouble) {
   const text = trouble?.message ?? String(trouble);
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+  const end = /[.!?]$/.test(text) ? "" : ".";
+  return text.charAt(0).toUpperCase() + text.slice(1) + end;
 }

@@ -1,15 +1,17 @@
 /** Requests to the server; an error has its sentence as the message. */
 
+/** What went wrong, as a sentence for the user. */
 export class Problem extends Error {}
+
+const TRIES = 5; // of a request that a busy server refuses
 
 let online = true;
 
 // Tell the frame when the server stops or starts to answer.
 function reached(now) {
-  if (now !== online) {
-    online = now;
-    dispatchEvent(new Event(now ? "online-again" : "offline-now"));
-  }
+  if (now === online) return;
+  online = now;
+  dispatchEvent(new Event(now ? "online-again" : "offline-now"));
 }
 
 async function sentence(answer) {
@@ -34,7 +36,8 @@ async function ask(path, options = {}) {
     }
     reached(true);
     if (answer.ok) return answer;
-    if (answer.status === 503 && tries < 5) {
+    if (answer.status === 503 && tries < TRIES) {
+      // the server is busy: wait twice as long each time
       await new Promise((go) => setTimeout(go, 300 * 2 ** tries));
       continue;
     }
@@ -44,36 +47,30 @@ async function ask(path, options = {}) {
   }
 }
 
-const query = (given) => {
+function query(given) {
   const kept = Object.entries(given).filter(([, value]) => value !== null && value !== undefined);
   return kept.length ? `?${new URLSearchParams(kept)}` : "";
-};
+}
 
+function posted(body, signal) {
+  const headers = { "content-type": "application/json" };
+  return { method: "POST", body: JSON.stringify(body), signal, headers };
+}
+
+/** The JSON at an address. */
 export async function get(path, given = {}, signal) {
   return (await ask(`/api/${path}${query(given)}`, { signal })).json();
 }
 
+/** The JSON that answers a JSON body. */
 export async function post(path, body, signal) {
-  return (
-    await ask(`/api/${path}`, {
-      method: "POST",
-      body: JSON.stringify(body),
-      signal,
-      headers: { "content-type": "application/json" },
-    })
-  ).json();
+  return (await ask(`/api/${path}`, posted(body, signal))).json();
 }
 
 /** Send a file as it is. */
 export async function upload(path, blob, signal) {
-  return (
-    await ask(`/api/${path}`, {
-      method: "POST",
-      body: blob,
-      signal,
-      headers: { "content-type": blob.type },
-    })
-  ).json();
+  const headers = { "content-type": blob.type };
+  return (await ask(`/api/${path}`, { method: "POST", body: blob, signal, headers })).json();
 }
 
 /** An array of float32: { data, shape, most }. */
@@ -90,7 +87,8 @@ export async function floats(path, given = {}, signal) {
 
 /** An image that the server sends, ready to be drawn. */
 export async function picture(path, given = {}, signal) {
-  return createImageBitmap(await (await ask(`/api/${path}${query(given)}`, { signal })).blob());
+  const answer = await ask(`/api/${path}${query(given)}`, { signal });
+  return createImageBitmap(await answer.blob());
 }
 
 /** The rows of an array { data, shape } of two dimensions, as views of its numbers. */
@@ -99,12 +97,7 @@ export const rowsOf = ({ data, shape: [n, m] }) =>
 
 /** Yields the events of a stream of JSON lines as they arrive. */
 export async function* lines(path, body, signal) {
-  const options = body === null ? { signal } : {
-    method: "POST",
-    body: JSON.stringify(body),
-    signal,
-    headers: { "content-type": "application/json" },
-  };
+  const options = body === null ? { signal } : posted(body, signal);
   const answer = await ask(`/api/${path}`, options);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

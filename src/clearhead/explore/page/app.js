@@ -3,11 +3,14 @@
  * the server answers.
  */
 
-import { get, Problem } from "./api.js";
 import { sentence } from "./activity.js";
+import { get, Problem } from "./api.js";
+import { dark } from "./colours.js";
+import { button } from "./controls.js";
 import { h } from "./dom.js";
-import { save } from "./figure.js";
-import { Path } from "./path.js";
+import { save } from "./figures/sheet.js";
+import { inAddress } from "./panes/paned_view.js";
+import { Path } from "./path/path.js";
 import { Build } from "./views/build.js";
 import { Caption } from "./views/caption.js";
 import { Classify } from "./views/classify.js";
@@ -32,16 +35,15 @@ const VIEWS = {
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"];
 const LONGEST = 8000; // characters of an address
 const READING = 12000; // milliseconds that a notice stays
-let fading = 0;
+let fading = 0; // the timer that ends a notice
 const place = document.getElementById("view");
 const problem = document.getElementById("problem");
 const notice = document.getElementById("notice");
 const views = {}; // by name, as they are first opened
-let current = null;
-let listed = null;
-let written = null;
-// the state of the open view as an address, and the address as it was last seen in the bar
-let seen = "";
+let current = null; // the open view
+let listed = null; // the list of models, or its promise
+let written = null; // the state of the open view as an address
+let seen = ""; // the address as it was last seen in the bar
 
 const frame = {
   version: document.querySelector('meta[name="version"]').content,
@@ -57,65 +59,44 @@ const frame = {
 
   // The models of finished runs, which may have changed since: in outline, until one is opened.
   async trained(kind) {
-    return (await get("models/trained"))
-      .filter((one) => one.kinds.includes(kind))
-      .map((one) => ({ ...one, trained: true }));
+    const all = await get("models/trained");
+    const usable = all.filter((model) => model.kinds.includes(kind));
+    return usable.map((model) => ({ ...model, trained: true }));
   },
 
   // All that is known of one model; raises if a view cannot use it.
   async opened(kind, id) {
     const own = await get("models/one", { model: id });
     if (own.error) throw new Problem(`the model ${own.name} cannot be opened: ${own.error}`);
-    if (!own.kinds.includes(kind)) {
-      throw new Problem(
-        `the model ${own.name} does not ${kind}${
-          own.why
-            ? `: ${own.why}`
-            : own.kinds.length
-            ? `: open it in ${VIEWS[own.kinds[0]]?.[0] ?? own.kinds[0]}`
-            : ""
-        }`,
-      );
-    }
-    return own;
+    if (own.kinds.includes(kind)) return own;
+    const [other] = own.kinds;
+    const advice = other ? `open it in ${VIEWS[other]?.[0] ?? other}` : "";
+    const why = own.why || advice;
+    throw new Problem(`the model ${own.name} does not ${kind}${why ? `: ${why}` : ""}`);
   },
 
   // The models that a view can use, those of runs last, if they can be listed now; `id` names one
   // that may be of a run, or not be usable.
   async known(kind, id) {
     const [all, trained] = await Promise.all([frame.models(), frame.trained(kind).catch(() => [])]);
-    const listed = all.filter((one) => one.kinds.includes(kind));
-    if (!id || listed.some((one) => one.id === id)) return [...listed, ...trained];
+    const usable = all.filter((model) => model.kinds.includes(kind));
+    if (!id || usable.some((model) => model.id === id)) return [...usable, ...trained];
     const own = await frame.opened(kind, id);
-    return own.trained
-      ? [...listed, ...trained.filter((one) => one.id !== id), own]
-      : [own, ...listed, ...trained];
+    if (!own.trained) return [own, ...usable, ...trained];
+    return [...usable, ...trained.filter((model) => model.id !== id), own];
   },
 
+  // Write the state of a view into the address; push: as a new entry of the history.
   remember(view, push) {
     // it goes on in the background, or another view is about to open
     if (current !== view || location.hash !== seen) return;
-    const kept = Object.entries({
-      ...view.state(),
-      step: path.at === null ? null : path.at + 1,
-    }).filter(([, value]) => value !== null && value !== undefined && value !== "");
-    const next = `#${view.name}${
-      kept.length
-        ? `?${new URLSearchParams(
-          kept.map((
-            [key, value],
-          ) => [key, typeof value === "object" ? JSON.stringify(value) : value]),
-        )}`
-        : ""
-    }`;
+    const next = addressOf(view);
     if (next === written) return;
     written = next;
     // A text that is too long is left out, so that the address does not show an earlier one.
-    history[push ? "pushState" : "replaceState"](
-      null,
-      "",
-      next.length < LONGEST ? next : `#${view.name}`,
-    );
+    const short = next.length < LONGEST ? next : `#${view.name}`;
+    if (push) history.pushState(null, "", short);
+    else history.replaceState(null, "", short);
     seen = location.hash;
   },
 
@@ -134,12 +115,21 @@ const frame = {
     clearTimeout(fading);
     if (text) fading = setTimeout(() => frame.say(""), READING);
   },
-  go(address) {
-    location.hash = address;
-  },
 };
 const path = new Path();
 
+// The state of a view as an address, with the step of the guided path that it belongs to.
+function addressOf(view) {
+  const state = view.state();
+  if (path.at !== null) state.step = path.at + 1;
+  const given = (value) => value !== null && value !== undefined && value !== "";
+  const kept = Object.entries(state).filter(([, value]) => given(value));
+  if (!kept.length) return `#${view.name}`;
+  const texts = kept.map(([key, value]) => [key, inAddress(value)]);
+  return `#${view.name}?${new URLSearchParams(texts)}`;
+}
+
+// The name of the view that the address opens, its state, and the step of the guided path.
 function parse() {
   const [name, query = ""] = location.hash.slice(1).split("?");
   const { step, ...state } = Object.fromEntries(new URLSearchParams(query));
@@ -161,20 +151,18 @@ function open() {
   current = view;
   document.title = `${title} · clearhead`;
   for (const link of document.querySelectorAll("#nav a")) {
-    link.getAttribute("href") === `#${name}`
-      ? link.setAttribute("aria-current", "page")
-      : link.removeAttribute("aria-current");
+    if (link.getAttribute("href") === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   }
   path.opened(name, step);
   view.enter(state);
 }
 
+// Make the page "light" or "dark".
 function theme(to) {
-  if (to) document.documentElement.dataset.theme = to;
-  else delete document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = to;
   try {
-    if (to) localStorage.setItem("theme", to);
-    else localStorage.removeItem("theme");
+    localStorage.setItem("theme", to);
   } catch {
     /* no storage: the choice is not kept */
   }
@@ -183,12 +171,9 @@ function theme(to) {
 
 async function saved(kind, figure = null) {
   try {
-    const { name, size } = await save(
-      kind,
-      current,
-      { version: frame.version, address: written?.length < LONGEST ? location.href : null },
-      figure,
-    );
+    const address = written?.length < LONGEST ? location.href : null;
+    const origin = { version: frame.version, address };
+    const { name, size } = await save(kind, current, origin, figure);
     frame.say(`Saved ${name} (${Math.ceil(size / 1000)} kB).`);
   } catch (trouble) {
     frame.say(sentence(trouble));
@@ -202,19 +187,14 @@ async function link() {
   const { query } = await get("share");
   const address = `${location.origin}/${query}${location.hash}`;
   const here = LOCAL.includes(location.hostname);
-  const text = [
-    here
-      ? "The link is copied. It opens on this machine only: start with --host 0.0.0.0 to share it."
-      : "The link is copied.",
-    current.lasts(),
-  ]
-    .filter(Boolean)
-    .join(" ");
+  const said = ["The link is copied."];
+  if (here) said.push("It opens on this machine only: start with --host 0.0.0.0 to share it.");
+  if (current.lasts()) said.push(current.lasts());
   try {
     await navigator.clipboard.writeText(address);
-    frame.say(text);
+    frame.say(said.join(" "));
   } catch {
-    frame.say(address);
+    frame.say(address); // to be copied by hand
   }
 }
 
@@ -232,44 +212,29 @@ function wait() {
   }, 2000);
 }
 
-document
-  .getElementById("nav")
-  .append(...Object.entries(VIEWS).map(([name, [title]]) => h("a", { href: `#${name}` }, title)));
-document.getElementById("path").append(path.root);
-document.getElementById("tools").append(
-  h(
-    "span",
-    { class: "saves", role: "group", "aria-label": "Save this view" },
-    ["png", "svg", "json"].map((kind) =>
-      h(
-        "button",
-        {
-          type: "button",
-          title: `Save this view as ${kind.toUpperCase()}`,
-          "data-save": kind,
-          onclick: () => saved(kind),
-        },
-        kind.toUpperCase(),
-      )
-    ),
-  ),
-  h("button", { type: "button", title: "Copy a link to this view", onclick: link }, "link"),
-  h(
-    "button",
-    {
-      type: "button",
-      id: "theme",
-      title: "Light or dark",
-      "aria-label": "Light or dark",
-      onclick: () => {
-        const now = document.documentElement.dataset.theme ??
-          (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-        theme(now === "dark" ? "light" : "dark");
-      },
-    },
-    "◐",
-  ),
-);
+// The menu and the tools at the top.
+function fillHeader() {
+  const views = Object.entries(VIEWS);
+  const links = views.map(([name, [title]]) => h("a", { href: `#${name}` }, title));
+  document.getElementById("nav").append(...links);
+  document.getElementById("path").append(path.root);
+  const saves = ["png", "svg", "json"].map((kind) => {
+    const name = kind.toUpperCase();
+    const more = { title: `Save this view as ${name}`, "data-save": kind };
+    return button(name, () => saved(kind), more);
+  });
+  const title = "Light or dark";
+  const turn = () => theme(dark() ? "light" : "dark");
+  document
+    .getElementById("tools")
+    .append(
+      h("span", { class: "saves", role: "group", "aria-label": "Save this view" }, saves),
+      button("link", link, { title: "Copy a link to this view" }),
+      button("◐", turn, { id: "theme", title, "aria-label": title }),
+    );
+}
+
+fillHeader();
 try {
   if (localStorage.getItem("theme")) {
     document.documentElement.dataset.theme = localStorage.getItem("theme");
@@ -277,16 +242,13 @@ try {
 } catch {
   /* no storage: the system's theme */
 }
-matchMedia("(prefers-color-scheme: dark)").addEventListener(
-  "change",
-  () => dispatchEvent(new Event("theme")),
-);
+const system = matchMedia("(prefers-color-scheme: dark)");
+system.addEventListener("change", () => dispatchEvent(new Event("theme")));
 addEventListener("save-figure", ({ detail: { figure, kind } }) => saved(kind, figure));
 addEventListener("problem", (event) => frame.problem(event.detail));
 addEventListener("unhandledrejection", (event) => {
-  if (event.reason?.name === "AbortError" || event.reason instanceof Problem) {
-    event.preventDefault();
-  }
+  const expected = event.reason?.name === "AbortError" || event.reason instanceof Problem;
+  if (expected) event.preventDefault(); // it is no error of the page, and not for the console
   frame.problem(event.reason);
 });
 addEventListener("offline-now", wait);
@@ -295,9 +257,9 @@ addEventListener("online-again", () => {
   for (const view of Object.values(views)) view.back?.();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();
+  event.preventDefault(); // #view is not the name of a view
   place.focus();
-}); // #view is not the name of a view
+});
 addEventListener("hashchange", open);
 frame.models().catch(() => {}); // views show it
 open();

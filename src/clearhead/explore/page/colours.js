@@ -46,6 +46,7 @@ const EMBER = [
   "#f0d0ac",
   "#faf0e2",
 ];
+/** Colours of lines that are told apart, also by people who do not see red or green. */
 export const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a869a"];
 
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -54,9 +55,10 @@ const scales = {
   dark: { up: NIGHT.map(rgb), down: EMBER.map(rgb) },
 };
 
+/** Whether the page is dark: by the user's choice, or by that of the system. */
 export function dark() {
-  const said = document.documentElement.dataset.theme;
-  return said ? said === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function at(scale, t) {
@@ -66,14 +68,15 @@ function at(scale, t) {
 }
 
 /**
- * t from 0 to 1, or from -1 to 1; the darkest colours are left out so that text stays readable on
- * them
+ * The colour [red, green, blue] at t from 0 to 1, or from -1 to 1; the darkest colours are left out
+ * so that text stays readable on them.
  */
 export function colour(t) {
   const { up, down } = scales[dark() ? "dark" : "light"];
   return t < 0 ? at(down, -t * 0.8) : at(up, t * 0.86);
 }
 
+/** A colour as CSS. */
 export const css = ([r, g, b]) => `rgb(${r},${g},${b})`;
 
 /** Black or white, whichever is easier to read on a colour: at least 4.5:1 on any. */
@@ -86,5 +89,6 @@ export function ink(rgb) {
   return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#000000" : "#ffffff";
 }
 
+/** A colour of the theme by its name in the style sheet. */
 export const tint = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

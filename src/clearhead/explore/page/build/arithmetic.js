@@ -1,5 +1,7 @@
 /** The arithmetic of every number of attention by hand, as text with the numbers in it. */
 
+import { decimals, total } from "../numbers.js";
+
 const SUPERSCRIPT = {
   "-": "⁻",
   0: "⁰",
@@ -15,23 +17,28 @@ const SUPERSCRIPT = {
 };
 
 // The digits of a number as text that JavaScript reads: integers whole, other numbers with 3
-// decimals or 4 significant digits.
-// Zeros at the end of a number that is not rounded are left out.
+// decimals or 4 significant digits. Zeros at the end of a number that is not rounded are left out.
 function digits(x) {
   const size = Math.abs(x);
   if (x === 0 || (Number.isInteger(x) && size < 1e7)) return String(x);
-  const text = size >= 1e7 || size < 1e-4
-    ? x.toExponential(3)
-    : size >= 1
-    ? x.toFixed(3)
-    : x.toPrecision(4);
-  return Math.abs(Number(text) - x) <= 1e-12 * size ? text.replace(/\.?0+(?=e|$)/, "") : text;
+  const text = rounded(x);
+  const exact = Math.abs(Number(text) - x) <= 1e-12 * size;
+  return exact ? text.replace(/\.?0+(?=e|$)/, "") : text;
 }
 
-const pretty = (text) =>
-  text
-    .replace(/e\+?(-?\d+)$/, (_, power) => `·10${[...power].map((c) => SUPERSCRIPT[c]).join("")}`)
-    .replace(/^-/, "−");
+// Whether a number is so large or so small that it is written with a power of ten.
+const exponential = (x) => x !== 0 && (Math.abs(x) >= 1e7 || Math.abs(x) < 1e-4);
+
+function rounded(x) {
+  if (exponential(x)) return x.toExponential(3);
+  return Math.abs(x) >= 1 ? x.toFixed(3) : x.toPrecision(4);
+}
+
+// With the signs of print: a raised power of ten, and a minus as wide as a plus.
+function pretty(text) {
+  const raised = (_, power) => `·10${[...power].map((c) => SUPERSCRIPT[c]).join("")}`;
+  return text.replace(/e\+?(-?\d+)$/, raised).replace(/^-/, "−");
+}
 
 /** A number inside an explanation. */
 export const written = (x) => pretty(digits(x));
@@ -43,44 +50,53 @@ export function shown(x) {
   if (Number.isInteger(x) && size < 1e6) return pretty(String(x));
   if (size < 5e-4) return "≈ 0";
   if (size >= 1e5) return pretty(x.toExponential(1).replace(".0e", "e"));
-  return pretty(x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3));
+  return pretty(x.toFixed(decimals(size)));
 }
 
 // A result at the end of an explanation: as in its cell, but a small one with all of its digits.
 const result = (x) => (x !== 0 && Math.abs(x) < 0.01 ? written(x) : shown(x));
 
-// Expressions: { text, value of the numbers as they are written, loose: how loosely its parts are
-// bound }
+// An expression is { text, value of the numbers as they are written, loose: how loosely its parts
+// are
+// bound }: a looser one needs brackets inside a tighter one.
 const NUMBER = 0;
-
 const PRODUCT = 1;
 const SUM = 2;
 const NEGATIVE = 3;
 const make = (text, value, loose = NUMBER) => ({ text, value, loose });
 const inside = (one, most) => (one.loose > most ? `(${one.text})` : one.text);
 
-export const num = (x) =>
-  make(
-    written(x),
-    Number(digits(x)),
-    x < 0 ? NEGATIVE : Math.abs(x) >= 1e7 || (x !== 0 && Math.abs(x) < 1e-4) ? PRODUCT : NUMBER,
-  );
-export const times = (...all) =>
-  make(
-    all.map((one) => inside(one, PRODUCT)).join("·"),
+/** A number as it is written, which its value follows. */
+export function num(x) {
+  const loose = exponential(x) ? PRODUCT : NUMBER;
+  return make(written(x), Number(digits(x)), x < 0 ? NEGATIVE : loose);
+}
+
+/** "a·b·c" */
+export function times(...all) {
+  const text = all.map((one) => inside(one, PRODUCT)).join("·");
+  return make(
+    text,
     all.reduce((product, { value }) => product * value, 1),
     PRODUCT,
   );
-export const plus = (...all) =>
-  make(
-    all.map((one, i) => inside(one, i ? PRODUCT : NEGATIVE)).join(" + "),
-    all.reduce((sum, { value }) => sum + value, 0),
-    all.length > 1 ? SUM : all[0].loose,
-  );
+}
+
+/** "a + b + c" */
+export function plus(...all) {
+  // a negative number needs no brackets at the beginning
+  const text = all.map((one, i) => inside(one, i ? PRODUCT : NEGATIVE)).join(" + ");
+  const sum = total(all.map(({ value }) => value));
+  return make(text, sum, all.length > 1 ? SUM : all[0].loose);
+}
+
+/** "a − b" */
 export const minus = (a, b) => make(`${a.text} − ${inside(b, PRODUCT)}`, a.value - b.value, SUM);
+/** "a / b" */
 export const over = (a, b) =>
   make(`${inside(a, PRODUCT)} / ${inside(b, NUMBER)}`, a.value / b.value, PRODUCT);
-export const root = (n) => make(`√${n}`, Math.sqrt(n));
+const root = (n) => make(`√${n}`, Math.sqrt(n));
+/** "e^x" */
 export const exp = (x) => {
   const one = num(x);
   return make(`e^${inside(one, NUMBER)}`, Math.exp(one.value));
@@ -97,7 +113,7 @@ export function equals(one, x) {
   return `${one.text} ${near ? "=" : "≈"} ${result(x)}`;
 }
 
-export const dot = (a, b) => plus(...a.map((x, i) => times(num(x), num(b[i]))));
+const dot = (a, b) => plus(...a.map((x, i) => times(num(x), num(b[i]))));
 const column = (m, j) => m.map((row) => row[j]);
 const length = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0));
 
@@ -132,7 +148,7 @@ export class Computation {
   // Explain a cell: { title, text, cells: [[matrix, row, column], ...] that it is computed from;
   // null: all rows or columns }
   explain(key, i, j) {
-    const head = Number(key.slice(1));
+    const head = Number(key.slice(1)); // of e0, a0, e1, ...
     if (key === "x") {
       return {
         title: `X: ${this.names[i]}, column ${j + 1}`,
@@ -232,23 +248,18 @@ export class Computation {
     if (asked.score === "cosine" && norms.includes(0)) {
       return {
         title,
-        text: `the ${norms[0] ? "key" : "query"} has length 0, so that the cosine is set to 0${
-          this.bias(head, i, j, make("0", 0)).text.slice(1)
+        text: `the ${norms[0] ? "key" : "query"} has length 0, so that the cosine is set to ${
+          this.bias(head, i, j, make("0", 0)).text
         }`,
         cells,
       };
     }
+    const [first, second] = norms.map(num);
+    const lengths = make(`(${first.text}·${second.text})`, first.value * second.value);
     let value = {
       dot: () => product,
       scaled: () => over(product, root(width)),
-      cosine: () =>
-        over(
-          product,
-          make(
-            `(${num(norms[0]).text}·${num(norms[1]).text})`,
-            num(norms[0]).value * num(norms[1]).value,
-          ),
-        ),
+      cosine: () => over(product, lengths),
       additive: () => plus(...q.map((x, c) => tanh(plus(num(x), num(k[c]))))),
     }[asked.score]();
     if (asked.sharpness !== 1) value = times(num(asked.sharpness), value);
@@ -267,9 +278,8 @@ export class Computation {
 
   // A score with the bias of ALiBi.
   bias(head, i, j, value) {
-    return this.answer.slopes
-      ? minus(value, times(num(this.answer.slopes[head]), num(Math.abs(i - j))))
-      : value;
+    const { slopes } = this.answer;
+    return slopes ? minus(value, times(num(slopes[head]), num(Math.abs(i - j)))) : value;
   }
 
   weighted(head, i, j) {
@@ -286,28 +296,26 @@ export class Computation {
         cells,
       };
     }
+    // powers of e that a 64-bit number does not hold are written as the softmax computes them
     const far = most > 50 || most < -50;
-    const term = (e) => (e === -Infinity ? num(0) : exp(far ? e - most : e));
-    const share = over(
-      term(row[j]),
-      row.length > 1 ? { ...plus(...row.map(term)), loose: SUM } : term(row[0]),
-    );
+    const least = far ? most : 0; // subtracted from every score
+    const term = (e) => (e === -Infinity ? num(0) : exp(e - least));
+    const sum = row.length > 1 ? { ...plus(...row.map(term)), loose: SUM } : term(row[0]);
+    const share = over(term(row[j]), sum);
     const text = x === 0 ? `${share.text} ≈ 0 (too small for a 64-bit number)` : equals(share, x);
-    return {
-      title,
-      text: (far ? `with the largest score, ${written(most)}, subtracted: ` : "") + text,
-      cells,
-    };
+    const subtracted = far ? `with the largest score, ${written(most)}, subtracted: ` : "";
+    return { title, text: subtracted + text, cells };
   }
 
   summed(i, j) {
     const { answer, valueWidth } = this;
     const head = Math.floor(j / valueWidth);
     const values = column(answer.v[head], j % valueWidth);
+    const single = this.names.length === 1;
+    const sum = single ? "the weight times the value" : "the weighted sum of the values";
+    const of = this.heads > 1 ? ` of head ${head}` : "";
     return {
-      title: `Y: ${this.names[i]}, column ${j + 1}: ${
-        this.names.length === 1 ? "the weight times the value" : "the weighted sum of the values"
-      }${this.heads > 1 ? ` of head ${head}` : ""}`,
+      title: `Y: ${this.names[i]}, column ${j + 1}: ${sum}${of}`,
       text: equals(dot(answer.weights[head][i], values), answer.out[i][j]),
       cells: [
         [`a${head}`, i, null],

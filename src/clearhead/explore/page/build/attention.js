@@ -4,30 +4,22 @@
  */
 
 import { post } from "../api.js";
-import { tint } from "../colours.js";
-import { choose, h, later, s, slide } from "../dom.js";
-import { Matrix } from "../matrix.js";
-import { TokenLines } from "../tokens.js";
+import { TokenLines } from "../attention/token_lines.js";
+import { h, later, s } from "../dom.js";
+import { heading } from "../figures/sheet.js";
+import { total } from "../numbers.js";
 import { Computation, shown } from "./arithmetic.js";
+import { Controls, Orders } from "./controls.js";
 import { attentionFormula, captions, inWords, symbols } from "./formula.js";
-import {
-  changeHeads,
-  changeInputs,
-  copy,
-  EXAMPLE,
-  MASKS,
-  MOST_INPUTS,
-  names,
-  pad,
-  POSITIONS,
-  SCORES,
-} from "./options.js";
+import { Matrix } from "./matrix.js";
+import { copy, EXAMPLE, names } from "./options.js";
 import { Steps } from "./steps.js";
 
 const HINT = [
   "Where does a number come from?",
   "Point at any number, tap it, or move to it with Tab and the arrow keys.",
 ];
+// as in the formula: a masked score is −∞
 const scored = (x, masked) => (masked ? "−∞" : shown(x));
 
 const weight = (x, masked) => {
@@ -48,65 +40,73 @@ export class Attention {
     this.under = null; // the cell under the pointer
     this.soon = later(() => this.compute(), 30);
     this.box = { title: h("b"), text: h("span") };
-    this.explanation = h(
-      "div",
-      { class: "explanation", id: "explanation", "aria-live": "polite" },
-      this.box.title,
-      this.box.text,
-    );
-    const group = (title, ...parts) => {
-      const body = h("div", { class: "matrices" }, parts);
-      return {
-        body,
-        root: h("section", { class: "group", "aria-label": title }, h("h2", {}, title), body),
-      };
-    };
-    const inputs = group(
-      "Inputs and projections: change any number",
-      ["x", "wq", "wk", "wv"].map((key) => this.matrix(key).root),
-    );
-    this.groups = {
-      projected: group("Queries, keys, values"),
-      scores: group("Scores and weights"),
-      out: group("Outputs", this.matrix("out").root),
-    };
+    const options = () => this.options;
+    const computed = () => this.compute();
+    this.controls = new Controls({
+      options,
+      computed,
+      set: (key, value) => {
+        this.options[key] = value;
+        this.compute();
+      },
+      reset: () => {
+        Object.assign(this.options, copy(EXAMPLE));
+        this.controls.sync();
+        this.compute();
+      },
+    });
+    this.orders = new Orders({ options, computed });
+    this.steps = new Steps({ mark: () => this.light() });
     this.lines = new TokenLines({
       label: ["key", "query"],
       point: (at) => this.pointRow(at?.[0] === "below" ? at[1] : null),
     });
     this.linesTitle = h("h2", {});
-    this.steps = new Steps({ mark: () => this.light() });
     this.verdict = h("p", { class: "verdict", "aria-live": "polite" });
-    this.flow = h(
-      "div",
-      {
-        class: "flow-groups",
-        onpointerleave: () => {
-          this.under = null;
-          this.light();
-        },
-      },
-      inputs.root,
-      this.groups.projected.root,
-      this.groups.scores.root,
-      this.groups.out.root,
-      h("section", { class: "group grow" }, this.linesTitle, this.lines.root),
-    );
+    this.flow = this.makeFlow();
     this.below = h(
       "div",
       {},
       this.steps.root,
       h("h2", {}, "Does the order matter?"),
-      this.orders(),
+      this.orders.root,
       this.verdict,
     );
+    const explanation = { class: "explanation", id: "explanation", "aria-live": "polite" };
     this.root = h(
       "section",
       { class: "panel" },
-      this.controls(),
-      this.explanation,
+      this.controls.root,
+      h("div", explanation, this.box.title, this.box.text),
       this.flow,
       this.below,
+    );
+  }
+
+  // The groups of matrices, in the order in which they are computed.
+  makeFlow() {
+    const group = (title, ...parts) => {
+      const body = h("div", { class: "matrices" }, parts);
+      const root = h("section", { class: "group", "aria-label": title }, h("h2", {}, title), body);
+      return { body, root };
+    };
+    const given = ["x", "wq", "wk", "wv"].map((key) => this.matrix(key).root);
+    const inputs = group("Inputs and projections: change any number", given);
+    this.groups = {
+      projected: group("Queries, keys, values"),
+      scores: group("Scores and weights"),
+      out: group("Outputs", this.matrix("out").root),
+    };
+    const onpointerleave = () => {
+      this.under = null;
+      this.light();
+    };
+    return h(
+      "div",
+      { class: "flow-groups", onpointerleave },
+      inputs.root,
+      Object.values(this.groups).map(({ root }) => root),
+      h("section", { class: "group grow" }, this.linesTitle, this.lines.root),
     );
   }
 
@@ -127,125 +127,15 @@ export class Attention {
     ];
   }
 
-  controls() {
-    const set = (key) => (value) => {
-      this.options[key] = value;
-      this.compute();
-    };
-    this.fields = {
-      score: choose("score", SCORES, "dot", set("score"), { id: "score" }),
-      mask: choose("mask", MASKS, "none", set("mask"), { id: "mask" }),
-      heads: choose(
-        "heads",
-        [1, 2, 3],
-        1,
-        (n) => {
-          changeHeads(this.options, Number(n));
-          this.compute();
-        },
-        { id: "heads" },
-      ),
-      positions: choose(
-        "positions",
-        POSITIONS,
-        "none",
-        (kind) => {
-          this.options.positions = kind;
-          pad(this.options);
-          this.compute();
-        },
-        { id: "positions" },
-      ),
-      sharpness: slide("sharpness", {
-        min: -2,
-        max: 3,
-        step: 0.05,
-        value: 0,
-        show: (x) =>
-          x >= 2.99 ? "1000: a dictionary lookup" : String(Number((10 ** x).toPrecision(2))),
-        change: (x) => {
-          if (!this.setting) set("sharpness")(Number((10 ** x).toPrecision(x >= 2.99 ? 1 : 2)));
-        },
-      }),
-    };
-    this.fields.sharpness.classList.add("sharpness");
-    return h(
-      "div",
-      { class: "row controls" },
-      Object.values(this.fields),
-      h(
-        "button",
-        {
-          type: "button",
-          id: "reset",
-          onclick: () => {
-            Object.assign(this.options, copy(EXAMPLE));
-            this.sync();
-            this.compute();
-          },
-        },
-        "Reset to the example",
-      ),
-    );
-  }
-
-  orders() {
-    const button = (id, text, go) =>
-      h(
-        "button",
-        {
-          type: "button",
-          id,
-          onclick: (event) => {
-            if (event.currentTarget.getAttribute("aria-disabled") !== "true") {
-              go(this.options);
-              this.compute();
-            }
-          },
-        },
-        text,
-      );
-    this.more = button("more", "Add an input", (options) => changeInputs(options, 1));
-    this.less = button("less", "Remove the last input", (options) => changeInputs(options, -1));
-    return h(
-      "div",
-      { class: "row" },
-      button("permute", "Move the first input to the end", (options) => {
-        options.order = [...options.order.slice(1), options.order[0]];
-      }),
-      button("swap", "Swap the first two inputs", (options) => {
-        const [a, b, ...rest] = options.order;
-        options.order = b === undefined ? [a] : [b, a, ...rest];
-      }),
-      button("unpermute", "Original order", (options) => {
-        options.order = options.x.map((_, i) => i);
-      }),
-      this.more,
-      this.less,
-    );
-  }
-
-  // Show the options in the controls.
-  sync() {
-    for (const key of ["score", "mask", "heads", "positions"]) {
-      this.fields[key].querySelector("select").value = String(this.options[key]);
-    }
-    const input = this.fields.sharpness.querySelector("input");
-    this.setting = true;
-    input.value = Math.log10(Math.max(this.options.sharpness, 0.01));
-    input.dispatchEvent(new Event("input"));
-    this.setting = false;
-  }
-
   matrix(key) {
+    const editable = /^(x|w.)$/.test(key);
+    const change = (values) => {
+      this.keep(key, values);
+      this.soon();
+    };
     this.made[key] ??= new Matrix({
       most: /^a\d/.test(key) ? 1 : null,
-      change: /^(x|w.)$/.test(key)
-        ? (values) => {
-          this.keep(key, values);
-          this.soon();
-        }
-        : null,
+      change: editable ? change : null,
       point: (at, focus) => this.pointCell(key, at, focus),
     });
     return this.made[key];
@@ -254,17 +144,20 @@ export class Attention {
   // The rows of X are shown in their present order: edited values go back to the inputs they belong
   // to.
   keep(key, values) {
-    if (key === "x") {
-      this.options.order.forEach((word, i) => {
-        this.options.x[word] = [...values[i]];
-      });
-    } else this.options[key] = copy(values);
+    if (key !== "x") {
+      this.options[key] = copy(values);
+      return;
+    }
+    this.options.order.forEach((word, i) => {
+      this.options.x[word] = [...values[i]];
+    });
   }
 
   open() {
-    this.sync();
+    this.controls.sync();
     this.compute(false);
   }
+
   close() {
     this.steps.pause();
   }
@@ -275,26 +168,12 @@ export class Attention {
     const { x, wq, wk, wv, score, sharpness, mask, heads, positions, order } = this.options;
     const asked = copy({ ...this.options, x: order.map((i) => x[i]) });
     const named = names(this.options);
+    const masking = { causal: mask === "causal", window: mask === "window" ? 2 : null };
+    const request = { x, wq, wk, wv, score, sharpness, heads, positions, order, ...masking };
     this.asking?.abort();
     const own = (this.asking = new AbortController());
     try {
-      const answer = await post(
-        "build",
-        {
-          x,
-          wq,
-          wk,
-          wv,
-          score,
-          sharpness,
-          heads,
-          positions,
-          order,
-          causal: mask === "causal",
-          window: mask === "window" ? 2 : null,
-        },
-        own.signal,
-      );
+      const answer = await post("build", request, own.signal);
       if (this.asking !== own) return;
       this.found = new Computation(asked, answer, named);
       this.flow.hidden = this.below.hidden = false;
@@ -302,6 +181,7 @@ export class Attention {
       this.view.settled();
     } catch (trouble) {
       if (this.asking !== own || trouble.name === "AbortError") return;
+      // what was computed before stays while the server does not answer
       this.flow.hidden = this.below.hidden = Boolean(!trouble.offline || !this.found);
       this.view.activity.fail(trouble);
     }
@@ -310,59 +190,70 @@ export class Attention {
   draw() {
     const { asked, answer, names: rows, width, heads } = this.found;
     const about = captions(asked, width, null);
-    const many = heads > 1;
-    const show = (key, name, values, more = {}) => {
-      this.matrix(key).show(values, { name, about: about[key], rows, ...more });
-      return this.matrix(key).root;
-    };
-    show("x", "X", copy(asked.x));
+    this.showMatrix("x", "X", copy(asked.x), { about: about.x });
     for (const key of ["wq", "wk", "wv"]) {
-      show(key, `W${key[1]}`, copy(asked[key]), { rows: null, heads });
+      const more = { about: about[key], rows: null, heads };
+      this.showMatrix(key, `W${key[1]}`, copy(asked[key]), more);
     }
-    const placed = asked.positions === "sinusoid";
-    const rotary = asked.positions === "rotary";
-    const repeated = true;
-    place(this.groups.projected.body, [
-      placed && show("placed", "X + P", answer.x),
-      show("q", "Q", beside(answer.projected_q), { heads, repeated: placed }),
-      show("k", "K", beside(answer.projected_k), { heads, repeated }),
-      show("v", "V", beside(answer.v), { heads, repeated }),
-      rotary && show("rq", "Q′", beside(answer.q), { heads }),
-      rotary && show("rk", "K′", beside(answer.k), { heads, repeated }),
-    ]);
+    place(this.groups.projected.body, this.projected(about));
     place(
       this.groups.scores.body,
-      answer.weights.flatMap((weights, head) => [
-        show(`e${head}`, this.found.name("E", head), answer.scores[head], {
-          about: captions(asked, width, answer.slopes?.[head] ?? null).e,
-          columns: rows,
-          masked: answer.masked,
-          text: scored,
-        }),
-        show(`a${head}`, this.found.name("A", head), weights, {
-          about: about.a,
-          columns: rows,
-          masked: answer.masked,
-          text: weight,
-        }),
-      ]),
+      answer.weights.flatMap((_, head) => this.scores(head, about)),
     );
-    show("out", "Y", answer.out, { heads });
-    this.linesTitle.textContent = many
-      ? `Weights as lines, mean of ${heads} heads`
-      : "Weights as lines";
-    this.lines.show({
-      above: rows,
-      below: rows,
-      weights: answer.weights[0].map((row, i) =>
-        row.map((_, j) => answer.weights.reduce((sum, one) => sum + one[i][j], 0) / heads)
-      ),
-    });
+    this.showMatrix("out", "Y", answer.out, { about: about.out, heads });
+    const mean = heads > 1 ? `, mean of ${heads} heads` : "";
+    this.linesTitle.textContent = `Weights as lines${mean}`;
+    const weight = (i, j) => total(answer.weights.map((own) => own[i][j])) / heads;
+    const weights = rows.map((_, i) => rows.map((_, j) => weight(i, j)));
+    this.lines.show({ above: rows, below: rows, weights });
     this.steps.show(this.found);
     this.judge();
-    this.more.setAttribute("aria-disabled", String(rows.length >= MOST_INPUTS));
-    this.less.setAttribute("aria-disabled", String(rows.length <= 1));
+    this.orders.show(rows.length);
     this.light();
+  }
+
+  showMatrix(key, name, values, more) {
+    this.matrix(key).show(values, { name, rows: this.found.names, ...more });
+    return this.matrix(key).root;
+  }
+
+  // Queries, keys and values, with the inputs at their positions before them and the rotated ones
+  // after them, where the positions have those.
+  projected(about) {
+    const {
+      asked: { positions },
+      answer,
+      heads,
+    } = this.found;
+    const placed = positions === "sinusoid";
+    const show = (key, name, values, repeated = true) =>
+      this.showMatrix(key, name, beside(values), { about: about[key], heads, repeated });
+    const nodes = [
+      show("q", "Q", answer.projected_q, placed),
+      show("k", "K", answer.projected_k),
+      show("v", "V", answer.v),
+    ];
+    if (placed) {
+      nodes.unshift(this.showMatrix("placed", "X + P", answer.x, { about: about.placed }));
+    }
+    if (positions === "rotary") {
+      nodes.push(show("rq", "Q′", answer.q, false), show("rk", "K′", answer.k));
+    }
+    return nodes;
+  }
+
+  // The scores and the weights of one head.
+  scores(head, about) {
+    const { asked, answer, names: columns, width } = this.found;
+    const slope = answer.slopes?.[head] ?? null;
+    const masked = { columns, masked: answer.masked };
+    const scores = { about: captions(asked, width, slope).e, text: scored, ...masked };
+    const weights = { about: about.a, text: weight, ...masked };
+    const name = (letter) => this.found.name(letter, head);
+    return [
+      this.showMatrix(`e${head}`, name("E"), answer.scores[head], scores),
+      this.showMatrix(`a${head}`, name("A"), answer.weights[head], weights),
+    ];
   }
 
   // Say whether the order of the inputs changed their outputs.
@@ -370,15 +261,20 @@ export class Attention {
     const { asked, answer } = this.found;
     const moved = asked.order.some((word, i) => word !== i);
     const same = answer.moved <= 1e-9 * Math.max(1, ...answer.out.flat().map(Math.abs));
-    const why = [asked.positions !== "none" && "positions", asked.mask !== "none" && "the mask"]
-      .filter(Boolean)
-      .join(" and ");
-    this.verdict.textContent = !moved
-      ? "Move the inputs and see whether their outputs move with them, unchanged."
-      : same
-      ? "The outputs moved with their inputs and are the same numbers: self-attention treats its inputs as a set (it is permutation equivariant)."
-      : `The outputs changed by up to ${shown(answer.moved)}: ${why} made the order matter.`;
+    this.verdict.textContent = moved
+      ? this.orderVerdict(same)
+      : "Move the inputs and see whether their outputs move with them, unchanged.";
     this.verdict.classList.toggle("same", moved && same);
+  }
+
+  orderVerdict(same) {
+    const { asked, answer } = this.found;
+    if (same) {
+      return "The outputs moved with their inputs and are the same numbers: self-attention treats its inputs as a set (it is permutation equivariant).";
+    }
+    const why = [asked.positions !== "none" && "positions", asked.mask !== "none" && "the mask"];
+    const reason = why.filter(Boolean).join(" and ");
+    return `The outputs changed by up to ${shown(answer.moved)}: ${reason} made the order matter.`;
   }
 
   pointCell(key, at, focus) {
@@ -399,25 +295,30 @@ export class Attention {
   // from; otherwise mark the step that is shown.
   light() {
     if (!this.found) return;
-    const at =
-      [this.under, this.held].find((one) => one && (one[0] === "row" || this.exists(one))) ?? null;
-    let cells = this.steps.used ? this.steps.cells : [];
-    let title = HINT[0];
-    let text = HINT[1];
-    if (at?.[0] === "row") {
-      cells = [
-        "out",
-        ...this.found.answer.weights.flatMap((_, head) => [`e${head}`, `a${head}`]),
-      ].map((key) => [key, at[1], null]);
-    } else if (at) ({ cells, title, text } = this.found.explain(...at));
+    const known = (cell) => cell && (cell[0] === "row" || this.exists(cell));
+    const at = [this.under, this.held].find(known) ?? null;
+    const { cells, title, text } = this.explained(at);
     for (const [key, matrix] of Object.entries(this.made)) {
-      matrix.mark(
-        cells.filter(([own]) => own === key).map(([, ...place]) => place),
-        at?.[0] === key ? at.slice(1) : null,
-      );
+      const own = cells.filter(([other]) => other === key).map(([, ...place]) => place);
+      matrix.mark(own, at?.[0] === key ? at.slice(1) : null);
     }
+    // unchanged text is not written again: it would be read aloud again
     if (this.box.title.textContent !== title) this.box.title.textContent = title;
     if (this.box.text.textContent !== text) this.box.text.textContent = text;
+  }
+
+  // What is said, and the cells that are marked, at a cell, a row or nothing.
+  explained(at) {
+    const [title, text] = HINT;
+    if (!at) return { cells: this.steps.used ? this.steps.cells : [], title, text };
+    if (at[0] !== "row") return this.found.explain(...at);
+    const keys = ["out", ...this.perHead()];
+    return { cells: keys.map((key) => [key, at[1], null]), title, text };
+  }
+
+  // The keys of the scores and weights of all heads.
+  perHead() {
+    return this.found.answer.weights.flatMap((_, head) => [`e${head}`, `a${head}`]);
   }
 
   exists([key, i, j]) {
@@ -426,54 +327,32 @@ export class Attention {
   }
 
   shownMatrices() {
-    return [
-      "x",
-      "wq",
-      "wk",
-      "wv",
-      "placed",
-      "q",
-      "k",
-      "v",
-      "rq",
-      "rk",
-      ...this.found.answer.weights.flatMap((_, head) => [`e${head}`, `a${head}`]),
-      "out",
-    ]
-      .map((key) => this.made[key])
-      .filter((one) => one?.root.isConnected);
+    const projections = ["x", "wq", "wk", "wv", "placed", "q", "k", "v", "rq", "rk"];
+    const keys = [...projections, ...this.perHead(), "out"];
+    return keys.map((key) => this.made[key]).filter((matrix) => matrix?.root.isConnected);
   }
 
   caption() {
     const asked = this.found?.asked ?? this.options;
     const { score, mask, heads, positions } = asked;
+    const where = this.found ? symbols(asked, this.found.width, this.found.answer.slopes) : [];
+    const file = ["build-attention", score];
+    if (mask !== "none") file.push(mask);
+    if (heads > 1) file.push(`${heads}-heads`);
+    if (positions !== "none") file.push(positions);
     return {
       title: `Attention by hand: ${attentionFormula(asked)}`,
       source: `Self-attention computed in 64-bit numbers: ${
-        [
-          inWords(asked),
-          ...(this.found ? symbols(asked, this.found.width, this.found.answer.slopes) : []),
-        ].join("; ")
+        [inWords(asked), ...where].join("; ")
       }.`,
-      file: [
-        "build-attention",
-        score,
-        mask === "none" ? null : mask,
-        heads > 1 ? `${heads}-heads` : null,
-        positions === "none" ? null : positions,
-      ]
-        .filter(Boolean)
-        .join("-"),
+      file: file.join("-"),
     };
   }
 
   figures() {
-    return this.found
-      ? [
-        ...this.shownMatrices().map((one) => one.svg()),
-        titled(this.linesTitle.textContent, this.lines.svg()),
-      ]
-      : [];
+    if (!this.found) return [];
+    const lines = titled(this.linesTitle.textContent, this.lines.svg());
+    return [...this.shownMatrices().map((matrix) => matrix.svg()), lines];
   }
 
   data() {
@@ -490,12 +369,9 @@ export class Attention {
 function titled(title, figure) {
   if (!figure) return null;
   figure.setAttribute("y", 24);
-  return s(
-    "svg",
-    { width: figure.getAttribute("width"), height: Number(figure.getAttribute("height")) + 24 },
-    s("text", { x: 4, y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, title),
-    figure,
-  );
+  const width = figure.getAttribute("width");
+  const height = Number(figure.getAttribute("height")) + 24;
+  return s("svg", { width, height }, heading(title, 4), figure);
 }
 
 // Make these the children of a box; children that stay keep the focus and their place.

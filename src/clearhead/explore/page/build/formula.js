@@ -3,7 +3,7 @@
 import { written } from "./arithmetic.js";
 
 /** The scores as a formula of the options, for example "10 · Q Kᵀ / √dₖ − m·|i − j| + M". */
-export function scoreFormula({ score, sharpness, mask, positions }) {
+function scoreFormula({ score, sharpness, mask, positions }) {
   const [q, k] = positions === "rotary" ? ["Q′", "K′"] : ["Q", "K"];
   const base = {
     dot: `${q} ${k}ᵀ`,
@@ -11,11 +11,12 @@ export function scoreFormula({ score, sharpness, mask, positions }) {
     cosine: `cos(${q}, ${k})`,
     additive: `Σ tanh(${q.replace("Q", "q")} + ${k.replace("K", "k")})`,
   }[score];
-  return `${sharpness === 1 ? "" : `${written(sharpness)} · `}${base}${
-    positions === "alibi" ? " − m·|i − j|" : ""
-  }${mask === "none" ? "" : " + M"}`;
+  const factor = sharpness === 1 ? "" : `${written(sharpness)} · `;
+  const bias = positions === "alibi" ? " − m·|i − j|" : "";
+  return factor + base + bias + (mask === "none" ? "" : " + M");
 }
 
+/** The formula of the outputs. */
 export const attentionFormula = (options) => `softmax(${scoreFormula(options)}) V`;
 
 /** The values of the symbols of the formula: dₖ, m and M. slopes: those of the heads to name */
@@ -33,6 +34,7 @@ export function captions(options, width, slope) {
   const { heads, positions } = options;
   const x = positions === "sinusoid" ? "(X + P)" : "X";
   const many = heads > 1 ? `, ${heads} heads` : "";
+  const where = symbols(options, width, slope === null ? null : [slope]);
   const padded = options.padded ? ", a column of zeros added to make pairs" : "";
   return {
     x: "one input per row",
@@ -45,11 +47,7 @@ export function captions(options, width, slope) {
     v: `= ${x} Wv`,
     rq: "Q, rotated by position",
     rk: "K, rotated by position",
-    e: `scores: ${
-      [scoreFormula(options), ...symbols(options, width, slope === null ? null : [slope])].join(
-        "; ",
-      )
-    }`,
+    e: `scores: ${[scoreFormula(options), ...where].join("; ")}`,
     a: "weights: softmax of the rows",
     out: heads > 1 ? `outputs: A V of the ${heads} heads, side by side` : "outputs: A V",
   };

@@ -1,12 +1,16 @@
 /** A recurrent memory with decay γ beside attention: what is left of each input. */
 
 import { get } from "../api.js";
-import { Curves } from "../curves.js";
-import { h, later, slide } from "../dom.js";
-import { HeatMap, whole } from "../map.js";
+import { HeatMap, whole } from "../attention/heat_map.js";
+import { slide } from "../controls.js";
+import { h, later } from "../dom.js";
+import { Curves } from "../figures/curves.js";
+import { total } from "../numbers.js";
 import { equals, exp, num, over, plus, written } from "./arithmetic.js";
 
 const LENGTH = 24; // inputs
+const ABOUT =
+  "The memory after input n is mₙ = γ·mₙ₋₁ + xₙ, so that input k has the weight γⁿ⁻ᵏ in it: all inputs decay alike, however important they are. Attention keeps all inputs and computes their weights anew for each query. Here the query equals input 1, and its weight stays high. An analogy from the lecture: the inputs are guests who arrive at a party one after another, and the memory is what the host remembers of them.";
 
 export class Memory {
   constructor(view) {
@@ -27,18 +31,8 @@ export class Memory {
     this.fields = h("div", { class: "row" });
     this.note = h("p", { class: "verdict", "aria-live": "polite" });
     this.figuresBox = h("div", { class: "two" }, this.left.root, this.share.root);
-    this.root = h(
-      "section",
-      { class: "panel" },
-      this.fields,
-      h(
-        "p",
-        { class: "what" },
-        "The memory after input n is mₙ = γ·mₙ₋₁ + xₙ, so that input k has the weight γⁿ⁻ᵏ in it: all inputs decay alike, however important they are. Attention keeps all inputs and computes their weights anew for each query. Here the query equals input 1, and its weight stays high. An analogy from the lecture: the inputs are guests who arrive at a party one after another, and the memory is what the host remembers of them.",
-      ),
-      this.figuresBox,
-      this.note,
-    );
+    const about = h("p", { class: "what" }, ABOUT);
+    this.root = h("section", { class: "panel" }, this.fields, about, this.figuresBox, this.note);
   }
 
   lead() {
@@ -79,6 +73,7 @@ export class Memory {
     this.sliders();
     this.compute(false);
   }
+
   close() {}
 
   // changed: by the user, and so to be written into the address
@@ -106,32 +101,34 @@ export class Memory {
   }
 
   draw() {
+    const { asked, answer } = this.found;
+    const names = answer.left.map((_, i) => String(i + 1));
+    this.left.call(`Weight of each input in the memory: γ^age, γ = ${written(asked.gamma)}`);
+    this.left.show(whole(names, names, answer.left, 1), true);
+    const memory = answer.share.map((row, i) => [i + 1, row[0]]);
+    const attention = answer.attention.map((x, i) => [i + 1, x]);
+    const lines = [
+      { name: "memory", points: memory },
+      { name: "attention", points: attention },
+    ];
+    this.share.show(lines, { limits: [0, 1] });
+    this.note.textContent = this.verdict(names.length);
+  }
+
+  // The share of input 1 after n inputs, with its arithmetic.
+  verdict(n) {
     const {
-      asked: { gamma, sharpness },
+      asked: { sharpness },
       answer,
     } = this.found;
-    const names = answer.left.map((_, i) => String(i + 1));
-    const n = names.length;
-    this.left.call(`Weight of each input in the memory: γ^age, γ = ${written(gamma)}`);
-    this.left.show(whole(names, names, answer.left, 1), true);
-    this.share.show(
-      [
-        { name: "memory", points: answer.share.map((row, i) => [i + 1, row[0]]) },
-        { name: "attention", points: answer.attention.map((x, i) => [i + 1, x]) },
-      ],
-      { limits: [0, 1] },
-    );
-    const power = n - 1;
-    const sum = answer.left[n - 1].reduce((a, b) => a + b, 0);
-    this.note.textContent =
-      `After ${n} inputs, the share of input 1 is γ^${power} / (1 + γ + … + γ^${power}) = ${
-        equals(over(num(answer.left[n - 1][0]), num(sum)), answer.share[n - 1][0])
-      } in the memory, and ${
-        equals(
-          over(exp(sharpness), { ...plus(exp(sharpness), num(n - 1)), loose: 2 }),
-          answer.attention[n - 1],
-        )
-      } for attention.`;
+    const left = answer.left[n - 1];
+    const memory = equals(over(num(left[0]), num(total(left))), answer.share[n - 1][0]);
+    // the sum is in brackets: it is bound as loosely as any
+    const all = { ...plus(exp(sharpness), num(n - 1)), loose: 2 };
+    const attention = equals(over(exp(sharpness), all), answer.attention[n - 1]);
+    const powers = `γ^${n - 1} / (1 + γ + … + γ^${n - 1})`;
+    const share = `After ${n} inputs, the share of input 1 is ${powers} = ${memory} in the memory`;
+    return `${share}, and ${attention} for attention.`;
   }
 
   caption() {
@@ -140,7 +137,9 @@ export class Memory {
       title: `A recurrent memory with decay γ = ${written(gamma)}, and attention`,
       source:
         `Weight γⁿ⁻ᵏ of input k in the memory after input n; share of input 1 in the memory, and its attention weight e^s / (e^s + n − 1) with sharpness s = ${
-          written(sharp)
+          written(
+            sharp,
+          )
         }.`,
       file: `build-memory-gamma-${gamma}`,
     };

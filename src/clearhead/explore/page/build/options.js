@@ -3,6 +3,7 @@
  * differs from the defaults.
  */
 
+/** The choices of each control: [id, text]. */
 export const PANELS = ["attention", "positions", "memory"];
 export const SCORES = [
   ["dot", "dot product"],
@@ -27,8 +28,9 @@ export const KINDS = [
   ["alibi", "ALiBi"],
   ["sincos2d", "rows and columns"],
 ];
+/** More inputs than these cannot be added. */
 export const MOST_INPUTS = 6;
-export const LARGEST = 1e6; // inputs, and the largest number of a matrix
+const LARGEST = 1e6; // the largest number of a matrix
 
 /** The lecture's example: three inputs of width 4, queries, keys and values of width 3. */
 export const EXAMPLE = {
@@ -64,6 +66,7 @@ export const EXAMPLE = {
   order: [0, 1, 2],
   padded: false, // whether a column of zeros was added to Wq and Wk, for rotary positions
 };
+/** The options of all panels. */
 export const DEFAULTS = {
   ...EXAMPLE,
   kind: "sinusoid",
@@ -76,29 +79,24 @@ export const DEFAULTS = {
   sharp: 6,
 };
 
+/** A copy of plain values. */
 export const copy = (x) => JSON.parse(JSON.stringify(x));
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 const among = (list) => (x) => list.some(([id]) => id === x);
 const between = (low, high, whole = false) => (x) =>
   typeof x === "number" && x >= low && x <= high && (!whole || Number.isInteger(x));
-const matrix = (x) =>
-  Array.isArray(x) &&
-  x.length > 0 &&
-  x.length <= 16 &&
-  x.every(
-    (row) =>
-      Array.isArray(row) &&
-      row.length > 0 &&
-      row.length <= 16 &&
-      row.length === x[0].length &&
-      row.every(between(-LARGEST, LARGEST)),
-  );
-const permutation = (x, n) =>
-  Array.isArray(x) &&
-  same(
-    [...x].sort((a, b) => a - b),
+const list = (x) => Array.isArray(x) && x.length > 0 && x.length <= 16;
+function matrix(x) {
+  if (!list(x) || !x.every(list)) return false;
+  return x.every((row) => row.length === x[0].length && row.every(between(-LARGEST, LARGEST)));
+}
+function permutation(x, n) {
+  const sorted = Array.isArray(x) && [...x].sort((a, b) => a - b);
+  return same(
+    sorted,
     Array.from({ length: n }, (_, i) => i),
   );
+}
 
 const VALID = {
   words: (x) => Array.isArray(x) && x.every((one) => typeof one === "string"),
@@ -166,6 +164,7 @@ function fitting({ x, wq, wk, wv, heads }) {
   );
 }
 
+/** What of a state differs from the defaults. */
 export function differences(state) {
   return Object.fromEntries(
     Object.entries(state).filter(([key, value]) => key in DEFAULTS && !same(value, DEFAULTS[key])),
@@ -180,15 +179,12 @@ export function changeHeads(state, n) {
   for (const key of ["wq", "wk", "wv"]) {
     const old = state[key];
     const each = old[0].length / state.heads;
-    state[key] = old.map((row, i) =>
-      Array.from(
-        { length: n },
-        (_, head) =>
-          head < state.heads
-            ? row.slice(head * each, (head + 1) * each)
-            : old[(i + head) % old.length].slice(0, each),
-      ).flat()
-    );
+    const part = (i, head) => {
+      if (head < state.heads) return old[i].slice(head * each, (head + 1) * each);
+      return old[(i + head) % old.length].slice(0, each);
+    };
+    const heads = (_, i) => Array.from({ length: n }, (_, head) => part(i, head)).flat();
+    state[key] = old.map(heads);
   }
   state.heads = n;
 }
@@ -211,17 +207,14 @@ export function pad(state) {
     change((part) => [...part, 0]);
     state.padded = true;
   } else if (!rotary && state.padded) {
-    if (
-      ["wq", "wk"].every((key) =>
-        state[key].every((row) => split(row).every((part) => part.at(-1) === 0))
-      )
-    ) {
-      change((part) => part.slice(0, -1));
-    }
+    const parts = [...state.wq, ...state.wk].flatMap(split);
+    // a column that was edited since stays
+    if (parts.every((part) => part.at(-1) === 0)) change((part) => part.slice(0, -1));
     state.padded = false;
   }
 }
 
+/** Add an input with a 1 in its own column, or remove the last one. */
 export function changeInputs(state, by) {
   const n = state.x.length;
   if (by > 0) {

@@ -1,9 +1,11 @@
 /** Position encodings: the vector of each position, and the similarity of any two. */
 
 import { get } from "../api.js";
-import { choose, h, later, slide } from "../dom.js";
-import { ImageInput, ImageMap } from "../image.js";
-import { HeatMap, whole } from "../map.js";
+import { HeatMap, whole } from "../attention/heat_map.js";
+import { choose, slide } from "../controls.js";
+import { h, later } from "../dom.js";
+import { ImageInput } from "../images/image_input.js";
+import { ImageMap } from "../images/image_map.js";
 import { KINDS } from "./options.js";
 
 const SIDE = 14; // most patches per side
@@ -105,20 +107,20 @@ export class Positions {
     };
     const { kind, width, length } = this.asked();
     this.kind.querySelector("select").value = kind;
-    this.sizes.replaceChildren(
-      kind === "alibi"
-        ? slide("head", { min: 0, max: 7, step: 1, value: options.head, change: set("head") })
-        : slide("width", { min: 8, max: 256, step: 4, value: width, change: set("width") }),
-      kind === "sincos2d"
-        ? slide("patches per side", {
-          min: 4,
-          max: SIDE,
-          step: 1,
-          value: length,
-          change: set("length"),
-        })
-        : slide("positions", { min: 8, max: 256, step: 1, value: length, change: set("length") }),
-      ...(kind === "alibi" ? [] : [
+    const sliders = [];
+    if (kind === "alibi") {
+      const range = { min: 0, max: 7, step: 1 };
+      sliders.push(slide("head", { ...range, value: options.head, change: set("head") }));
+    } else {
+      const range = { min: 8, max: 256, step: 4 };
+      sliders.push(slide("width", { ...range, value: width, change: set("width") }));
+    }
+    const flat = kind === "sincos2d";
+    const range = flat ? { min: 4, max: SIDE, step: 1 } : { min: 8, max: 256, step: 1 };
+    const name = flat ? "patches per side" : "positions";
+    sliders.push(slide(name, { ...range, value: length, change: set("length") }));
+    if (kind !== "alibi") {
+      sliders.push(
         slide("base", {
           min: 1,
           max: 5,
@@ -127,8 +129,9 @@ export class Positions {
           show: (x) => Math.round(10 ** x).toLocaleString("en"),
           change: (x) => set("base")(Math.round(10 ** x)),
         }),
-      ]),
-    );
+      );
+    }
+    this.sizes.replaceChildren(...sliders);
   }
 
   open() {
@@ -212,14 +215,10 @@ export class Positions {
     }
     this.alike.root.hidden = flat;
     this.patch.root.hidden = !flat;
+    if (!flat) return;
     const { patch } = this.view.options;
-    if (flat) {
-      this.choosePatch(
-        ...(patch && Math.max(...patch) < length
-          ? patch
-          : [Math.floor(length / 2), Math.floor(length / 3)]),
-      );
-    }
+    const known = patch && Math.max(...patch) < length;
+    this.choosePatch(...(known ? patch : [Math.floor(length / 2), Math.floor(length / 3)]));
   }
 
   choosePatch(y, x) {
@@ -247,12 +246,9 @@ export class Positions {
   }
 
   figures() {
-    return this.found
-      ? [
-        this.vectors.svg(),
-        this.found.asked.kind === "sincos2d" ? this.patch.svg() : this.alike.svg(),
-      ]
-      : [];
+    if (!this.found) return [];
+    const flat = this.found.asked.kind === "sincos2d";
+    return [this.vectors.svg(), (flat ? this.patch : this.alike).svg()];
   }
 
   data() {

@@ -1,7 +1,8 @@
 /** The softmax and the weighted sum of one query, one step at a time. */
 
+import { choose } from "../controls.js";
+import { h } from "../dom.js";
 import { equals, exp, minus, num, over, plus, shown, written } from "./arithmetic.js";
-import { choose, h } from "../dom.js";
 
 const PACE = 1600; // milliseconds per step while it plays
 
@@ -53,6 +54,8 @@ export class Steps {
         this.pause();
         this.go(this.at);
       };
+      const heads = Array.from({ length: found.heads }, (_, i) => i);
+      const id = "step-head";
       this.pickers.replaceChildren(
         choose(
           "query",
@@ -61,17 +64,7 @@ export class Steps {
           pick("query"),
           { id: "step-query" },
         ),
-        ...(found.heads > 1
-          ? [
-            choose(
-              "head",
-              Array.from({ length: found.heads }, (_, i) => i),
-              this.head,
-              pick("head"),
-              { id: "step-head" },
-            ),
-          ]
-          : []),
+        ...(found.heads > 1 ? [choose("head", heads, this.head, pick("head"), { id })] : []),
       );
     }
     this.draw();
@@ -108,7 +101,8 @@ export class Steps {
   }
 
   labels() {
-    this.player.textContent = this.timer ? "Pause" : this.still.matches ? "Show all steps" : "Play";
+    const start = this.still.matches ? "Show all steps" : "Play";
+    this.player.textContent = this.timer ? "Pause" : start;
     this.back.setAttribute("aria-disabled", String(this.at === 0));
     this.next.setAttribute("aria-disabled", String(this.at === this.last()));
     this.count.textContent = `step ${this.at + 1} of ${this.last() + 1}`;
@@ -138,28 +132,23 @@ export class Steps {
     const e = `e${head}`;
     const v = (j) =>
       Array.from({ length: found.valueWidth }, (_, c) => ["v", j, head * found.valueWidth + c]);
-    const list = (one) =>
-      name.map((_, j) => (n.scores[j] === -Infinity ? "masked: 0" : one(j))).join(",  ");
+    const masked = n.scores.map((score) => score === -Infinity);
+    const list = (text, instead = "masked: 0") =>
+      name.map((_, j) => (masked[j] ? instead : text(j))).join(",  ");
     if (at === 0) {
       return [
         `The scores of ${name[i]}: a row of ${found.name("E", head)}. ${
-          n.scores.includes(-Infinity) ? "Masked scores are −∞." : ""
+          masked.includes(true) ? "Masked scores are −∞." : ""
         }`,
         [[e, i, null]],
       ];
     }
     if (at === 1) {
-      return [
-        `Subtract the largest score, ${
-          written(n.most)
-        }. The weights stay the same, and no power can overflow: ${
-          name.map((_, j) => (n.scores[j] === -Infinity
-            ? "masked: −∞"
-            : equals(minus(num(n.scores[j]), num(n.most)), n.below[j]))
-          ).join(",  ")
-        }`,
-        [[e, i, null]],
-      ];
+      const below = (j) => equals(minus(num(n.scores[j]), num(n.most)), n.below[j]);
+      const largest = written(n.most);
+      const why = "The weights stay the same, and no power can overflow";
+      const text = `Subtract the largest score, ${largest}. ${why}: ${list(below, "masked: −∞")}`;
+      return [text, [[e, i, null]]];
     }
     if (at === 2) {
       return [
@@ -169,42 +158,25 @@ export class Steps {
     }
     if (at === 3) return [`Sum: ${equals(plus(...n.powers.map(num)), n.sum)}`, [[e, i, null]]];
     if (at === 4) {
+      const weights = list((j) => tending(over(num(n.powers[j]), num(n.sum)), n.weights[j]));
       return [
-        `Divide by the sum: ${
-          list((j) => tending(over(num(n.powers[j]), num(n.sum)), n.weights[j]))
-        }. These are the weights, and their sum is 1.`,
+        `Divide by the sum: ${weights}. These are the weights, and their sum is 1.`,
         [[a, i, null]],
       ];
     }
     const j = at - 5;
     if (j < name.length) {
-      return [
-        `The weight of ${name[j]} times its value: ${written(n.weights[j])} · ${
-          vector(n.values[j])
-        } ${
-          n.values[j].every((x, c) =>
-              (num(n.weights[j]).value * Number(x.toFixed(3))).toFixed(3) ===
-                n.parts[j][c].toFixed(3)
-            )
-            ? "="
-            : "≈"
-        } ${vector(n.parts[j])}`,
-        [[a, i, j], ...v(j)],
-      ];
+      // "=" only where the numbers as they are written give the product as it is written
+      const product = (x) => num(n.weights[j]).value * Number(x.toFixed(3));
+      const same = n.values[j].every((x, c) => product(x).toFixed(3) === n.parts[j][c].toFixed(3));
+      const factors = `${written(n.weights[j])} · ${vector(n.values[j])}`;
+      const equation = `${factors} ${same ? "=" : "≈"} ${vector(n.parts[j])}`;
+      return [`The weight of ${name[j]} times its value: ${equation}`, [[a, i, j], ...v(j)]];
     }
-    return [
-      `The sum of the weighted values is the output of ${name[i]}${
-        found.heads > 1 ? ` in head ${head}` : ""
-      }: ${vector(n.out)}`,
-      [
-        ...v(null),
-        ...Array.from({ length: found.valueWidth }, (_, c) => [
-          "out",
-          i,
-          head * found.valueWidth + c,
-        ]),
-      ],
-    ];
+    const inHead = found.heads > 1 ? ` in head ${head}` : "";
+    const text = `The sum of the weighted values is the output of ${name[i]}${inHead}`;
+    const out = v(i).map(([, ...place]) => ["out", ...place]);
+    return [`${text}: ${vector(n.out)}`, [...v(null), ...out]];
   }
 
   draw() {

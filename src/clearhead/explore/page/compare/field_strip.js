@@ -4,10 +4,13 @@
  */
 
 import { colour, tint } from "../colours.js";
-import { h, number, s, saver, themed } from "../dom.js";
+import { saver } from "../controls.js";
+import { h, paintPixels, s, themed } from "../dom.js";
+import { heading } from "../figures/sheet.js";
+import { number, spread } from "../numbers.js";
 
-const CELL = 84;
-const ACROSS = 12; // of the SVG: pixels of a picture, and pictures per row
+const CELL = 84; // pixels of a picture in the SVG
+const ACROSS = 12; // pictures per row of the SVG
 
 const pixels = (x) => `${Math.round(x)} px`;
 
@@ -49,12 +52,12 @@ export class FieldStrip {
   // What a layer's field measures, in words.
   told(i) {
     const { layers, sides, theoretical, width } = this.study;
+    const side = Math.round(sides[i]);
     const most = theoretical[i];
-    return `${layers[i]}: 90 % of the gradient is within ${Math.round(sides[i])} × ${
-      Math.round(sides[i])
-    } pixels; it can depend on ${
-      most === null || most >= width ? "the whole image" : `${most} × ${most}`
-    }`;
+    const all = most === null || most >= width;
+    const reach = all ? "the whole image" : `${most} × ${most}`;
+    const within = `90 % of the gradient is within ${side} × ${side} pixels`;
+    return `${layers[i]}: ${within}; it can depend on ${reach}`;
   }
 
   draw() {
@@ -80,8 +83,9 @@ export class FieldStrip {
     const map = fields[i];
     const ny = map.length;
     const nx = map[0].length;
-    const most = map.flat().reduce((a, x) => Math.max(a, x), 0) || 1;
-    const scale = 2;
+    const numbers = map.flat();
+    const most = spread(numbers)[1] || 1;
+    const scale = 2; // pixels of the canvas per pixel on screen
     const size = CELL * scale;
     const node = h("canvas", {
       width: size,
@@ -90,11 +94,8 @@ export class FieldStrip {
       "aria-label": this.told(i),
     });
     const c = node.getContext("2d");
-    const small = new OffscreenCanvas(nx, ny);
-    const o = small.getContext("2d");
-    const data = o.createImageData(nx, ny);
-    map.flat().forEach((x, at) => data.data.set([...colour(Math.sqrt(x / most)), 255], 4 * at));
-    o.putImageData(data, 0, 0);
+    const shadeOf = (at) => [...colour(Math.sqrt(numbers[at] / most)), 255];
+    const small = paintPixels(new OffscreenCanvas(nx, ny), shadeOf);
     c.imageSmoothingEnabled = false;
     c.drawImage(small, 0, 0, node.width, node.height);
     const [y, x] = centre(map);
@@ -124,7 +125,7 @@ export class FieldStrip {
         height: 26 + rows * (CELL + 40),
         "font-size": 11,
       },
-      s("text", { y: 14, "font-size": 14, "font-weight": 600, fill: tint("ink") }, this.title()),
+      heading(this.title()),
     );
     layers.forEach((layer, i) => {
       const x = step * (i % ACROSS);

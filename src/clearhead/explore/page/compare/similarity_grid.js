@@ -3,7 +3,7 @@
  * at the bottom left.
  */
 
-import { HeatMap, whole } from "../map.js";
+import { HeatMap, whole } from "../attention/heat_map.js";
 
 export class SimilarityGrid extends HeatMap {
   constructor() {
@@ -24,11 +24,14 @@ export class SimilarityGrid extends HeatMap {
 
   tell(at) {
     const value = at && this.value(...at);
+    if (value === null) {
+      this.note.textContent = " ";
+      return;
+    }
+    const [row, key] = at;
     const [one, two] = this.between;
-    this.note.textContent = value === null
-      ? " "
-      : `${this.source.rows[at[0]]} of ${one} and ${this.source.keys[at[1]]} of ${two}: ${
-        value.toFixed(2)
-      } ± ${this.error[at[0]][at[1]].toFixed(2)}`;
+    const layers = `${this.source.rows[row]} of ${one} and ${this.source.keys[key]} of ${two}`;
+    const error = this.error[row][key].toFixed(2);
+    this.note.textContent = `${layers}: ${value.toFixed(2)} ± ${error}`;
   }
 }

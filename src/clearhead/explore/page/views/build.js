@@ -7,9 +7,11 @@ import { Attention } from "../build/attention.js";
 import { Memory } from "../build/memory.js";
 import { copy, DEFAULTS, differences, PANELS, read } from "../build/options.js";
 import { Positions } from "../build/positions.js";
-import { h, segments } from "../dom.js";
-import { View } from "../view.js";
+import { segments } from "../controls.js";
+import { h } from "../dom.js";
+import { View } from "../panes/view.js";
 
+/** The view with its three panels. */
 export class Build extends View {
   constructor(frame) {
     super(frame, "build", "Build", "");

@@ -1,16 +1,18 @@
 /** Caption: what an image shows, in words, and where the model looked for each of them. */
 
-import { Answers } from "../answers.js";
 import { lines, picture, post } from "../api.js";
-import { h, segments, slide } from "../dom.js";
-import { headTitle } from "../heads.js";
-import { ImageMap } from "../image.js";
-import { ImagePane, ImageView, mean, shaped } from "../image_pane.js";
-import { LitImage, scaleOf } from "../light.js";
-import { tableFigure } from "../small_figures.js";
-import { WordStrip } from "../strip.js";
+import { headName, headTitle } from "../attention/head_grid.js";
+import { attentionMaps, byWord, evidenceMaps, mostTelling } from "../caption/word_maps.js";
+import { form, segments, slide } from "../controls.js";
+import { h } from "../dom.js";
+import { tableFigure } from "../figures/small_figures.js";
+import { ImageMap } from "../images/image_map.js";
+import { ImagePane, ImageView } from "../images/image_pane.js";
+import { LitImage, scaleOf } from "../images/lit_image.js";
+import { WordStrip } from "../images/word_strip.js";
+import { counted } from "../numbers.js";
+import { Answers } from "../panes/answers.js";
 
-const SHORT = 3; // letters of words such as "a", "the" and "of", which no one asks about first
 const SMALL = [
   "map",
   "small maps",
@@ -30,6 +32,8 @@ const KINDS = {
     "Which places speak for the word: its probability if the decoder sees one place alone, divided by the sum over all places. The picture is smoothed between places.",
   ],
 };
+const UNSEEN =
+  "This model has no attention: it reads the image as one vector. The maps show the evidence for each word.";
 
 class CaptionPane extends ImagePane {
   static KIND = "caption";
@@ -54,6 +58,36 @@ class CaptionPane extends ImagePane {
 
   constructor(view) {
     super(view, [SMALL]);
+    this.form = this.makeForm();
+    const pick = (i) => {
+      Object.assign(this.state, { answer: i, at: null, shown: "" });
+      this.view.remember(true);
+      this.show(this.result);
+    };
+    const score = "log-probability divided by a power of the length";
+    this.answers = new Answers("Captions, the best first", score, pick);
+    this.remark = h("p", { class: "remark", hidden: true });
+    this.image = new LitImage({ size: 330, what: "attention weight" });
+    this.strip = new WordStrip({
+      pick: (at) => this.view.pickWord(this, at),
+      lit: (at) => {
+        if (this.shown) this.drawWord(at ?? this.word);
+      },
+    });
+    this.what = h("div", { class: "row" });
+    this.about = h("p", { class: "note" });
+    const words = h("div", { class: "words" }, this.what, this.strip.root, this.about);
+    const detail = h("div", { class: "detail" }, this.heads.root);
+    this.body = h(
+      "section",
+      { class: "inside sight", hidden: true },
+      h("div", { class: "left" }, this.image.root),
+      h("div", { class: "right" }, words, detail),
+    );
+    this.root = h("div", { class: "pane" }, this.form, this.answers.root, this.remark, this.body);
+  }
+
+  makeForm() {
     this.controls.beams = slide("beams", {
       min: 1,
       max: 8,
@@ -71,89 +105,36 @@ class CaptionPane extends ImagePane {
       autocomplete: "off",
     });
     this.go.textContent = "Caption";
-    this.form = h(
-      "form",
-      {
-        class: "ask",
-        onsubmit: (event) => {
-          event.preventDefault();
-          this.submit();
-        },
-      },
-      h("div", { class: "row" }, this.choice, this.drop.root, this.chips),
-      h(
-        "div",
-        { class: "row" },
-        h(
-          "label",
-          { class: "field own" },
-          h("span", {}, "a word or caption of your own"),
-          this.own,
-        ),
-        this.controls.beams,
-        this.go,
-        this.activity.root,
-      ),
+    const { choice, drop, chips, go, activity } = this;
+    const label = h("span", {}, "a word or caption of your own");
+    const own = h("label", { class: "field own" }, label, this.own);
+    return form(
+      "ask",
+      () => this.submit(),
+      h("div", { class: "row" }, choice, drop.root, chips),
+      h("div", { class: "row" }, own, this.controls.beams, go, activity.root),
     );
-    this.answers = new Answers(
-      "Captions, the best first",
-      "log-probability divided by a power of the length",
-      (i) => {
-        Object.assign(this.state, { answer: i, at: null, shown: "" });
-        this.view.remember(true);
-        this.show(this.result);
-      },
-    );
-    this.remark = h("p", { class: "remark", hidden: true });
-    this.image = new LitImage({ size: 330, what: "attention weight" });
-    this.strip = new WordStrip({
-      pick: (at) => this.view.pickWord(this, at),
-      lit: (at) => {
-        if (this.shown) this.drawWord(at ?? this.word);
-      },
-    });
-    this.what = h("div", { class: "row" });
-    this.about = h("p", { class: "note" });
-    this.body = h(
-      "section",
-      { class: "inside sight", hidden: true },
-      h("div", { class: "left" }, this.image.root),
-      h(
-        "div",
-        { class: "right" },
-        h("div", { class: "words" }, this.what, this.strip.root, this.about),
-        h("div", { class: "detail" }, this.heads.root),
-      ),
-    );
-    this.root = h("div", { class: "pane" }, this.form, this.answers.root, this.remark, this.body);
   }
 
   sync() {
     this.own.value = this.state.text;
     super.sync();
   }
+
   renew() {
     Object.assign(this.state, { answer: 0, at: null });
   }
+
   pickModel(id) {
-    Object.assign(this.state, {
-      model: id,
-      answer: 0,
-      shown: "",
-      layer: null,
-      head: null,
-      at: null,
-    });
+    const first = { answer: 0, shown: "", layer: null, head: null, at: null };
+    Object.assign(this.state, { model: id, ...first });
     this.suggest();
     this.run();
   }
+
   request() {
-    return {
-      model: this.state.model,
-      image: this.state.image,
-      beams: this.state.beams,
-      ...(this.state.text ? { text: this.state.text } : {}),
-    };
+    const { model, image, beams, text } = this.state;
+    return text ? { model, image, beams, text } : { model, image, beams };
   }
 
   // Caption the image again, with what is in the form. The other pane gets the same words.
@@ -202,189 +183,139 @@ class CaptionPane extends ImagePane {
   // After Stop: inspect the best caption so far.
   async stopped() {
     const result = this.partial;
-    const best = result?.captions.find((one) => !one.given);
+    const best = result?.captions.find(({ given }) => !given);
     if (!best?.ids.length) return;
-    await this.activity.run(
-      "Inspecting what was written…",
-      async (signal) => {
-        const { model, image } = result.request;
-        const { caption, look } = await post(
-          "given-caption",
-          { model, image, ids: best.ids },
-          signal,
-        );
-        const seen = await picture("looks/seen", { look: look.id }, signal);
-        this.state.answer = 0;
-        this.result = { ...result, captions: [caption], looks: [look], seen, stopped: true };
-        this.activity.say("Stopped: what was written before can be inspected.");
-        this.fresh = false;
-        this.show(this.result);
-      },
-      "stopped",
-    );
+    const work = async (signal) => {
+      const { model, image } = result.request;
+      const request = { model, image, ids: best.ids };
+      const { caption, look } = await post("given-caption", request, signal);
+      const seen = await picture("looks/seen", { look: look.id }, signal);
+      this.state.answer = 0;
+      this.result = { ...result, captions: [caption], looks: [look], seen, stopped: true };
+      this.activity.say("Stopped: what was written before can be inspected.");
+      this.fresh = false;
+      this.show(this.result);
+    };
+    await this.activity.run("Inspecting what was written…", work, "stopped");
   }
 
   summary({ captions, first, seconds }) {
-    const n = captions.filter((one) => !one.given).length;
-    return `${n} caption${n === 1 ? "" : "s"} in ${
-      Math.round(1000 * (seconds ?? 0))
-    } ms, the first word after ${Math.round(first ?? 0)} ms.`;
+    const written = captions.filter(({ given }) => !given).length;
+    const [all, word] = [1000 * (seconds ?? 0), first ?? 0].map(Math.round);
+    return `${counted(written, "caption")} in ${all} ms, the first word after ${word} ms.`;
   }
 
   get chosen() {
     return this.result?.captions[this.state.answer] ?? null;
   }
+
   get group() {
     return this.look?.groups[0] ?? null;
   }
 
   // What is shown of a word: attention, unless the model has none or the words are the user's own.
   get kind() {
-    return this.group &&
-        (this.state.shown === "attention" ||
-          (this.state.shown !== "evidence" && !this.chosen.given))
-      ? "attention"
-      : "evidence";
+    const { shown } = this.state;
+    if (!this.group || shown === "evidence") return "evidence";
+    return shown === "attention" || !this.chosen.given ? "attention" : "evidence";
   }
 
   show(result) {
     const { state } = this;
     if (!Number.isInteger(state.answer) || !result.captions[state.answer]) state.answer = 0;
-    const one = result.captions[state.answer];
-    const said = [];
+    const caption = result.captions[state.answer];
     this.answers.list(result.captions, state.answer);
     this.open(result.looks[state.answer]);
-    if (one.unknown.length) {
-      said.push(
-        `The model does not know ${
-          one.unknown.map((word) => `“${word}”`).join(", ")
-        }: it reads <unk> there, which stands for any rare word, and the score says little.`,
-      );
-    }
-    if (one.cut && !result.stopped) {
-      said.push("The caption was longer than the limit: its end is missing.");
-    }
-    if (!one.words.length) said.push("This caption has no words.");
-    if (!this.group) {
-      said.push(
-        "This model has no attention: it reads the image as one vector. The maps show the evidence for each word.",
-      );
-    }
+    const said = this.remarks(caption, result.stopped);
     this.remark.textContent = said.join(" ");
     this.remark.hidden = !said.length;
-    this.body.hidden = !one.words.length;
+    this.body.hidden = !caption.words.length;
     if (this.body.hidden) return;
     this.suggest();
     this.choices();
     this.draw().then(() => {
-      if (
-        this.fresh &&
-        this.result === result &&
-        !matchMedia("(prefers-reduced-motion: reduce)").matches
-      ) {
-        this.strip.play();
-      }
+      const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+      if (this.fresh && this.result === result && !still) this.strip.play();
       this.fresh = false;
     });
   }
 
+  remarks({ unknown, cut, words }, stopped) {
+    const said = [];
+    if (unknown.length) {
+      const quoted = unknown.map((word) => `“${word}”`).join(", ");
+      said.push(
+        `The model does not know ${quoted}: it reads <unk> there, which stands for any rare word, and the score says little.`,
+      );
+    }
+    if (cut && !stopped) said.push("The caption was longer than the limit: its end is missing.");
+    if (!words.length) said.push("This caption has no words.");
+    if (!this.group) said.push(UNSEEN);
+    return said;
+  }
+
   // The kind of map, and the buttons of the strip.
   choices() {
-    const kinds = Object.entries(KINDS).filter(([id]) => id !== "attention" || this.group);
-    this.segments = kinds.length > 1
-      ? segments(
-        "maps of",
-        kinds.map(([id, [name, , about]]) => [id, name, about]),
-        this.kind,
-        (to) => {
-          this.state.shown = to;
-          this.strip.pause();
-          this.changed();
-        },
-      )
-      : null;
+    const known = Object.entries(KINDS).filter(([id]) => id !== "attention" || this.group);
+    const kinds = known.map(([id, [name, , about]]) => [id, name, about]);
+    const change = (to) => {
+      this.state.shown = to;
+      this.strip.pause();
+      this.changed();
+    };
+    this.segments = kinds.length > 1 ? segments("maps of", kinds, this.kind, change) : null;
     this.what.replaceChildren(...[this.segments, ...this.strip.controls].filter(Boolean));
   }
 
-  // The number of the shown word: the chosen one, or at first the longer word whose map differs
-  // most from the mean of all.
+  // The number of the shown word: the chosen one, or at first the most telling one.
   get word() {
     const { at } = this.state;
-    const { look } = this;
-    const all = this.shown.maps.map((map) => map.flat());
-    if (Number.isInteger(at) && at >= 0 && at < all.length) return at;
-    if (this.first?.look !== look) {
-      const means = all[0].map((_, i) => all.reduce((sum, map) => sum + map[i] / all.length, 0));
-      const long = look.words.some((word) => word.length > SHORT);
-      const far = all.map((map, n) =>
-        long && look.words[n].length <= SHORT
-          ? -1
-          : map.reduce((sum, x, i) => sum + Math.abs(x - means[i]), 0)
-      );
-      this.first = { look, at: far.indexOf(Math.max(...far)) };
-    }
+    const { look, shown } = this;
+    if (Number.isInteger(at) && at >= 0 && at < shown.maps.length) return at;
+    if (this.first?.look !== look) this.first = { look, at: mostTelling(look.words, shown.maps) };
     return this.first.at;
   }
 
   async draw() {
     const asked = (this.asked = {});
     try {
-      const { kind, look, group, state } = this;
-      const every = kind === "attention" ? await this.ask("wordmaps", { group: group.name }) : null;
-      const evidence = every ? null : await this.ask("evidence", {});
+      const { kind, look, group } = this;
+      const attention = kind === "attention";
+      const every = attention ? await this.ask("wordmaps", { group: group.name }) : null;
+      const evidence = attention ? null : await this.ask("evidence", {});
       if (this.asked !== asked) return;
-      if (every) {
-        this.slices = this.slices?.of === every
-          ? this.slices
-          : { of: every, words: look.words.map((_, i) => slice(every, i)) };
-      }
-      if (every && !(state.layer < every.shape[0])) state.layer = state.head = null;
-      const key = JSON.stringify([look.id, kind, every ? [state.layer, state.head] : null]);
-      if (this.shown?.key !== key) {
-        const maps = every
-          ? this.slices.words.map((one) =>
-            shaped(
-              mean(one, state.layer, state.head).subarray(group.columns.special.length),
-              group.columns.grid,
-            )
-          )
-          : look.words.map((_, i) =>
-            shaped(
-              evidence.data.subarray(i * evidence.shape[1] * evidence.shape[2]),
-              evidence.shape.slice(1),
-            )
-          );
-        this.shown = {
-          key,
-          kind,
-          maps,
-          every,
-          evidence,
-          range: scaleOf(maps),
-          grid: [maps[0].length, maps[0][0].length],
-        };
-      }
+      this.prepare(kind, every, evidence);
       this.segments?.set(kind);
       this.about.textContent = KINDS[kind][2];
       const at = this.word;
       this.shown.at = at;
       if (every) this.drawHeads(this.slices.words[at], ["map", "entropy", "maximum"]);
       else this.heads.hide();
-      this.strip.show({
-        image: this.result.seen,
-        words: look.words,
-        maps: this.shown.maps,
-        range: this.shown.range,
-        what: KINDS[kind][1],
-        title: `“${this.chosen.text}”: ${this.title()}`,
-        at,
-      });
+      const { maps, range } = this.shown;
+      const title = `“${this.chosen.text}”: ${this.title()}`;
+      const image = this.result.seen;
+      const what = KINDS[kind][1];
+      this.strip.show({ image, words: look.words, maps, range, what, title, at });
       this.drawWord(at);
     } catch (trouble) {
       if (trouble.status === 404) return this.again();
       return this.fail(trouble);
     }
     this.view.compare();
+  }
+
+  // The maps of all words, made again if they are of other heads or of another kind.
+  prepare(kind, every, evidence) {
+    const { look, group, state } = this;
+    if (every && this.slices?.of !== every) this.slices = byWord(every);
+    if (every && !(state.layer < every.shape[0])) state.layer = state.head = null;
+    const key = JSON.stringify([look.id, kind, every ? [state.layer, state.head] : null]);
+    if (this.shown?.key === key) return;
+    const maps = every
+      ? attentionMaps(this.slices.words, group, state.layer, state.head)
+      : evidenceMaps(evidence);
+    const grid = [maps[0].length, maps[0][0].length];
+    this.shown = { key, kind, maps, every, evidence, range: scaleOf(maps), grid };
   }
 
   // Light the image by the map of one word.
@@ -398,9 +329,8 @@ class CaptionPane extends ImagePane {
   // What the maps show.
   title() {
     const { group, kind, state } = this;
-    return kind === "attention"
-      ? `attention, ${headTitle(group.layers, group.heads, state.layer, state.head)}`
-      : "evidence at each place";
+    if (kind !== "attention") return "evidence at each place";
+    return `attention, ${headTitle(group.layers, group.heads, state.layer, state.head)}`;
   }
 
   // Show another word.
@@ -410,41 +340,42 @@ class CaptionPane extends ImagePane {
   }
 
   caption() {
-    const one = this.chosen;
-    const { kind } = this;
+    const { chosen, kind, state } = this;
+    const source = [this.source()];
+    if (chosen) source.push(chosen.given ? "a given caption" : `${state.beams} beams`);
+    if (this.shown) {
+      source.push(`${this.title()} · chosen word “${this.look.words[this.shown.at]}”`);
+    }
+    const maps = kind === "attention" ? headName(state) : kind;
     return {
-      title: `${this.named()}${one ? ` → “${one.text}”` : ""}`,
-      source: [
-        this.source(),
-        one ? (one.given ? "a given caption" : `${this.state.beams} beams`) : "",
-        this.shown ? `${this.title()} · chosen word “${this.look.words[this.shown.at]}”` : "",
-      ]
-        .filter(Boolean)
-        .join(" · "),
-      file: [this.state.model, this.named(), kind === "attention" ? this.headName() : kind].join(
-        "-",
-      ),
+      title: `${this.named()}${chosen ? ` → “${chosen.text}”` : ""}`,
+      source: source.filter(Boolean).join(" · "),
+      file: [state.model, this.named(), maps].join("-"),
     };
   }
 
   figures() {
     if (!this.shown) return [];
-    return [
-      this.strip.svg(),
-      tableFigure(
-        "Captions",
-        this.result.captions.map((one) => [
-          one.score.toFixed(2),
-          `${one.text}${one.given ? " (given)" : ""}`,
-        ]),
-      ),
-      this.heads.root.hidden ? null : this.heads.svg(),
-    ];
+    const captions = this.result.captions.map(({ score, text, given }) => {
+      return [score.toFixed(2), `${text}${given ? " (given)" : ""}`];
+    });
+    const heads = this.heads.root.hidden ? null : this.heads.svg();
+    return [this.strip.svg(), tableFigure("Captions", captions), heads];
   }
 
   data() {
+    return {
+      ...this.state,
+      image_name: this.named(),
+      seen: this.look?.seen ?? null,
+      captions: this.result?.captions ?? null,
+      maps: this.shown ? this.savedMaps() : null,
+    };
+  }
+
+  savedMaps() {
     const { shown, look } = this;
-    const maps = shown && {
+    const maps = {
       of: shown.kind,
       title: this.title(),
       words: look.words,
@@ -452,30 +383,11 @@ class CaptionPane extends ImagePane {
       grid: shown.grid,
       range: shown.range,
       weights: shown.maps,
-      ...(shown.every
-        ? {
-          every_head: { shape: shown.every.shape, weights: shown.every.data },
-          heads: this.heads.told,
-        }
-        : {}),
     };
-    return {
-      ...this.state,
-      image_name: this.named(),
-      seen: look?.seen ?? null,
-      captions: this.result?.captions ?? null,
-      maps: maps ?? null,
-    };
+    if (!shown.every) return maps;
+    const { shape, data } = shown.every;
+    return { ...maps, every_head: { shape, weights: data }, heads: this.heads.told };
   }
-}
-
-// The weights of one word (layers, heads, keys) of those of all words (layers, heads, words, keys).
-function slice({ data, shape: [layers, heads, words, keys] }, word) {
-  const own = new Float32Array(layers * heads * keys);
-  for (let i = 0; i < layers * heads; i++) {
-    own.set(data.subarray((i * words + word) * keys, (i * words + word + 1) * keys), i * keys);
-  }
-  return { data: own, shape: [layers, heads, keys] };
 }
 
 export class Caption extends ImageView {
@@ -492,6 +404,7 @@ export class Caption extends ImageView {
   differenceMap() {
     return new ImageMap({ size: 340, patchwise: true });
   }
+
   leave() {
     for (const pane of this.panes) pane.strip.pause();
   }
@@ -501,45 +414,52 @@ export class Caption extends ImageView {
     for (const pane of this.panes) pane.say(text);
   }
 
-  // A word was chosen: the other pane shows the same one, if its caption has it.
+  // A word was chosen: the other pane shows the same one, if its caption has it; of a word that a
+  // caption has several times, the one with as many before it.
   pickWord(pane, at) {
-    const words = pane.look.words;
+    const { words } = pane.look;
     const before = words.slice(0, at).filter((word) => word === words[at]).length;
-    for (const one of this.panes) {
-      const same = one === pane
-        ? [at]
-        : (one.shown ? one.look.words : []).flatMap((word, i) => (word === words[at] ? [i] : []));
-      if (same.length) one.take(one === pane ? at : same[Math.min(before, same.length - 1)]);
+    for (const other of this.panes) {
+      if (other === pane) {
+        other.take(at);
+        continue;
+      }
+      const theirs = other.shown ? other.look.words : [];
+      const same = theirs.flatMap((word, i) => (word === words[at] ? [i] : []));
+      if (same.length) other.take(same[Math.min(before, same.length - 1)]);
     }
   }
 
   // The difference of the maps of the same word.
   compare() {
-    const both = this.panes.map((pane) => pane.shown);
-    this.difference.hidden = this.panes.length < 2 || !both.every(Boolean);
+    const [left, right] = this.panes;
     this.differing = null;
+    this.difference.hidden = !left.shown || !right?.shown;
     if (this.difference.hidden) return;
-    const [a, b] = both;
-    const [left, right] = this.panes.map((pane, i) => pane.look.words[both[i].at]);
-    const same = left === right && a.kind === b.kind && String(a.grid) === String(b.grid);
-    this.map.root.hidden = !same;
-    this.why.textContent = left !== right
-      ? `The left map is of “${left}”, the right one of “${right}”: choose a word that both captions have to see the difference of its maps.`
-      : a.kind !== b.kind
-      ? "Attention and evidence are not the same: there is no difference place by place."
-      : !same
-      ? `The grids are ${a.grid.join(" × ")} and ${
-        b.grid.join(" × ")
-      }: there is no difference place by place.`
-      : "";
-    if (!same) return;
-    this.differing = a.maps[a.at].map((row, y) => row.map((x, i) => b.maps[b.at][y][i] - x));
-    this.map.call(
-      `“${left}”: ${this.panes[1].state.model} (${this.panes[1].title()}) − ${
-        this.panes[0].state.model
-      } (${this.panes[0].title()})`,
-      `difference: ${KINDS[a.kind][1]}`,
-    );
+    const why = this.obstacle(left, right);
+    this.map.root.hidden = why !== "";
+    this.why.textContent = why;
+    if (why) return;
+    const [a, b] = [left, right].map(({ shown }) => shown.maps[shown.at]);
+    this.differing = a.map((row, y) => row.map((x, i) => b[y][i] - x));
+    const word = left.look.words[left.shown.at];
+    const name = (pane) => `${pane.state.model} (${pane.title()})`;
+    const unit = `difference: ${KINDS[left.shown.kind][1]}`;
+    this.map.call(`“${word}”: ${name(right)} − ${name(left)}`, unit);
     this.map.show({ overlay: this.differing, image: null });
+  }
+
+  // Why there is no difference place by place; "" if there is one.
+  obstacle(left, right) {
+    const [one, two] = [left, right].map(({ look, shown }) => look.words[shown.at]);
+    if (one !== two) {
+      return `The left map is of “${one}”, the right one of “${two}”: choose a word that both captions have to see the difference of its maps.`;
+    }
+    if (left.shown.kind !== right.shown.kind) {
+      return "Attention and evidence are not the same: there is no difference place by place.";
+    }
+    const [first, second] = [left, right].map(({ shown }) => shown.grid.join(" × "));
+    if (first === second) return "";
+    return `The grids are ${first} and ${second}: there is no difference place by place.`;
   }
 }

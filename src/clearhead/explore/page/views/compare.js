@@ -7,11 +7,12 @@ import { Activity } from "../activity.js";
 import { lines } from "../api.js";
 import { FieldStrip } from "../compare/field_strip.js";
 import { SimilarityGrid } from "../compare/similarity_grid.js";
-import { Curves } from "../curves.js";
-import { choose, h } from "../dom.js";
-import { notes, part } from "../figure.js";
-import { grouped } from "../pane.js";
-import { View } from "../view.js";
+import { choose } from "../controls.js";
+import { h } from "../dom.js";
+import { Curves } from "../figures/curves.js";
+import { notes, part } from "../figures/sheet.js";
+import { grouped } from "../panes/model_menu.js";
+import { View } from "../panes/view.js";
 
 const USUAL = ["vit-cifar10", "resnet-cifar10"]; // the example, if both are here
 const KEPT = 8; // results that Back and Forward show without asking the server again
@@ -23,6 +24,16 @@ const WIDE =
   "The pixels that the unit in the middle of each layer depends on: the mean size of the gradient (colours: square root, each picture from 0 to its own largest value). The solid square holds 90 % of it, around its centre of gravity; a dashed one is all that a convolution can see, where that is less than the image.";
 const NONE =
   "There is no vision model here: start the explorer with the folder of one, for instance DINOv2's: clearhead explore path/to/dinov2";
+
+// A part of the view, with a sentence about its figures.
+const section = (title, about, ...figures) =>
+  h(
+    "section",
+    { class: "comparison", hidden: true },
+    h("h2", {}, title),
+    h("p", { class: "about" }, about),
+    ...figures,
+  );
 
 export class Compare extends View {
   constructor(frame) {
@@ -36,15 +47,8 @@ export class Compare extends View {
     this.activity = new Activity({ again: () => this.again() });
     this.form = h("div", { class: "row" });
     this.grids = ["first", "between", "second"].map(() => new SimilarityGrid());
-    this.dots = [0, 1].map(
-      () =>
-        new Curves({
-          dots: true,
-          tall: 220,
-          label: "layer",
-          unit: "distance, as a share of the image's width",
-        }),
-    );
+    const unit = "distance, as a share of the image's width";
+    this.dots = [0, 1].map(() => new Curves({ dots: true, tall: 220, label: "layer", unit }));
     this.without = [0, 1].map(() => h("p", { class: "note" }));
     this.sides = new Curves({
       title: "Size of the field by depth",
@@ -54,46 +58,21 @@ export class Compare extends View {
     });
     this.strips = [new FieldStrip(), new FieldStrip()];
     this.counted = h("p", { class: "remark" });
-    const section = (title, about, ...inner) =>
-      h(
-        "section",
-        { class: "comparison", hidden: true },
-        h("h2", {}, title),
-        h("p", { class: "about" }, about),
-        ...inner,
-      );
-    this.alike = section(
-      "Similarity of layers (CKA)",
-      `${ALIKE} The titles say whether layers are compared within one model or between two; first layers at the bottom left.`,
-      this.counted,
-      h(
-        "div",
-        { class: "grids" },
-        this.grids.map(({ root }) => root),
-      ),
+    const titles =
+      "The titles say whether layers are compared within one model or between two; first layers at the bottom left.";
+    const grids = h(
+      "div",
+      { class: "grids" },
+      this.grids.map(({ root }) => root),
     );
-    this.far = section(
-      "Attention distance",
-      FAR,
-      h(
-        "div",
-        { class: "pairs" },
-        this.dots.map(({ root }, i) => h("div", {}, root, this.without[i])),
-      ),
-    );
-    this.wide = section(
-      "Receptive fields",
-      WIDE,
-      this.sides.root,
-      this.strips.map(({ root }) => root),
-    );
-    this.root.append(
-      h("div", { class: "ask" }, this.form),
-      this.activity.root,
-      this.alike,
-      this.far,
-      this.wide,
-    );
+    const similarity = "Similarity of layers (CKA)";
+    this.alike = section(similarity, `${ALIKE} ${titles}`, this.counted, grids);
+    const plots = this.dots.map(({ root }, i) => h("div", {}, root, this.without[i]));
+    this.far = section("Attention distance", FAR, h("div", { class: "pairs" }, plots));
+    const strips = this.strips.map(({ root }) => root);
+    this.wide = section("Receptive fields", WIDE, this.sides.root, strips);
+    const asked = h("div", { class: "ask" }, this.form);
+    this.root.append(asked, this.activity.root, this.alike, this.far, this.wide);
   }
 
   async enter(given) {
@@ -102,11 +81,10 @@ export class Compare extends View {
     try {
       await this.offer(given);
     } catch (trouble) {
-      if (this.entering === mine) {
-        this.clear();
-        this.refused = given;
-        /* its models could not be listed */ this.activity.fail(trouble);
-      }
+      if (this.entering !== mine) return;
+      this.clear();
+      this.refused = given; // its models could not be listed
+      this.activity.fail(trouble);
       return;
     }
     if (this.entering !== mine) return;
@@ -116,12 +94,12 @@ export class Compare extends View {
 
   // List the models that read images, and choose those of the address.
   async offer({ model = this.chosen.model, other = this.chosen.other }) {
-    const all = new Map((await this.frame.known("classify", model)).map((one) => [one.id, one]));
-    for (const one of await this.frame.known("classify", other)) all.set(one.id, one);
+    const first = await this.frame.known("classify", model);
+    const second = await this.frame.known("classify", other);
+    const all = new Map([...first, ...second].map((known) => [known.id, known]));
     this.known = [...all.values()];
-    const usual = USUAL.every((id) => all.has(id))
-      ? USUAL
-      : [this.known[0]?.id ?? "", (this.known[1] ?? this.known[0])?.id ?? ""];
+    const [one, two] = [this.known[0]?.id ?? "", (this.known[1] ?? this.known[0])?.id ?? ""];
+    const usual = USUAL.every((id) => all.has(id)) ? USUAL : [one, two];
     this.chosen = { model: model || usual[0], other: other || usual[1] };
     this.controls();
   }
@@ -141,9 +119,11 @@ export class Compare extends View {
   again() {
     return this.refused ? this.enter(this.refused) : this.run(false);
   }
+
   back() {
     if (this.activity.state === "failed") this.again();
   }
+
   state() {
     return this.chosen;
   }
@@ -173,9 +153,7 @@ export class Compare extends View {
       const began = performance.now();
       for await (const event of lines("compare", { model, other }, signal)) {
         if (event.waiting) say(`${event.waiting} before you…`);
-        if (event.progress) {
-          say(`Measuring ${event.model}: ${event.progress[0]} of ${event.progress[1]}…`);
-        }
+        if (event.progress) say(`Measuring ${event.model}: ${event.progress.join(" of ")}…`);
         if (event.study) {
           found.studies.push(event.study);
           this.show(found);
@@ -193,26 +171,20 @@ export class Compare extends View {
   show(found) {
     this.shown = found;
     const { models, studies, similarity } = found;
-    const both = studies
-      .slice(0, new Set(models).size)
-      .map((study, i) => ({ model: models[i], ...study })); // a model beside itself is shown once
+    const own = studies.slice(0, new Set(models).size); // a model beside itself is shown once
+    const both = own.map((study, i) => ({ model: models[i], ...study }));
     this.far.hidden = this.wide.hidden = !both.length;
     this.alike.hidden = !similarity;
     both.forEach((study, i) => {
       this.showDistances(study, i);
       this.strips[i].show(study.model, study);
     });
-    this.sides.show(
-      both.map(({ model, sides, width }, i) => ({
-        name: model,
-        colour: i,
-        points: sides.map((side, at) => [
-          sides.length > 1 ? at / (sides.length - 1) : 0,
-          side / width,
-        ]),
-      })),
-      { limits: [0, 1], named: true },
-    );
+    const curves = both.map(({ model, sides, width }, i) => {
+      const depth = (at) => (sides.length > 1 ? at / (sides.length - 1) : 0);
+      const points = sides.map((side, at) => [depth(at), side / width]);
+      return { name: model, colour: i, points };
+    });
+    this.sides.show(curves, { limits: [0, 1], named: true });
     if (similarity) this.showSimilarity(models, similarity);
   }
 
@@ -222,76 +194,62 @@ export class Compare extends View {
     plot.root.querySelector(".title").textContent = plot.title;
     plot.svgNode.setAttribute("aria-label", plot.title);
     plot.root.hidden = !distances;
-    this.without[i].textContent = distances
-      ? ""
-      : `${model} has no attention between patches: a convolution combines neighbouring places only.`;
-    if (distances) {
-      plot.show(
-        distances[0].map((_, head) => ({
-          name: `head ${head}`,
-          colour: i,
-          points: distances.map((heads, layer) => [layer, heads[head]]),
-        })),
-        { limits: [0, 0.6] },
-      );
-    }
+    const none = "no attention between patches: a convolution combines neighbouring places only.";
+    this.without[i].textContent = distances ? "" : `${model} has ${none}`;
+    if (!distances) return;
+    const heads = distances[0].map((_, head) => {
+      const points = distances.map((layer, at) => [at, layer[head]]);
+      return { name: `head ${head}`, colour: i, points };
+    });
+    plot.show(heads, { limits: [0, 0.6] });
   }
 
   showSimilarity([one, two], found) {
     const rows = { model: one, layers: found.rows };
     const columns = { model: two, layers: found.columns };
     const [first, between, second] = this.grids;
-    const error = median(
-      [found.first, found.between, found.second].flatMap((block) =>
-        block.error.flat().filter((x) => x > 0)
-      ),
-    );
+    const blocks = [found.first, found.between, found.second];
+    const errors = blocks.flatMap((block) => block.error.flat().filter((x) => x > 0));
+    const images =
+      `${found.photographs} photographs, each whole and in quarters: ${found.views} images`;
+    const error = `a median standard error of ${median(errors).toFixed(2)}`;
     this.counted.textContent =
-      `Measured on ${found.photographs} photographs, each whole and in quarters: ${found.views} images. These are few: the values are debiased, but noisy, with a median standard error of ${
-        error.toFixed(2)
-      } (leaving out one photograph at a time). Compare patterns, not second decimals.`;
+      `Measured on ${images}. These are few: the values are debiased, but noisy, with ${error} (leaving out one photograph at a time). Compare patterns, not second decimals.`;
     first.compare(rows, rows, found.first);
-    if (one !== two) {
-      between.compare(rows, columns, found.between);
-      second.compare(columns, columns, found.second);
-    }
+    if (one === two) return;
+    between.compare(rows, columns, found.between);
+    second.compare(columns, columns, found.second);
   }
 
   source() {
-    return `${this.shown.models.join(" and ")}${
-      this.shown.similarity
-        ? ` · debiased CKA over ${this.shown.similarity.views} images (${this.shown.similarity.photographs} photographs, whole and in quarters)`
-        : ""
-    }`;
+    const { models, similarity } = this.shown;
+    if (!similarity) return models.join(" and ");
+    const images = `${similarity.photographs} photographs, whole and in quarters`;
+    return `${models.join(" and ")} · debiased CKA over ${similarity.views} images (${images})`;
   }
+
   caption() {
-    return this.shown
-      ? {
-        title: `Compare: ${this.shown.models.join(" and ")}`,
-        source: this.source(),
-        file: `compare-${this.shown.models.join("-")}`,
-      }
-      : super.caption();
+    if (!this.shown) return super.caption();
+    const { models } = this.shown;
+    return {
+      title: `Compare: ${models.join(" and ")}`,
+      source: this.source(),
+      file: `compare-${models.join("-")}`,
+    };
   }
 
   figures() {
     if (!this.shown?.studies.length) return [];
-    const dots = this.dots.filter(({ root }) => !root.hidden).map((one) => one.svg(420));
-    const grids = this.shown.similarity
-      ? [
-        part("Similarity of layers (CKA)"),
-        notes(`${ALIKE} ${this.counted.textContent}`),
-        ...this.grids.map((one) => one.svg()),
-      ]
-      : [];
-    return [
-      ...grids,
-      ...(dots.length ? [part("Attention distance"), notes(FAR), ...dots] : []),
-      part("Receptive fields"),
-      notes(WIDE),
-      this.sides.svg(420),
-      ...this.strips.map((one) => one.svg()),
-    ];
+    const figures = [];
+    if (this.shown.similarity) {
+      const about = notes(`${ALIKE} ${this.counted.textContent}`);
+      const grids = this.grids.map((grid) => grid.svg());
+      figures.push(part("Similarity of layers (CKA)"), about, ...grids);
+    }
+    const dots = this.dots.filter(({ root }) => !root.hidden).map((plot) => plot.svg(420));
+    if (dots.length) figures.push(part("Attention distance"), notes(FAR), ...dots);
+    const strips = this.strips.map((strip) => strip.svg());
+    return [...figures, part("Receptive fields"), notes(WIDE), this.sides.svg(420), ...strips];
   }
 
   data() {

@@ -4,11 +4,15 @@
  */
 
 import { get, lines, post } from "../api.js";
-import { h, percent, spelt } from "../dom.js";
-import { Inside } from "../inside.js";
-import { HeatMap, whole } from "../map.js";
-import { Pane, PanedView } from "../pane.js";
-import { barsFigure, tableFigure } from "../small_figures.js";
+import { headName } from "../attention/head_grid.js";
+import { HeatMap, whole } from "../attention/heat_map.js";
+import { Inside } from "../attention/inside.js";
+import { button, form, shareList, submitOnEnter } from "../controls.js";
+import { h } from "../dom.js";
+import { barsFigure, tableFigure } from "../figures/small_figures.js";
+import { counted, percent, spelt } from "../numbers.js";
+import { Pane } from "../panes/pane.js";
+import { PanedView } from "../panes/paned_view.js";
 
 const TEXTS = [
   "A dog runs across the field.",
@@ -17,6 +21,7 @@ const TEXTS = [
   "He reads a novel.",
   "The train was late again.",
 ];
+const SIMILAR = 5; // tokens that are most similar to the chosen one
 
 class ReadPane extends Pane {
   static KIND = "read";
@@ -39,40 +44,7 @@ class ReadPane extends Pane {
 
   constructor(view) {
     super(view);
-    this.input.setAttribute("aria-label", "The text to read");
-    this.input.classList.add("sentence");
-    this.input.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey) {
-        event.preventDefault();
-        this.run();
-      }
-    });
-    this.go.textContent = "Read";
-    this.mask = h(
-      "button",
-      {
-        type: "button",
-        class: "mask",
-        hidden: true,
-        title: "Put the mask token in place of the selection, or at the cursor, and read the text",
-        onclick: () => this.insertMask(),
-      },
-      "Insert a mask",
-    );
-    this.form = h(
-      "form",
-      {
-        class: "ask",
-        onsubmit: (event) => {
-          event.preventDefault();
-          this.run();
-        },
-      },
-      this.input,
-      h("div", { class: "row" }, this.choice, this.go, this.mask, this.activity.root),
-      this.about,
-      this.chips,
-    );
+    this.form = this.makeForm();
     this.inside = new Inside({
       state: this.state,
       changed: () => this.view.remember(),
@@ -81,20 +53,38 @@ class ReadPane extends Pane {
       expired: () => this.again(),
       tall: 270,
     });
+    const { lines, map, heads } = this.inside;
     this.outputs = h("div", { class: "outputs" });
     this.similar = h("div", { class: "similar", "aria-live": "polite" });
     this.remark = h("p", { class: "remark", hidden: true });
+    const outputs = h("div", { class: "two" }, this.outputs, this.similar);
     this.body = h(
       "section",
       { class: "inside", hidden: true },
-      h(
-        "div",
-        { class: "left" },
-        this.inside.lines.root,
-        h("div", { class: "two" }, this.outputs, this.similar),
-      ),
-      h("div", { class: "right" }, this.inside.map.root, this.inside.heads.root),
+      h("div", { class: "left" }, lines.root, outputs),
+      h("div", { class: "right" }, map.root, heads.root),
     );
+    this.neighbours = this.makeNeighbours();
+    this.root = h("div", { class: "pane" }, this.form, this.remark, this.body, this.neighbours);
+  }
+
+  makeForm() {
+    this.input.setAttribute("aria-label", "The text to read");
+    this.input.classList.add("sentence");
+    submitOnEnter(this.input, () => this.run());
+    this.go.textContent = "Read";
+    this.mask = button("Insert a mask", () => this.insertMask(), {
+      class: "mask",
+      hidden: true,
+      title: "Put the mask token in place of the selection, or at the cursor, and read the text",
+    });
+    const row = [this.choice, this.go, this.mask, this.activity.root];
+    const rest = [h("div", { class: "row" }, row), this.about, this.chips];
+    return form("ask", () => this.run(), this.input, ...rest);
+  }
+
+  // The similarity of whole texts.
+  makeNeighbours() {
     this.list = h("textarea", {
       rows: 5,
       spellcheck: "false",
@@ -109,44 +99,25 @@ class ReadPane extends Pane {
       tall: 260,
       axes: ["", ""],
     });
-    this.neighbours = h(
+    const about =
+      "Each text becomes one vector; the cosine of two vectors says how similar the model finds them.";
+    const submit = h("div", { class: "row" }, h("button", { type: "submit" }, "Compare"));
+    const texts = form(null, () => this.compareTexts(), this.list, submit);
+    return h(
       "section",
       { class: "neighbours", hidden: true },
       h("h2", {}, "Neighbours by vector"),
-      h(
-        "p",
-        { class: "note" },
-        "Each text becomes one vector; the cosine of two vectors says how similar the model finds them.",
-      ),
-      h(
-        "div",
-        { class: "two" },
-        h(
-          "form",
-          {
-            onsubmit: (event) => {
-              event.preventDefault();
-              this.compareTexts();
-            },
-          },
-          this.list,
-          h("div", { class: "row" }, h("button", { type: "submit" }, "Compare")),
-        ),
-        this.alike.root,
-      ),
+      h("p", { class: "note" }, about),
+      h("div", { class: "two" }, texts, this.alike.root),
     );
-    this.root = h("div", { class: "pane" }, this.form, this.remark, this.body, this.neighbours);
   }
 
   insertMask() {
     const { value, selectionStart: from, selectionEnd: to } = this.input;
-    const space = (near) => (near && /\S/.test(near) && !/[.,;:!?)”"']/.test(near) ? " " : "");
-    this.input.setRangeText(
-      (from && /\S/.test(value[from - 1]) ? " " : "") + this.model.mask + space(value[to]),
-      from,
-      to,
-      "end",
-    );
+    const isWord = (letter) => Boolean(letter) && /\S/.test(letter);
+    const before = from && isWord(value[from - 1]) ? " " : "";
+    const after = isWord(value[to]) && !/[.,;:!?)”"']/.test(value[to]) ? " " : "";
+    this.input.setRangeText(before + this.model.mask + after, from, to, "end");
     this.input.focus();
     this.run();
   }
@@ -155,27 +126,26 @@ class ReadPane extends Pane {
     super.offer(all);
     this.mask.hidden = !this.model?.mask;
   }
+
   suggest() {
     super.suggest();
     this.mask.hidden = !this.model?.mask;
   }
-  again() {
-    this.results.clear();
-    this.run(false);
-  }
+
   // The texts to compare: those of the address, or the model's examples if it has some without a
   // mask.
   offered() {
-    const own = (this.model?.examples ?? []).filter(
-      (text) => !text.includes(this.model.mask ?? "\0"),
-    );
-    return String(this.state.texts) === String(TEXTS) && own.length > 1 ? own : this.state.texts;
+    const examples = this.model?.examples ?? [];
+    const own = examples.filter((text) => !text.includes(this.model.mask ?? "\0"));
+    const usual = String(this.state.texts) === String(TEXTS);
+    return usual && own.length > 1 ? own : this.state.texts;
   }
 
   sync() {
     super.sync();
     this.list.value = this.offered().join("\n");
   }
+
   request() {
     return { model: this.state.model, text: this.state.text };
   }
@@ -192,7 +162,7 @@ class ReadPane extends Pane {
     const result = {};
     for await (const event of lines("read", request, signal)) {
       if (event.waiting) say(`${event.waiting} before you…`);
-      if (event.progress) say(`Reading: block ${event.progress[0]} of ${event.progress[1]}…`);
+      if (event.progress) say(`Reading: block ${event.progress.join(" of ")}…`);
       if (event.cut) result.cut = event.cut;
       if (event.look) Object.assign(result, event);
     }
@@ -203,67 +173,52 @@ class ReadPane extends Pane {
 
   summary({ look, seconds }) {
     if (look?.reason) return `No attention to show: ${look.reason}.`;
-    const n = look?.groups[0]?.rows.names.length ?? 0;
-    return `${n} token${n === 1 ? "" : "s"} read in ${(seconds ?? 0).toFixed(1)} s.`;
+    const tokens = look?.groups[0]?.rows.names.length ?? 0;
+    return `${counted(tokens, "token")} read in ${(seconds ?? 0).toFixed(1)} s.`;
   }
 
   show(result) {
-    const { look, fill, classes, masks, cut } = result;
+    const { look, masks, cut } = result;
     this.remark.hidden = !cut;
     if (cut) {
-      this.remark.textContent = `The model reads at most ${
-        cut.read.toLocaleString("en")
-      } of this text's ${cut.of.toLocaleString("en")} tokens: the rest was left out.`;
+      const [read, of] = [cut.read, cut.of].map((n) => n.toLocaleString("en"));
+      const limit = `The model reads at most ${read} of this text's ${of} tokens`;
+      this.remark.textContent = `${limit}: the rest was left out.`;
     }
     this.body.hidden = !look?.groups.length;
     if (this.body.hidden) return;
-    const bars = (list, label) =>
-      h(
-        "ul",
-        { class: "bars" },
-        list.map(([name, share]) => {
-          const bar = h("span", { class: "weight" });
-          bar.style.setProperty("width", `${Math.max(0.5, 100 * share)}%`);
-          return h("li", {}, label(name), h("span", {}, percent(share)), bar);
-        }),
-      );
-    const token = (name) => h("code", {}, spelt(name));
-    this.outputs.replaceChildren(
-      ...(classes
-        ? [
-          h("h2", {}, "Class of the text"),
-          bars(classes, (name) => h("span", { class: "label" }, name)),
-        ]
-        : []),
-      ...(fill ?? []).flatMap((list, i) => [
-        h("h2", {}, fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token"),
-        bars(list, token),
-      ]),
-      ...(fill && !fill.length
-        ? [
-          h(
-            "p",
-            { class: "note" },
-            `Replace a word by ${this.model.mask} to see what the model predicts there.`,
-          ),
-        ]
-        : []),
-    );
-    if (this.state.at === null) {
-      this.state.at = masks?.[0] ?? Math.min(1, look.groups[0].rows.names.length - 1);
-    }
+    this.outputs.replaceChildren(...this.outputLists(result));
+    const second = Math.min(1, look.groups[0].rows.names.length - 1); // the first one is special
+    this.state.at ??= masks?.[0] ?? second;
     this.inside.open(look).catch((trouble) => this.fail(trouble));
     this.tellSimilar();
     if (this.model.embeds !== false) this.compareTexts();
   }
 
-  // The five tokens that are most similar to the chosen one: [similarity, number of the token].
+  // The classes of the text, and what the model predicts for each mask.
+  outputLists({ fill, classes, masks }) {
+    const list = (rows, label) =>
+      shareList(rows.map(([name, share]) => [share, label(name), percent(share)]));
+    const nodes = [];
+    if (classes) {
+      const label = (name) => h("span", { class: "label" }, name);
+      nodes.push(h("h2", {}, "Class of the text"), list(classes, label));
+    }
+    (fill ?? []).forEach((rows, i) => {
+      const guesses = list(rows, (name) => h("code", {}, spelt(name)));
+      nodes.push(h("h2", {}, maskName(masks, i)), guesses);
+    });
+    if (fill && !fill.length) {
+      const how = `Replace a word by ${this.model.mask} to see what the model predicts there.`;
+      nodes.push(h("p", { class: "note" }, how));
+    }
+    return nodes;
+  }
+
+  // The tokens that are most similar to the chosen one: [similarity, number of the token].
   alikeTokens(similarity) {
-    return similarity
-      .map((x, i) => [x, i])
-      .filter(([, i]) => i !== this.state.at)
-      .sort((a, b) => b[0] - a[0])
-      .slice(0, 5);
+    const others = similarity.map((x, i) => [x, i]).filter(([, i]) => i !== this.state.at);
+    return others.sort((a, b) => b[0] - a[0]).slice(0, SIMILAR);
   }
 
   async tellSimilar() {
@@ -273,21 +228,13 @@ class ReadPane extends Pane {
     try {
       const { similarity } = await get("looks/similar", { look: look.id, at });
       if (this.state.at !== at || this.result?.look !== look) return;
-      const names = look.groups[0].rows.names;
-      const best = this.alikeTokens(similarity);
+      const { names } = look.groups[0].rows;
       this.similarData = similarity;
-      this.similar.replaceChildren(
-        h("h2", {}, "Tokens similar to ", h("code", {}, spelt(names[at]))),
-        h(
-          "ul",
-          { class: "bars" },
-          best.map(([x, i]) => {
-            const bar = h("span", { class: "weight" });
-            bar.style.setProperty("width", `${Math.max(0.5, 100 * Math.max(0, x))}%`);
-            return h("li", {}, h("code", {}, spelt(names[i])), h("span", {}, x.toFixed(2)), bar);
-          }),
-        ),
-      );
+      const rows = this.alikeTokens(similarity).map(([x, i]) => {
+        return [x, h("code", {}, spelt(names[i])), x.toFixed(2)];
+      });
+      const title = h("h2", {}, "Tokens similar to ", h("code", {}, spelt(names[at])));
+      this.similar.replaceChildren(title, shareList(rows));
     } catch (trouble) {
       if (trouble.status === 404) this.again();
       else this.fail(trouble);
@@ -313,50 +260,40 @@ class ReadPane extends Pane {
   }
 
   caption() {
+    const inside = this.body.hidden ? "" : ` · ${this.inside.title()}`;
     return {
       title: `“${this.state.text.slice(0, 100)}”`,
-      source: `${this.source()}${this.body.hidden ? "" : ` · ${this.inside.title()}`}`,
-      file: [
-        this.state.model,
-        this.state.layer === null
-          ? "all-heads"
-          : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`,
-      ].join("-"),
+      source: this.source() + inside,
+      file: `${this.state.model}-${headName(this.state)}`,
     };
   }
+
   figures() {
     if (this.body.hidden) return [];
     const { fill, classes, masks } = this.result;
-    const bars = (text, rows, label) =>
-      barsFigure(
-        text,
-        rows.map(([name, share]) => [label(name), share]),
-        ["probability"],
-      );
+    const bars = (text, rows, label) => {
+      const named = rows.map(([name, share]) => [label(name), share]);
+      return barsFigure(text, named, ["probability"]);
+    };
     return [
       ...this.inside.figures(),
       classes ? bars("Class of the text", classes, String) : null,
-      ...(fill ?? []).map((rows, i) =>
-        bars(
-          fill.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token",
-          rows,
-          spelt,
-        )
-      ),
-      this.similarData
-        ? tableFigure(
-          `Tokens similar to ${
-            spelt(this.inside.look.groups[0].rows.names[this.state.at])
-          }, by cosine`,
-          this.alikeTokens(this.similarData).map(([x, i]) => [
-            x.toFixed(2),
-            spelt(this.inside.look.groups[0].rows.names[i]),
-          ]),
-        )
-        : null,
+      ...(fill ?? []).map((rows, i) => bars(maskName(masks, i), rows, spelt)),
+      this.similarData ? this.similarFigure() : null,
       this.neighbours.hidden ? null : this.alike.svg(),
     ];
   }
+
+  similarFigure() {
+    const { names } = this.inside.look.groups[0].rows;
+    const title = `Tokens similar to ${spelt(names[this.state.at])}, by cosine`;
+    const alike = this.alikeTokens(this.similarData);
+    return tableFigure(
+      title,
+      alike.map(([x, i]) => [x.toFixed(2), spelt(names[i])]),
+    );
+  }
+
   async data() {
     const { fill, classes, masks } = this.result ?? {};
     return {
@@ -370,6 +307,10 @@ class ReadPane extends Pane {
     };
   }
 }
+
+// Which mask a list of guesses is for.
+const maskName = (masks, i) =>
+  masks.length > 1 ? `Mask ${i + 1}, token ${masks[i] + 1}` : "The masked token";
 
 export class Read extends PanedView {
   constructor(frame) {

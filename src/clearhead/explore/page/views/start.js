@@ -2,12 +2,14 @@
 
 import { sentence } from "../activity.js";
 import { floats, get, lines, rowsOf } from "../api.js";
+import { TokenLines } from "../attention/token_lines.js";
 import { h } from "../dom.js";
-import { address, kept, opened, STEPS } from "../path.js";
-import { TokenLines } from "../tokens.js";
-import { View } from "../view.js";
+import { View } from "../panes/view.js";
+import { address, kept, opened } from "../path/path.js";
+import { STEPS } from "../path/steps.js";
 
 const EXAMPLE = { model: "fr-en", text: "Je la mange.", beams: 1 };
+const TITLE = "Cross-attention, mean of all heads";
 
 export class Start extends View {
   constructor(frame) {
@@ -20,99 +22,75 @@ export class Start extends View {
     this.next = h("div", { class: "row" });
     this.lines = new TokenLines();
     this.words = h("p", { class: "note" });
-    this.example = h(
-      "figure",
-      { class: "example" },
-      this.lines.root,
-      h("figcaption", {}, this.words),
-    );
+    const caption = h("figcaption", {}, this.words);
+    this.example = h("figure", { class: "example" }, this.lines.root, caption);
     this.steps = h("ol", { class: "steps" });
     this.others = h("p", { class: "remark", hidden: true }); // models that no view shows, and why
-    this.root.append(
-      h(
-        "div",
-        { class: "welcome" },
-        this.example,
-        h(
-          "div",
-          {},
-          h(
-            "p",
-            {},
-            `${STEPS.length} steps lead from three inputs to models of text and of images. Each opens a view in a prepared state, with something to see and something to try.`,
-          ),
-          this.next,
-        ),
-      ),
-      this.others,
-      this.steps,
-    );
+    const about =
+      `${STEPS.length} steps lead from three inputs to models of text and of images. Each opens a view in a prepared state, with something to see and something to try.`;
+    const path = h("div", {}, h("p", {}, about), this.next);
+    const welcome = h("div", { class: "welcome" }, this.example, path);
+    this.root.append(welcome, this.others, this.steps);
   }
 
   enter() {
-    const at = kept();
-    const done = opened();
-    const next = at < 0 ? 0 : at;
-    this.next.replaceChildren(
-      h(
-        "a",
-        { class: "button go", href: address(next) },
-        at < 0 ? "Begin with step 1" : `Continue with step ${next + 1}: ${STEPS[next][0]}`,
-      ),
-    );
-    this.steps.replaceChildren(
-      ...STEPS.map(([title, , text, task], i) =>
-        h(
-          "li",
-          { class: i === at ? "now" : done.has(i) ? "done" : "" },
-          h("a", { href: address(i) }, h("b", {}, title)),
-          h("p", {}, text),
-          h("p", { class: "try" }, h("b", {}, "Try: "), task),
-        )
-      ),
-    );
+    this.showPath(kept(), opened());
+    // the frame says if the server does not answer
     this.frame
       .models()
-      .then((all) => {
-        this.others.textContent = all
-          .filter((one) => !one.kinds.length)
-          .map((one) =>
-            sentence({
-              message: `No view shows the model ${one.name}: ${
-                one.error ?? one.why ?? "it does nothing that a view shows"
-              }`,
-            })
-          )
-          .join(" ");
-        this.others.hidden = !this.others.textContent;
-      })
+      .then((all) => this.showOthers(all))
       .catch(() => {});
     this.result ??= this.compute().catch(() => {
       this.result = null;
       this.example.hidden = true;
-    }); // the frame says if the server does not answer
+    });
+  }
+
+  // at: the number of the last opened step; done: those of all opened ones
+  showPath(at, done) {
+    const next = Math.max(at, 0);
+    const word = at < 0 ? "Begin with step 1" : `Continue with step ${next + 1}: ${STEPS[next][0]}`;
+    this.next.replaceChildren(h("a", { class: "button go", href: address(next) }, word));
+    const items = STEPS.map(([title, , text, task], i) => {
+      const state = done.has(i) ? "done" : "";
+      return h(
+        "li",
+        { class: i === at ? "now" : state },
+        h("a", { href: address(i) }, h("b", {}, title)),
+        h("p", {}, text),
+        h("p", { class: "try" }, h("b", {}, "Try: "), task),
+      );
+    });
+    this.steps.replaceChildren(...items);
+  }
+
+  showOthers(models) {
+    const unseen = models.filter(({ kinds }) => !kinds.length);
+    const said = unseen.map(({ name, error, why }) => {
+      const reason = error ?? why ?? "it does nothing that a view shows";
+      return sentence({ message: `No view shows the model ${name}: ${reason}` });
+    });
+    this.others.textContent = said.join(" ");
+    this.others.hidden = !said.length;
   }
 
   // A short translation with its lines.
   async compute() {
-    const found = {};
+    let text;
+    let look;
     for await (const event of lines("translate", EXAMPLE)) {
-      if (event.translations) {
-        Object.assign(found, { text: event.translations[0].text, look: event.looks[0] });
-      }
+      if (!event.translations) continue;
+      [{ text }] = event.translations;
+      [look] = event.looks;
     }
-    const given = { look: found.look.id, group: "cross" };
-    const [names, weights] = await Promise.all([
+    const given = { look: look.id, group: "cross" };
+    const [names, map] = await Promise.all([
       get("looks/words", given),
       floats("looks/map", { ...given, by: "words", format: "float32" }),
     ]);
+    const [keys, queries, weights] = [names.columns, names.rows, rowsOf(map)];
     this.example.hidden = false;
-    this.lines.show({
-      above: names.columns,
-      below: names.rows,
-      weights: rowsOf(weights),
-      label: ["source", "translation"],
-    });
+    this.lines.show({ above: keys, below: queries, weights, label: ["source", "translation"] });
     this.words.replaceChildren(
       "Each word of the translation attends to the French words: the lines of ",
       h("b", {}, "la"),
@@ -121,25 +99,17 @@ export class Start extends View {
       " cross, because English puts the pronoun after the verb. ",
       h("a", { href: "#translate?model=fr-en&text=Je+la+mange." }, "Open it in Translate"),
     );
-    return {
-      ...EXAMPLE,
-      translation: found.text,
-      queries: names.rows,
-      keys: names.columns,
-      weights: rowsOf(weights),
-    };
+    return { ...EXAMPLE, translation: text, queries, keys, weights };
   }
 
   caption() {
-    return {
-      title: "Je la mange.",
-      source: "fr-en · Cross-attention, mean of all heads",
-      file: "start",
-    };
+    return { title: EXAMPLE.text, source: `${EXAMPLE.model} · ${TITLE}`, file: "start" };
   }
+
   figures() {
-    return [this.lines.svg("Cross-attention, mean of all heads")];
+    return [this.lines.svg(TITLE)];
   }
+
   async data() {
     return (await this.result) ?? {};
   }

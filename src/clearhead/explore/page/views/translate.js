@@ -1,10 +1,14 @@
 /** Translate: translations as they are written, with the attention of each of their tokens. */
 
-import { Answers } from "../answers.js";
 import { lines, post } from "../api.js";
-import { h, slide } from "../dom.js";
-import { Inside } from "../inside.js";
-import { Pane, PanedView } from "../pane.js";
+import { headName } from "../attention/head_grid.js";
+import { Inside } from "../attention/inside.js";
+import { button, form, slide, submitOnEnter } from "../controls.js";
+import { h, keepFocus } from "../dom.js";
+import { counted } from "../numbers.js";
+import { Answers } from "../panes/answers.js";
+import { Pane } from "../panes/pane.js";
+import { PanedView } from "../panes/paned_view.js";
 
 class TranslatePane extends Pane {
   static KIND = "translate";
@@ -30,46 +34,15 @@ class TranslatePane extends Pane {
 
   constructor(view) {
     super(view);
-    this.input.setAttribute("aria-label", "The text to translate");
-    this.input.classList.add("sentence");
-    this.input.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey) {
-        event.preventDefault();
-        this.run();
-      }
-    });
-    this.go.textContent = "Translate";
-    this.controls.beams = slide("beams", {
-      min: 1,
-      max: 8,
-      step: 1,
-      value: this.state.beams,
-      change: (x) => this.set("beams", x),
-    });
-    this.form = h(
-      "form",
-      {
-        class: "ask",
-        onsubmit: (event) => {
-          event.preventDefault();
-          this.run();
-        },
-      },
-      this.input,
-      h("div", { class: "row" }, this.choice, this.controls.beams, this.go, this.activity.root),
-      this.about,
-      this.chips,
-    );
+    this.form = this.makeForm();
     this.sentences = h("ol", { class: "sentences", "aria-label": "Sentences", hidden: true });
-    this.answers = new Answers(
-      "Translations, the best first",
-      "log-probability divided by length",
-      (i) => {
-        Object.assign(this.state, { answer: i, at: null });
-        this.view.remember(true);
-        this.show(this.result);
-      },
-    );
+    const pick = (i) => {
+      Object.assign(this.state, { answer: i, at: null });
+      this.view.remember(true);
+      this.show(this.result);
+    };
+    const score = "log-probability divided by length";
+    this.answers = new Answers("Translations, the best first", score, pick);
     this.remark = h("p", { class: "remark", hidden: true });
     this.inside = new Inside({
       state: this.state,
@@ -78,35 +51,36 @@ class TranslatePane extends Pane {
       expired: () => this.again(),
       tall: 270,
     });
+    const { lines: tokens, controls, heads, map } = this.inside;
     this.body = h(
       "section",
       { class: "inside", hidden: true },
-      h(
-        "div",
-        { class: "left" },
-        this.inside.lines.root,
-        this.inside.controls,
-        this.inside.heads.root,
-      ),
-      h("div", { class: "right" }, this.inside.map.root),
+      h("div", { class: "left" }, tokens.root, controls, heads.root),
+      h("div", { class: "right" }, map.root),
     );
-    this.root = h(
-      "div",
-      { class: "pane" },
-      this.form,
-      this.sentences,
-      this.answers.root,
-      this.remark,
-      this.body,
-    );
+    const { sentences, answers, remark, body } = this;
+    this.root = h("div", { class: "pane" }, this.form, sentences, answers.root, remark, body);
+  }
+
+  makeForm() {
+    this.input.setAttribute("aria-label", "The text to translate");
+    this.input.classList.add("sentence");
+    submitOnEnter(this.input, () => this.run());
+    this.go.textContent = "Translate";
+    this.controls.beams = slide("beams", {
+      min: 1,
+      max: 8,
+      step: 1,
+      value: this.state.beams,
+      change: (x) => this.set("beams", x),
+    });
+    const row = [this.choice, this.controls.beams, this.go, this.activity.root];
+    const rest = [h("div", { class: "row" }, row), this.about, this.chips];
+    return form("ask", () => this.run(), this.input, ...rest);
   }
 
   renew() {
     Object.assign(this.state, { sentence: 0, answer: 0, at: null });
-  }
-  again() {
-    this.results.clear();
-    this.run(false);
   }
 
   request() {
@@ -151,53 +125,42 @@ class TranslatePane extends Pane {
   // After Stop: inspect the best hypothesis of the sentence that was being translated.
   async stopped() {
     const result = this.partial;
-    if (!result?.texts.length || (!result.beams?.[0]?.ids?.length && !result.parts.length)) return;
-    await this.activity.run(
-      "Inspecting what was written…",
-      async (signal) => {
-        if (!result.parts[result.at] && result.beams?.[0]?.ids?.length) {
-          const { translation, look } = await post(
-            "align",
-            {
-              model: result.request.model,
-              text: result.texts[result.at],
-              ids: result.beams[0].ids,
-            },
-            signal,
-          );
-          result.parts[result.at] = {
-            translations: [
-              { ...translation, text: result.beams[0].text, score: result.beams[0].score },
-            ],
-            looks: [look],
-            stopped: true,
-          };
-        }
-        Object.assign(this.state, {
-          sentence: Math.min(result.at ?? 0, result.parts.length - 1),
-          answer: 0,
-        });
-        const done = result.parts.filter((part) => part && !part.stopped).length;
-        this.activity.say(
-          result.texts.length > 1
-            ? `Stopped after ${done} of ${result.texts.length} sentences: what was written can be inspected.`
-            : "Stopped: what was written before can be inspected.",
-        );
-        this.result = result;
-        this.show(result);
-      },
-      "stopped",
-    );
+    if (!result?.texts.length) return;
+    const best = result.beams?.[0];
+    const written = best?.ids?.length > 0;
+    if (!written && !result.parts.length) return;
+    const work = async (signal) => {
+      if (written && !result.parts[result.at]) {
+        result.parts[result.at] = await this.align(result, best, signal);
+      }
+      const sentence = Math.min(result.at ?? 0, result.parts.length - 1);
+      Object.assign(this.state, { sentence, answer: 0 });
+      const done = result.parts.filter((part) => part && !part.stopped).length;
+      const of = `${done} of ${result.texts.length} sentences`;
+      this.activity.say(
+        result.texts.length > 1
+          ? `Stopped after ${of}: what was written can be inspected.`
+          : "Stopped: what was written before can be inspected.",
+      );
+      this.result = result;
+      this.show(result);
+    };
+    await this.activity.run("Inspecting what was written…", work, "stopped");
   }
 
-  summary(result) {
-    const n = result.parts[0]?.translations.length ?? 0;
-    const what = result.texts.length > 1
-      ? `${result.texts.length} sentences`
-      : `${n} translation${n === 1 ? "" : "s"}`;
-    return `${what} in ${Math.round(1000 * (result.seconds ?? 0))} ms, the first word after ${
-      Math.round(result.first ?? 0)
-    } ms.`;
+  // An inspection of a hypothesis as a part of the result.
+  async align({ request, texts, at }, best, signal) {
+    const given = { model: request.model, text: texts[at], ids: best.ids };
+    const { translation, look } = await post("align", given, signal);
+    const { text, score } = best;
+    return { translations: [{ ...translation, text, score }], looks: [look], stopped: true };
+  }
+
+  summary({ parts, texts, seconds, first }) {
+    const translations = counted(parts[0]?.translations.length ?? 0, "translation");
+    const what = texts.length > 1 ? `${texts.length} sentences` : translations;
+    const [all, word] = [1000 * (seconds ?? 0), first ?? 0].map(Math.round);
+    return `${what} in ${all} ms, the first word after ${word} ms.`;
   }
 
   show(result) {
@@ -212,93 +175,69 @@ class TranslatePane extends Pane {
     this.open(part);
   }
 
-  listSentences(result) {
-    const focused = this.sentences.contains(document.activeElement)
-      ? document.activeElement.dataset.at
-      : null;
-    this.sentences.hidden = false;
-    this.sentences.replaceChildren(
-      ...result.texts.map((text, i) =>
-        h(
-          "li",
-          {},
-          h(
-            "button",
-            {
-              type: "button",
-              "data-at": i,
-              "aria-pressed": i === this.state.sentence,
-              disabled: !result.parts[i],
-              onclick: () => {
-                Object.assign(this.state, { sentence: i, answer: 0, at: null });
-                this.view.remember(true);
-                this.show(result);
-              },
-            },
-            h("span", { dir: "auto" }, text),
-            h(
-              "span",
-              { class: "said", dir: "auto" },
-              result.parts[i]?.translations[0]?.text ?? "…",
-            ),
-          ),
-        )
-      ),
-    );
-    if (focused !== null) this.sentences.querySelector(`[data-at="${focused}"]`)?.focus();
+  listSentences({ texts, parts }) {
+    const items = texts.map((text, i) => {
+      const pick = () => {
+        Object.assign(this.state, { sentence: i, answer: 0, at: null });
+        this.view.remember(true);
+        this.show(this.result ?? this.partial);
+      };
+      const said = parts[i]?.translations[0]?.text ?? "…";
+      const both = [
+        h("span", { dir: "auto" }, text),
+        h("span", { class: "said", dir: "auto" }, said),
+      ];
+      const pressed = i === this.state.sentence;
+      const more = { "data-at": i, "aria-pressed": pressed, disabled: !parts[i] };
+      return h("li", {}, button(both, pick, more));
+    });
+    keepFocus(this.sentences, "at", () => {
+      this.sentences.hidden = false;
+      this.sentences.replaceChildren(...items);
+    });
   }
 
   open({ translations, looks }) {
-    const one = translations[this.state.answer];
+    const { text, cut } = translations[this.state.answer];
     const look = looks[this.state.answer];
     const said = [];
-    if (one.cut?.source) {
-      said.push(
-        `The model reads at most ${one.cut.source[0].toLocaleString("en")} of this sentence's ${
-          one.cut.source[1].toLocaleString("en")
-        } tokens: the rest was left out.`,
-      );
+    if (cut?.source) {
+      const [read, of] = cut.source.map((n) => n.toLocaleString("en"));
+      const limit = `The model reads at most ${read} of this sentence's ${of} tokens`;
+      said.push(`${limit}: the rest was left out.`);
     }
-    if (one.cut?.target) {
-      said.push("The translation was longer than the limit: its end is missing.");
-    }
+    if (cut?.target) said.push("The translation was longer than the limit: its end is missing.");
     this.body.hidden = !look?.groups.length;
-    if (this.body.hidden) {
-      this.inside.clear();
-      if (one.text) {
-        said.push("This model has no attention: its encoder gives the decoder one vector.");
-      }
-    } else this.inside.open(look).catch((trouble) => this.fail(trouble));
+    if (this.body.hidden) this.inside.clear();
+    else this.inside.open(look).catch((trouble) => this.fail(trouble));
+    if (this.body.hidden && text) {
+      said.push("This model has no attention: its encoder gives the decoder one vector.");
+    }
     this.remark.textContent = said.join(" ");
     this.remark.hidden = !said.length;
   }
 
   caption() {
-    const part = this.result?.parts[this.state.sentence];
-    const one = part?.translations[this.state.answer];
+    const { state, inside } = this;
+    const translation = this.result?.parts[state.sentence]?.translations[state.answer];
+    const source = [this.source(), `${state.beams} beams`];
+    const file = [state.model];
+    if (!this.body.hidden) {
+      source.push(`${inside.title()}, between ${inside.shown?.words ? "words" : "tokens"}`);
+      file.push(headName(state));
+    }
+    const text = this.result?.texts[state.sentence];
     return {
-      title: one ? `“${this.result.texts[this.state.sentence]}” → “${one.text}”` : "",
-      source: `${this.source()} · ${this.state.beams} beams${
-        this.body.hidden
-          ? ""
-          : ` · ${this.inside.title()}, between ${this.inside.shown?.words ? "words" : "tokens"}`
-      }`,
-      file: [
-        this.state.model,
-        this.body.hidden
-          ? null
-          : this.state.layer === null
-          ? "all-heads"
-          : `layer${this.state.layer}${this.state.head === null ? "" : `-head${this.state.head}`}`,
-      ]
-        .filter(Boolean)
-        .join("-"),
+      title: translation ? `“${text}” → “${translation.text}”` : "",
+      source: source.join(" · "),
+      file: file.join("-"),
     };
   }
 
   figures() {
     return this.body.hidden ? [] : this.inside.figures();
   }
+
   async data() {
     return {
       ...this.state,
