@@ -13,7 +13,7 @@ import torch
 from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state, weights
 
 from clearhead import config, load
-from clearhead.training import loop
+from clearhead.training import logs, loop
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import train
@@ -350,7 +350,7 @@ def test_tensorboard_events_equal_the_metrics(tmp_path, monkeypatch):
     go_broken(table, tmp_path, monkeypatch)
     expected = {}
     for record in metrics(tmp_path):
-        for tag, value in loop._flat({name: x for name, x in record.items() if name != "step"}):
+        for tag, value in logs.flat({name: x for name, x in record.items() if name != "step"}):
             (narrow,) = struct.unpack("f", struct.pack("f", value))
             expected.setdefault(tag, []).append((record["step"], narrow))
     assert scalars(tmp_path) == expected

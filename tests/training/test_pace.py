@@ -55,15 +55,15 @@ def test_checkpoints_by_time_change_no_bit(tmp_path, monkeypatch, clock):
     clock(250)
     timed = train(table, out=tmp_path / "timed", device="cpu", quiet=True)
     assert set(steps) > set(by_steps)
-    real = loop.Loop._update
+    real = loop.Loop._step
 
     def killed(self, parts):
         if self.step == min(set(steps) - set(by_steps)) + 1:
             raise KeyError("killed")
-        real(self, parts)
+        return real(self, parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_update", killed)
+        patch.setattr(loop.Loop, "_step", killed)
         with pytest.raises(KeyError, match="killed"):
             train(table, out=tmp_path / "parts", device="cpu", quiet=True)
     parts = train(table, out=tmp_path / "parts", device="cpu", quiet=True)

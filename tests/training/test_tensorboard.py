@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from clearhead.training.logs import Events, masked_crc32c
+from clearhead.training.logs import EventFile, masked_crc32c
 
 
 def read(folder):
@@ -22,7 +22,7 @@ def test_the_checksum_is_crc32c():
 
 
 def test_tensorboard_reads_scalars(tmp_path):
-    events = Events(tmp_path)
+    events = EventFile(tmp_path)
     events.scalars(0, {"loss": 2.5, "rate/läuft": 1e-3}, 100.25)
     events.scalars(300, {"loss": math.nan}, 101.0)
     events.scalars(2**40, {"loss": -1e300, "long": 1.0 / 3}, 102.0)
@@ -38,11 +38,11 @@ def test_tensorboard_reads_scalars(tmp_path):
 
 
 def test_a_resumed_run_drops_the_steps_after_its_checkpoint(tmp_path):
-    first = Events(tmp_path)
+    first = EventFile(tmp_path)
     for step in range(1, 11):
         first.scalars(step, {"loss": float(step)})
     first.close()
-    again = Events(tmp_path, after=6)  # within the same second: its file must still be read after the first
+    again = EventFile(tmp_path, after=6)  # within the same second: its file must still be read after the first
     again.scalars(7, {"loss": 70.0})
     again.close()
     assert again.path.name > first.path.name
@@ -50,12 +50,12 @@ def test_a_resumed_run_drops_the_steps_after_its_checkpoint(tmp_path):
 
 
 def test_a_partial_record_does_not_hide_earlier_ones(tmp_path):
-    events = Events(tmp_path)
+    events = EventFile(tmp_path)
     events.scalars(1, {"loss": 1.0})
     events.scalars(2, {"loss": 2.0})
     events.close()
     events.path.write_bytes(events.path.read_bytes()[:-5])
-    again = Events(tmp_path, after=1)
+    again = EventFile(tmp_path, after=1)
     again.scalars(2, {"loss": 2.0})
     again.close()
     assert [e.step for e in read(tmp_path)["loss"]] == [1, 2]

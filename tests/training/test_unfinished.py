@@ -22,19 +22,20 @@ pytestmark = [pytest.mark.usefixtures("own_models"), pytest.mark.filterwarnings(
 
 def stopped(table, out, monkeypatch, step):
     """Train until a step, and stop there; returns what would be saved as the model at the step of each checkpoint."""
-    exported, real = {}, {"save": loop.Loop._save, "update": loop.Loop._update}
+    exported, real = {}, {"save": loop.Loop._save, "update": loop.Loop._step}
 
     def save(self):
         real["save"](self)
         exported[self.step] = weights(next(iter(self.trainer.export().values())))
 
     def update(self, parts):
-        real["update"](self, parts)
+        found = real["update"](self, parts)
         self.stopping = self.step == step
+        return found
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Loop, "_save", save)
-        patch.setattr(loop.Loop, "_update", update)
+        patch.setattr(loop.Loop, "_step", update)
         assert not train(table, out=out, device="cpu", quiet=True).finished
     return exported
 

@@ -72,6 +72,7 @@ def shift_y(images: Images, amount: Amount) -> Images:
 def rotate(images: Images, amount: Amount) -> Images:
     """Rotate images around their middle."""
     angle, wide = TURN * amount, images.shape[-1] / images.shape[-2]
+    # a rotation in pixels, where x and y are in units of the sides
     cos, sin = angle.cos(), angle.sin()
     return resample(images, _matrix([[cos, -sin / wide, 0.0], [sin * wide, cos, 0.0]], amount))
 
@@ -89,6 +90,7 @@ def smooth(images: Images) -> Images:
     """Images with each pixel averaged with its neighbours, except at the edges (PIL's filter SMOOTH)."""
     if min(images.shape[-2:]) < 3:  # all of it is edges
         return images
+    # SMOOTH: a 3 x 3 mean in which the pixel itself counts 5 of 13
     near = F.avg_pool2d(images, 3, stride=1) * 9
     inner = (near + 4 * images[..., 1:-1, 1:-1]) / 13
     return torch.cat(
@@ -148,6 +150,7 @@ def autocontrast(images: Images, amount: Amount) -> Images:
 
 def equalise(images: Images, amount: Amount) -> Images:
     """Spread the values of each channel so that all grey values are about equally frequent."""
+    # the cumulative histogram of each channel, from the sorted values
     flat = images.flatten(2).round()  # (b, c, n)
     ordered = flat.sort(dim=-1).values
     before = torch.searchsorted(ordered, flat)  # pixels with a lower value
@@ -239,15 +242,12 @@ class Shift:
         n = self.config.pixels
         if not n:
             return images
-        height, width = images.shape[-2:]
-        corner = (u * (2 * n + 1)).long()  # (b, 2) of the crop
-        rows = (corner[:, 0, None] + torch.arange(height, device=images.device))[:, None, :, None]
-        columns = (corner[:, 1, None] + torch.arange(width, device=images.device))[:, None, None, :]
-        b, c = (
-            torch.arange(len(images), device=images.device),
-            torch.arange(images.shape[1], device=images.device),
-        )
-        return F.pad(images, (n, n, n, n))[b[:, None, None, None], c[:, None, None], rows, columns]
+        b, c, y, x = (torch.arange(size, device=images.device) for size in images.shape)
+        corner = (u * (2 * n + 1)).long()  # (b, 2) of the crop in the padded image
+        rows = (corner[:, 0, None] + y)[:, None, :, None]  # (b, 1, y, 1)
+        columns = (corner[:, 1, None] + x)[:, None, None, :]  # (b, 1, 1, x)
+        padded = F.pad(images, (n, n, n, n))
+        return padded[b[:, None, None, None], c[:, None, None], rows, columns]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,12 +277,13 @@ class Crop:
     def __call__(
         self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
     ) -> UInt8[Tensor, "b c y x"]:
+        # u: area, ratio, middle (2)
         area = self.config.least + (1 - self.config.least) * u[:, 0]
         ratio = self.config.stretch ** (2 * u[:, 1] - 1)
         ratio = ratio.clamp(area, 1 / area)  # so that the crop fits
-        # width, height
-        size = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=1).clamp(max=1.0)
-        middle = (2 * u[:, 2:] - 1) * (1 - size)
+        width, height = (area * ratio).sqrt(), (area / ratio).sqrt()  # as shares of the image's
+        size = torch.stack([width, height], dim=1).clamp(max=1.0)  # (b, 2)
+        middle = (2 * u[:, 2:] - 1) * (1 - size)  # where the edges of the image are at -1 and 1
         matrix = torch.cat([torch.diag_embed(size), middle[..., None]], dim=-1)
         return to_uint8(resample(images.float(), matrix, outside="border"))
 
@@ -314,10 +315,13 @@ class RandAugment:
         self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
     ) -> UInt8[Tensor, "b c y x"]:
         c = self.config
-        u = u.view(-1, c.count, 3)
+        u = u.view(-1, c.count, 3)  # per operation: which, its direction, its strength
         chosen = (u[..., 0] * len(OPERATIONS)).long()
         sign = torch.where(u[..., 1] < 0.5, -1.0, 1.0)
-        amount = sign * c.strength * (u[..., 2] if c.random else 1.0)
+        amount = sign * c.strength  # (b, count)
+        if c.random:
+            amount = amount * u[..., 2]
+        # rounded after each operation, as PIL's uint8 images are
         x = images.float()
         for i in range(c.count):
             x = apply_chosen(x, chosen[:, i], amount[:, i], OPERATIONS).round()
@@ -387,13 +391,13 @@ class Erase:
         self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
     ) -> UInt8[Tensor, "b c y x"]:
         (_, channels, height, width), c = images.shape, self.config
+        # u: whether, area, ratio, corner (2), colour (3)
         area = 0.02 + (c.most - 0.02) * u[:, 1]
         ratio = c.stretch ** (2 * u[:, 2] - 1)
         inside = rectangle(u[:, 3:5], (area * ratio).sqrt(), (area / ratio).sqrt(), height, width)
         inside = inside & (u[:, 0] < c.chance)[:, None, None]
-        return torch.where(
-            inside[:, None], (u[:, 5 : 5 + channels] * 256).to(torch.uint8)[..., None, None], images
-        )
+        colour = (u[:, 5 : 5 + channels] * 256).to(torch.uint8)[..., None, None]  # (b, c, 1, 1)
+        return torch.where(inside[:, None], colour, images)
 
 
 def rectangle(
@@ -404,14 +408,15 @@ def rectangle(
     width: int,
 ) -> Bool[Tensor, "b y x"]:
     """Which pixels lie in a rectangle of the given height and width, as shares of the image, at a random corner."""
+    # in whole pixels, inside the image
     rows = (tall.clamp(max=1) * height).round()[:, None]
     columns = (wide.clamp(max=1) * width).round()[:, None]
     top = (corner[:, :1] * (height - rows + 1)).floor()
     left = (corner[:, 1:] * (width - columns + 1)).floor()
     y, x = torch.arange(height, device=corner.device), torch.arange(width, device=corner.device)
-    return ((y >= top) & (y < top + rows))[:, :, None] & ((x >= left) & (x < left + columns))[
-        :, None, :
-    ]
+    in_rows = (y >= top) & (y < top + rows)  # (b, y)
+    in_columns = (x >= left) & (x < left + columns)  # (b, x)
+    return in_rows[:, :, None] & in_columns[:, None, :]
 
 
 def to_uint8(images: Float[Tensor, "b c y x"]) -> UInt8[Tensor, "b c y x"]:
@@ -444,13 +449,16 @@ def augment(
 ) -> UInt8[Tensor, "b c y x"]:
     """Apply augmentations in order, with a random stream for each and for each dataset, by its number."""
     first = (dataset + 1) * FIRST_STREAM
-    draws = [moment.rng(first + i).uniform(one.draws) for i, one in enumerate(augmentations)]
-    return (_compiled() if compiled else _apply)(images, augmentations, draws)
+    draws = []
+    for i, augmentation in enumerate(augmentations):
+        draws.append(moment.rng(first + i).uniform(augmentation.draws))
+    apply = _compiled() if compiled else _apply
+    return apply(images, augmentations, draws)
 
 
 def _apply(images: Tensor, augmentations: Sequence[Any], draws: list[Tensor]) -> Tensor:
-    for one, u in zip(augmentations, draws, strict=True):
-        images = one(images, u)
+    for augmentation, u in zip(augmentations, draws, strict=True):
+        images = augmentation(images, u)
     return images
 
 
@@ -468,9 +476,6 @@ def normalise(
         torch.tensor(x, dtype=torch.float32)[:, None, None].to(images.device, non_blocking=True)
         for x in (preprocessing.mean, preprocessing.deviation)
     )
-    if images.is_cuda:
-        layout = torch.channels_last
-    else:
-        layout = torch.contiguous_format
+    layout = torch.channels_last if images.is_cuda else torch.contiguous_format
     out = (images.to(torch.float32) * preprocessing.scale - mean) / deviation
     return out.to(dtype).contiguous(memory_format=layout)

@@ -10,12 +10,8 @@ from ..errors import InputError, nearest
 from .objectives import Measurement
 from .recipe import RunConfig
 
-NONE_YET: dict[str, float] = {  # state before any validation
-    "value": sys.float_info.max,
-    "loss": sys.float_info.max,
-    "step": 0,
-    "waited": 0,
-}
+WORST = sys.float_info.max  # not infinity, which JSON does not have
+NONE_YET: dict[str, float] = {"value": WORST, "loss": WORST, "step": 0, "waited": 0}
 
 
 class Best:
@@ -27,14 +23,14 @@ class Best:
     def __init__(self, run: RunConfig, measurements: Mapping[str, Measurement]) -> None:
         self.patience, self.kept = run.patience, bool(run.best or run.patience)
         names = {f"valid_{name}": measurement for name, measurement in measurements.items()}
-        self.name = run.best or (
-            "valid_loss" if "valid_loss" in names else next(iter(names), "valid_loss")
-        )
+        if run.best:
+            self.name = run.best
+        elif "valid_loss" in names or not names:
+            self.name = "valid_loss"
+        else:
+            self.name = next(iter(names))
         if self.kept and not names:
-            if run.best:
-                word = f"best = {run.best!r}"
-            else:
-                word = f"patience = {run.patience}"
+            word = f"best = {run.best!r}" if run.best else f"patience = {run.patience}"
             raise InputError(
                 f"run.{word}: this objective declares no measurements: leave it out, or declare the measurements of "
                 "the objective"
@@ -43,16 +39,22 @@ class Best:
             raise InputError(
                 f"run.best = {self.name!r}: expected one of {', '.join(names)}{nearest(self.name, names)}"
             )
-        if self.name in names and names[self.name].better == "higher":
-            self._sign = -1.0
-        else:
-            self._sign = 1.0
+        # values are kept with a sign, so that the lowest is always the best
+        higher_is_better = self.name in names and names[self.name].better == "higher"
+        self._sign = -1.0 if higher_is_better else 1.0
         self.facts: dict[str, Any] = {"name": self.name, **NONE_YET}
 
     @property
     def step(self) -> int:
         """The step of the best validation; 0 before the first."""
         return int(self.facts["step"])
+
+    @property
+    def chosen_step(self) -> int | None:
+        """The step whose weights are the trained model's; None: the last one's are."""
+        if not self.kept or not self.step:
+            return None
+        return self.step
 
     @property
     def value(self) -> float:
@@ -70,20 +72,21 @@ class Best:
         return 0 < self.patience <= self.waited
 
     def resume(self, facts: Mapping[str, Any]) -> None:
-        """Take the state of a checkpoint; of another measurement, which run.best named before, it is forgotten."""
+        """Take the state of a checkpoint, unless it is of another measurement, which run.best named before."""
         self.facts = dict(facts)
         if self.facts.get("name", self.name) != self.name:
             self.forget()
 
     def take(self, record: Mapping[str, float], step: int) -> bool:
         """Record a validation; returns True if it is the best so far."""
+        value = WORST
         if self.name in record:
             value = self._sign * record[self.name]
-        else:
-            value = sys.float_info.max
-        loss, before = record.get("valid_loss", sys.float_info.max), self.facts["value"]
+        loss = record.get("valid_loss", WORST)
+        before = self.facts["value"]
         waited = 0 if value < before else self.waited + 1  # patience is for the measurement alone
-        if (value, loss) < (before, self.facts.get("loss", sys.float_info.max)):
+        # tuples compare the loss only where the values are equal
+        if (value, loss) < (before, self.facts.get("loss", WORST)):
             self.facts = {
                 "name": self.name,
                 "value": value,

@@ -79,13 +79,8 @@ class Writer:
         if keep < 1:
             raise InputError(f"keep is {keep}, expected at least 1")
         self.folder = Path(folder)
-        self._rank, self._world, self._attempt, self._keep, self._timeout = (
-            rank,
-            world,
-            attempt,
-            keep,
-            timeout,
-        )
+        self._rank, self._world, self._attempt = rank, world, attempt
+        self._keep, self._timeout = keep, timeout
         self._saves = 0
         self._host: dict[str, Tensor] = {}  # host memory of the last snapshot, reused by the next
         self._thread: threading.Thread | None = None
@@ -93,6 +88,7 @@ class Writer:
         self.folder.mkdir(parents=True, exist_ok=True)
         if rank == 0:
             self._restore_aside()
+            # what earlier attempts left unfinished when they were killed
             for path in self.folder.glob(".step-*.tmp"):
                 if f".{attempt}-" not in path.name:
                     shutil.rmtree(path, ignore_errors=True)
@@ -106,6 +102,7 @@ class Writer:
         of worker 0 is written. Checkpoints of the steps in `protect` are never removed. An existing checkpoint of this
         step is replaced.
         """
+        # one save at a time: the snapshot's memory is reused, and an error of the last save is raised here
         self.wait()
         try:
             frozen = json.loads(json.dumps(facts, allow_nan=False))
@@ -129,7 +126,10 @@ class Writer:
             raise error
 
     def _snapshot(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Copy this worker's shards to `_host`; returns dtype, shape and this worker's shard of each tensor."""
+        """Copy this worker's shards to `_host`; returns dtype, shape and this worker's shard of each tensor.
+
+        After it the next step may change the tensors. Copies from a GPU run in its streams, which are waited for once.
+        """
         about, host, streams = {}, {}, set()
         for name, tensor in tensors.items():
             if tensor.dtype not in TYPES:
@@ -137,21 +137,23 @@ class Writer:
                 raise InputError(
                     f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved: expected {known}"
                 )
-            local, offset, writes = place(tensor, self._rank)
-            mine = writes and local.numel() > 0
+            shard, offset, writes = place(tensor, self._rank)
+            is_ours = writes and shard.numel() > 0
+            piece = {"offset": list(offset), "shape": list(shard.shape)} if is_ours else None
             about[name] = {
                 "dtype": type_name(tensor.dtype),
                 "shape": list(tensor.shape),
-                "piece": {"offset": list(offset), "shape": list(local.shape)} if mine else None,
+                "piece": piece,
             }
-            if not mine:
+            if not is_ours:
                 continue
-            kept = self._host.get(name)
-            if kept is None or kept.dtype != local.dtype or kept.shape != local.shape:
-                kept = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
-            host[name] = kept.copy_(local, non_blocking=local.is_cuda)
-            if local.is_cuda:
-                streams.add(torch.cuda.current_stream(local.device))
+            # pinned memory is allocated once, because that is slow
+            copy = self._host.get(name)
+            if copy is None or copy.dtype != shard.dtype or copy.shape != shard.shape:
+                copy = torch.empty(shard.shape, dtype=shard.dtype, pin_memory=shard.is_cuda)
+            host[name] = copy.copy_(shard, non_blocking=shard.is_cuda)
+            if shard.is_cuda:
+                streams.add(torch.cuda.current_stream(shard.device))
         for stream in streams:
             stream.synchronize()
         self._host = host
@@ -170,6 +172,7 @@ class Writer:
         part = f"part-{self._rank:05d}"
         try:
             temporary.mkdir(exist_ok=True)
+            # the shards first: a part's .json says that they are complete
             size, sha256 = write_tensors(temporary / f"{part}.safetensors", host)
             atomic_write(
                 temporary / f"{part}.json",
@@ -192,14 +195,14 @@ class Writer:
             self._error.__cause__ = cause
 
     def _explained(self, step: int, cause: Exception) -> CheckpointError:
-        full = isinstance(cause, OSError) and cause.errno in _FULL
-        intact = latest(self.folder, say=lambda _: None)
-        if intact:
+        problem = str(cause)
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            problem = "the disk is full"
+        last = "there is no intact checkpoint yet"
+        if intact := latest(self.folder, say=lambda _: None):
             last = f"the last intact checkpoint is {intact.path}"
-        else:
-            last = "there is no intact checkpoint yet"
         return CheckpointError(
-            f"step {step} could not be saved in {self.folder}: {'the disk is full' if full else cause}; {last}"
+            f"step {step} could not be saved in {self.folder}: {problem}; {last}"
         )
 
     def _finish(self, step: int, temporary: Path, facts: Any, protect: frozenset[int]) -> None:
@@ -212,11 +215,13 @@ class Writer:
         def arrived() -> bool:
             return bool(failed()) or all((temporary / f"{name}.json").exists() for name in names)
 
+        # a worker that failed says so, and nobody waits for the timeout
         if not self._until(arrived):
             missing = [name for name in names if not (temporary / f"{name}.json").exists()]
             raise TimeoutError(f"{', '.join(missing)} did not arrive")
         if failures := failed():
             raise CheckpointError(f"{failures[0].stem} failed: {failures[0].read_text()}")
+        # the index has the checksums of all files, and where each shard of each tensor is
         files: dict[str, Any] = {}
         tensors: dict[str, Any] = {}
         for name in names:
@@ -224,6 +229,7 @@ class Writer:
             part = json.loads(text)
             if (size := file_size(temporary / f"{name}.safetensors")) != part["size"]:
                 raise DamagedError(f"{name}.safetensors has {size} bytes of {part['size']}")
+            # checksums were computed while writing; reading the files again would double the time
             files[f"{name}.safetensors"] = {"size": part["size"], "sha256": part["sha256"]}
             files[f"{name}.json"] = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
             gather(tensors, name, part["tensors"])
@@ -233,6 +239,8 @@ class Writer:
             "files": files, "tensors": tensors,
         }  # fmt: skip
         atomic_write(temporary / "index.json", to_json({"sha256": seal(index), "index": index}))
+        # From here on the checkpoint is complete. A folder cannot replace another in one operation: the old one
+        # steps aside, and `_restore_aside` brings it back after a crash between the two.
         final = self.folder / step_name(step)
         aside = self.folder / f".{step_name(step)}.{self._attempt}.old"
         if final.exists():
@@ -255,6 +263,7 @@ class Writer:
                 return False
             return (index["attempt"], index["save"]) == (self._attempt, self._saves)
 
+        # the temporary folder disappears when it is renamed, and also when worker 0 gives up
         if not self._until(renamed, hopeless=lambda: not temporary.exists()):
             raise TimeoutError("worker 0 did not finish it")
 
@@ -273,18 +282,19 @@ class Writer:
 
     def _prune(self, step: int, protect: frozenset[int]) -> None:
         """Remove all but the newest `keep` checkpoints up to `step`; later ones, of a run that was resumed, stay."""
-        steps = sorted(
-            int(found[1]) for path in self.folder.iterdir() if (found := FINAL.match(path.name))
-        )
-        old = [s for s in steps if s <= step][: -self._keep]
-        for s in old:
-            if s in protect:
+        steps = []
+        for path in self.folder.iterdir():
+            match = FINAL.match(path.name)
+            if match and int(match[1]) <= step:
+                steps.append(int(match[1]))
+        for old in sorted(steps)[: -self._keep]:
+            if old in protect:
                 continue
-            gone = self.folder / f".{step_name(s)}.{self._attempt}-{self._saves}.tmp"
+            gone = self.folder / f".{step_name(old)}.{self._attempt}-{self._saves}.tmp"
             # Windows: another process reads it; the next save tries again
             with suppress(PermissionError):
                 # so that a crash leaves no partial one under its name
-                os.rename(self.folder / step_name(s), gone)
+                os.rename(self.folder / step_name(old), gone)
                 shutil.rmtree(gone, ignore_errors=True)
 
     def _restore_aside(self) -> None:

@@ -41,6 +41,7 @@ class World:
         """Join the workers that torchrun started; without torchrun, a world of this process alone."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         chosen = find_device(device)
+        # each worker of torchrun has its own GPU
         if chosen.type == "cuda":
             chosen = torch.device("cuda", chosen.index or 0)
             torch.cuda.set_device(chosen)
@@ -49,10 +50,8 @@ class World:
             # With its own prefix: otherwise a second training in these processes would read the first one's addresses.
             store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
             store = dist.PrefixStore(f"training {next(_TRAININGS)}", store)  # type: ignore[attr-defined]
-            if chosen.type == "cuda":
-                backend = "cpu:gloo,cuda:nccl"
-            else:
-                backend = "gloo"
+            # numbers of the host, such as the size of a batch, are summed on the host
+            backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         return World(rank, size, chosen, joined)
 
@@ -65,7 +64,7 @@ class World:
         """Sum each number over all workers, on the host, in one all-reduce."""
         if self.size == 1:
             return [float(x) for x in numbers]
-        total = torch.tensor(numbers, dtype=torch.float64)
+        total = torch.tensor(numbers, dtype=torch.float64)  # counts of tokens stay exact
         dist.all_reduce(total)
         return total.tolist()
 
@@ -85,6 +84,7 @@ class World:
         """Send a text from worker 0 to all workers."""
         if self.size == 1:
             return word
+        # the others do not know the length before they have a buffer for the letters
         length = torch.tensor([len(word.encode())])
         dist.broadcast(length, 0)
         if not length:
@@ -119,11 +119,11 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
     )
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    options: dict[str, Any] = {
-        "mesh": mesh,
-        "mp_policy": bfloat16 if precision == "bfloat16" else MixedPrecisionPolicy(),
-    }
+    policy = MixedPrecisionPolicy()
+    if precision == "bfloat16":  # gathered in bfloat16; gradients are summed in float32
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    # from the inside out: what the blocks do not have belongs to the model's own group
     for _, block in blocks(model):
         fully_shard(block, **options)
     # the output layer is used right after `states`
@@ -156,6 +156,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        # an all-reduce, too: x of this worker is in the sum of every worker
         return _Sum.apply(grads[0])
 
 
@@ -174,11 +175,12 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return
 
     def forward(self, input: Tensor) -> Tensor:
-        shape, wide = [1, -1] + [1] * (input.ndim - 2), input.float()
+        shape = [1, -1] + [1] * (input.ndim - 2)  # statistics (c) as (1, c, 1, ...)
+        x = input.float()
         mean, variance = self.running_mean, self.running_var
         if self.training or mean is None or variance is None:
-            mean, variance = self._measure(wide, shape)
-        out = (wide - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
+            mean, variance = self._measure(x, shape)
+        out = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
             out = out * self.weight.view(shape) + self.bias.view(shape)
         return out.to(input.dtype)
@@ -186,7 +188,8 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _measure(self, x: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
         """The mean and variance of each channel over all workers; in training, also update the running ones."""
         axes = [i for i in range(x.ndim) if i != 1]
-        sums = _Sum.apply(torch.cat([x.sum(axes), x.new_full((1,), x.numel() / x.shape[1])]))
+        count = x.new_full((1,), x.numel() / x.shape[1])
+        sums = _Sum.apply(torch.cat([x.sum(axes), count]))  # (c + 1) in one exchange
         n = sums[-1]
         mean = sums[:-1] / n
         # Around the mean: E[x^2] - E[x]^2 would lose precision if the mean is large.
@@ -195,16 +198,16 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             with torch.no_grad():
                 assert self.num_batches_tracked is not None
                 self.num_batches_tracked.add_(1)
-                if self.momentum is None:
+                share = self.momentum
+                if share is None:  # the plain mean over all batches, as torch has it
                     share = 1.0 / float(self.num_batches_tracked)
-                else:
-                    share = self.momentum
                 self.running_mean.lerp_(mean, share)
+                # the running variance is the unbiased one
                 self.running_var.lerp_(variance * n / (n - 1).clamp(min=1), share)
         return mean, variance
 
 
-# Tensors that may be sharded over workers (DTensor).
+# Tensors that may be sharded over workers (DTensor)
 
 
 def local(x: Tensor) -> Tensor:
@@ -215,6 +218,33 @@ def local(x: Tensor) -> Tensor:
 def whole(x: Tensor) -> Tensor:
     """A sharded tensor gathered from all workers, or the tensor itself."""
     return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def as_sharded(part: Tensor, like: Tensor) -> Tensor:
+    """The tensor of which `part` is this worker's shard, if it is sharded like `like`; `part` itself if it is not."""
+    if not hasattr(like, "to_local"):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        like.device_mesh,  # type: ignore[attr-defined]
+        like.placements,  # type: ignore[attr-defined]
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """This worker's shard of a tensor that all workers have, sharded like `like`, without communication."""
+    if not hasattr(like, "to_local"):
+        return tensor
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    replicated = DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicated.redistribute(mesh, placements).to_local()
 
 
 def wide(x: Tensor) -> Tensor:

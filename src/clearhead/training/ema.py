@@ -22,11 +22,11 @@ class EMA:
 
     Examples:
         >>> weights = {"w": torch.zeros(2)}
-        >>> average = EMA(weights, {"w": torch.zeros(2)})
+        >>> ema = EMA(weights, {"w": torch.zeros(2)})
         >>> weights["w"].fill_(1.0)
         tensor([1., 1.])
-        >>> average.update(0.75)
-        >>> average.values["w"]
+        >>> ema.update(0.75)
+        >>> ema.values["w"]
         tensor([0.2500, 0.2500])
     """
 
@@ -63,12 +63,13 @@ class EMA:
 
 
 class EMANetwork(EMA):
-    """An average with its own network, such as a teacher, which receives the averages after every update."""
+    """An EMA with its own network, such as a teacher, which receives the averages after every update."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], source: nn.Module, network: nn.Module
     ) -> None:
         super().__init__(weights, dict(network.named_parameters()))
+        # (ours, theirs): running statistics of batch norms are copied, not averaged a second time
         self._buffers = [
             (network.get_buffer(name), buffer) for name, buffer in source.named_buffers()
         ]
@@ -78,5 +79,5 @@ class EMANetwork(EMA):
         super().update(keep)
         self.copy_to_network()
         with torch.no_grad():
-            for mine, theirs in self._buffers:  # running statistics of batch norms
-                mine.copy_(theirs)
+            for ours, theirs in self._buffers:
+                ours.copy_(theirs)

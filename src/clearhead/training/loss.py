@@ -53,11 +53,9 @@ def measured(
     x, targets = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
     correct = torch.zeros((), dtype=torch.long, device=x.device)
-    # these logits are float32
-    if x.device.type == "cpu":
-        part = _rows(x, weight)
-    else:
-        part = -(-_rows(x, weight) // 8)
+    part = _rows(x, weight)
+    if x.device.type != "cpu":  # logits in float32, their softmax and copies need more memory
+        part = -(-part // 8)
     for rows, wanted in zip(x.split(part), targets.split(part), strict=True):
         logits = (rows @ weight.T).to(_wide(x))
         _cap_logits(logits, cap or 0.0)
@@ -78,14 +76,16 @@ def _loss_and_gradients(
     x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, cap: float, learned: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The summed loss and its gradients with respect to x and weight (empty unless it is learned), chunk by chunk."""
+    # without a gradient of W a chunk needs more rows to be worth its product
     rows = _rows(x, weight, least=64 if learned else 256)
     loss = torch.zeros((), dtype=_wide(x), device=x.device)
     dx, dw = torch.empty_like(x), None
     for start in range(0, x.shape[0], rows):
         part, wanted = x[start : start + rows], targets[start : start + rows]
-        logits = part @ weight.T
+        logits = part @ weight.T  # (n, v)
         slope = _cap_logits(logits, cap)
         loss += _logits_to_gradient(logits, wanted, smoothing)
+        # from here on `logits` holds dL/dz: dx = dL/dz W and dW = dL/dz^T x
         if slope is not None:
             logits *= slope
         torch.mm(logits, weight, out=dx[start : start + rows])
@@ -107,6 +107,7 @@ def _(
 def _save_gradients(
     ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]
 ) -> None:
+    # the forward pass has computed them already
     ctx.save_for_backward(output[1], output[2])
     ctx.learned = inputs[5]  # type: ignore[attr-defined]
     ctx.set_materialize_grads(False)
@@ -135,19 +136,18 @@ def _cap_logits(logits: Float[Tensor, "n v"], cap: float) -> Float[Tensor, "n v"
         return None
     t = torch.tanh(logits / cap)
     torch.mul(t, cap, out=logits)
-    return 1.0 - t * t
+    return 1.0 - t * t  # d (c tanh(z / c)) / dz
 
 
 def _wide(x: Tensor) -> torch.dtype:
     """The dtype of sums of exponentials."""
-    if x.dtype == torch.float64:
-        return torch.float64
-    return torch.float32
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _rows(x: Tensor, weight: Tensor, least: int = 64) -> int:
     """The number of tokens per chunk, `least` or more if there are as many; chunks are of equal size."""
     room = (CACHE if x.device.type == "cpu" else ROOM) // (weight.shape[0] * x.element_size())
+    # equal chunks rather than full ones and a rest: compiled and cached products have one shape
     parts = -(-x.shape[0] // max(room, least))
     return max(-(-x.shape[0] // max(parts, 1)), 1)
 
@@ -157,6 +157,7 @@ def _add(dw: Tensor | None, logits: Tensor, part: Tensor, whole: bool) -> Tensor
     if whole or logits.dtype == torch.float64:
         new = logits.T @ part
         return new if dw is None else dw.add_(new)
+    # bfloat16 products that cuBLAS adds in float32; a CPU has no such product
     if logits.is_cuda and logits.dtype != torch.float32:
         if dw is None:
             return torch.mm(logits.T, part, out_dtype=torch.float32)
@@ -178,12 +179,14 @@ def _logits_to_gradient(
         return logits_to_gradient(logits, targets, smoothing, IGNORED)
     v = logits.shape[1]
     counted = targets != IGNORED
-    wanted = targets.where(counted, 0)[:, None]
+    wanted = targets.where(counted, 0)[:, None]  # (n, 1)
     exact = logits.to(_wide(logits))
+    # loss = logsumexp(z) - (1 - s) z_target - s mean(z)
     lse = exact.logsumexp(-1)
     loss = lse - (1 - smoothing) * exact.gather(1, wanted)[:, 0]
     if smoothing:
         loss = loss - smoothing * exact.mean(-1)
+    # its gradient softmax(z) - (1 - s) onehot - s / v, in the memory of z
     p = exact.sub_(lse[:, None]).exp_()
     if smoothing:
         p -= smoothing / v

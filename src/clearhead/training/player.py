@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,35 +39,43 @@ class Player:
     ) -> None:
         self.name, self.setup, self.model, self.world = name, setup, model, world
         self.rebuild = rebuild or setup.build
-        untrained = (p for p in model.parameters() if not p.requires_grad)
-        self.fingerprint = None if rebuild is None else Fingerprint(untrained)
+        self.fingerprint: Fingerprint | None = None
+        if rebuild is not None:
+            self.fingerprint = Fingerprint(p for p in model.parameters() if not p.requires_grad)
+        self.ema: EMA | None = None
         self.sharded = world.size > 1 and recipe.spread == "fsdp"
+        # FSDP keeps float32 shards itself; otherwise a bfloat16 model has float32 master weights
         self.has_masters = recipe.precision == "bfloat16" and not self.sharded
-        model.to(world.device)
+        self._place(recipe)
+
+    def _place(self, recipe: Recipe) -> None:
+        """Move the network to its device, in its precision, and keep the float32 weights that this would round."""
+        model = self.model
+        # this order: batch norms are synced before rounding and sharding look at them
+        model.to(self.world.device)
         if recipe.recompute:
             recompute(model)
-        if world.size > 1:
+        if self.world.size > 1:
             SyncedBatchNorm.convert(model)
-        # Untrained weights in float32, since the network may compute with bfloat16 copies; none if `rebuild` has them.
-        self.frozen = {
-            n: p.detach().clone() if self.has_masters else p for n, p in self._untrained()
-        }
-        # The weights before rounding, from which the optimiser's master weights start.
-        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._exact = (
-            {n: p.detach().clone() for n, p in trained.items()} if self.has_masters else {}
-        )
+        # The float32 weights that are not trained; none if `rebuild` has them.
+        self.frozen: dict[str, Tensor] = dict(self._untrained())
+        # Those that are trained, from which the optimiser's master weights start.
+        self._exact: dict[str, Tensor] = {}
         if self.has_masters:
+            self.frozen = {n: p.detach().clone() for n, p in self._untrained()}
+            for n, p in model.named_parameters():
+                if p.requires_grad:
+                    self._exact[n] = p.detach().clone()
             narrow(model)
         if self.sharded:
-            shard(model, world, recipe.precision)
-            self.frozen = dict(self._untrained())
-        self.average: EMA | None = None
+            shard(model, self.world, recipe.precision)
+            self.frozen = dict(self._untrained())  # sharding has replaced the parameters
 
     def _untrained(self) -> list[tuple[str, nn.Parameter]]:
         """The weights that are not trained and that checkpoints hold, by name."""
-        named = self.model.named_parameters() if self.fingerprint is None else ()
-        return [(n, p) for n, p in named if not p.requires_grad]
+        if self.fingerprint is not None:
+            return []
+        return [(n, p) for n, p in self.model.named_parameters() if not p.requires_grad]
 
     def begin_step(self) -> None:
         """Switch the network to the mode in which a step runs it: evaluation, unless it is trained."""
@@ -81,8 +89,8 @@ class Player:
         """The tensors of this player in a checkpoint."""
         tensors = {f"weight/{n}": w for n, w in self.weights().items()}
         tensors |= {f"buffer/{n}": x for n, x in buffers(self.model).items()}
-        if self.average is not None:
-            tensors |= {f"average/{n}": x for n, x in self.average.values.items()}
+        if self.ema is not None:
+            tensors |= {f"average/{n}": x for n, x in self.ema.values.items()}
         if self.fingerprint is not None:
             tensors["fingerprint"] = self.fingerprint.saved
         return tensors
@@ -94,41 +102,38 @@ class Player:
 
     def local_weights(self) -> list[Tensor]:
         """This worker's shards of the weights and averages."""
-        averages = [] if self.average is None else list(self.average.values.values())
-        return [
-            part
-            for x in (*self.weights().values(), *averages)
-            if (part := local(x.detach())).numel()
-        ]
+        tensors = list(self.weights().values())
+        if self.ema is not None:
+            tensors += self.ema.values.values()
+        shards = [local(x.detach()) for x in tensors]
+        return [x for x in shards if x.numel()]  # a small tensor has no shard on some workers
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def with_ema(self) -> AbstractContextManager[None]:
         """Context in which the network computes with its averages, if it has any."""
-        with (
-            nullcontext()
-            if self.average is None or isinstance(self.average, EMANetwork)
-            else (self.average.running())
-        ):
-            yield
+        if self.ema is None or isinstance(self.ema, EMANetwork):  # the latter always does
+            return nullcontext()
+        return self.ema.running()
 
     @torch.no_grad()
     def export(self, best: Checkpoint | None = None) -> nn.Module:
         """The network to save: unsharded, on the CPU, with its averages if it has any, or the weights of `best`."""
-        averages = {} if self.average is None else self.average.values
-        numbers = {n: whole(averages.get(n, w)) for n, w in self.weights().items()}
+        averages = {} if self.ema is None else self.ema.values
+        # with LoRA this loads the pretrained weights again, which checkpoints do not hold
         model = self.rebuild()
-        parameters, held = dict(model.named_parameters()), buffers(model)
-        named = {n: parameters[n] for n in numbers}
-        for n, tensor in numbers.items():
-            named[n].copy_(tensor)
+        parameters, model_buffers = dict(model.named_parameters()), buffers(model)
+        weights = self.weights()
+        for n, weight in weights.items():
+            parameters[n].copy_(whole(averages.get(n, weight)))
         for n, buffer in buffers(self.model).items():
-            held[n].copy_(averages.get(n, buffer))
+            model_buffers[n].copy_(
+                averages.get(n, buffer)
+            )  # the statistics of batch norms are averaged, too
         if best is not None:
-            for kind, own in (("weight", named), ("buffer", held)):
-                for n, tensor in own.items():
-                    best.fill(
-                        f"{self.name}/{'average' if n in averages else kind}/{n}", tensor.detach()
-                    )
+            held: list[tuple[str, str, Tensor]] = [("weight", n, parameters[n]) for n in weights]
+            held += [("buffer", n, buffer) for n, buffer in model_buffers.items()]
+            for kind, n, tensor in held:
+                prefix = "average" if n in averages else kind
+                best.fill(f"{self.name}/{prefix}/{n}", tensor.detach())
         return model
 
 
@@ -154,19 +159,18 @@ class TrainedPlayer(Player):
             master.copy_(self._exact[n])  # the values before rounding
         self._exact = {}
         if any(ends(optim.ema)):
-            # of batch norms
+            # the running statistics of batch norms belong to the weights, and are averaged with them
             running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}
-            self.average = EMA(
+            self.ema = EMA(
                 {**self.optimiser.weights(), **running}, {**self.optimiser.parameters, **running}
             )
         self.forward: Any = None  # computes the losses of this player; set by `wrap`
         # Batch norms whose weights are not trained keep their running statistics, too.
-        self._still = [
-            m
-            for m in model.modules()
-            if getattr(m, "running_mean", None) is not None
-            and not any(p.requires_grad for p in m.parameters())
-        ]
+        self._frozen_norms = []
+        for module in model.modules():
+            is_norm = getattr(module, "running_mean", None) is not None
+            if is_norm and not any(p.requires_grad for p in module.parameters()):
+                self._frozen_norms.append(module)
 
     def wrap(self, losses: nn.Module, *, compiled: bool) -> None:
         """Set the module that computes this player's losses, inside DDP and torch.compile as configured."""
@@ -177,6 +181,7 @@ class TrainedPlayer(Player):
             self.forward = torch.compile(self.forward)
 
     def weights(self) -> dict[str, Tensor]:
+        # in the model's order, so that a moving average can be copied parameter by parameter
         own = {**self.optimiser.weights(), **self.frozen}
         return {n: own[n] for n, _ in self.model.named_parameters() if n in own}
 
@@ -194,14 +199,14 @@ class TrainedPlayer(Player):
                 if n in self.frozen:
                     p.copy_(self.frozen[n])
 
-    def update_average(self, step: int, steps: int) -> None:
+    def update_ema(self, step: int, steps: int) -> None:
         """Update the EMA of the weights after a step."""
-        if self.average is not None:
-            self.average.update(value(self.optimiser.config.ema, step, steps))
+        if self.ema is not None:
+            self.ema.update(value(self.optimiser.config.ema, step, steps))
 
     def begin_step(self) -> None:
         self.model.train()
-        for norm in self._still:
+        for norm in self._frozen_norms:
             norm.eval()
 
     def set_requires_grad(self, on: bool) -> None:
@@ -213,14 +218,14 @@ class TrainedPlayer(Player):
     def accumulating(self, last: bool) -> Iterator[None]:
         """Context that exchanges gradients between workers only for the last micro-batch of a step."""
         model: Any = self.model
-        wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)
+        wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)  # inside torch.compile
         if self.sharded:
             model.set_requires_gradient_sync(last)
             yield
-        elif (
-            isinstance(wrapped, DistributedDataParallel) and not last and not self.optimiser.masters
-        ):
-            # With master weights each micro-batch's gradients are moved away, so that each must be exchanged.
+            return
+        # With master weights each micro-batch's gradients are moved away, so that each must be exchanged.
+        waits = not last and not self.optimiser.masters
+        if isinstance(wrapped, DistributedDataParallel) and waits:
             with wrapped.no_sync():
                 yield
         else:
@@ -228,31 +233,32 @@ class TrainedPlayer(Player):
 
 
 class EMAPlayer(Player):
-    """A player whose weights are an exponential moving average of another's; `average.update` updates them."""
+    """A player whose weights are an exponential moving average of another's; the objective calls `ema.update`."""
 
-    average: EMANetwork
+    ema: EMANetwork
 
     def __init__(self, name: str, source: TrainedPlayer, recipe: Recipe, world: World) -> None:
         model = source.setup.build().requires_grad_(False)
         with torch.no_grad():
-            for mine, theirs in zip(model.parameters(), source.weights().values(), strict=True):
-                mine.copy_(whole(theirs))
+            for ours, theirs in zip(model.parameters(), source.weights().values(), strict=True):
+                ours.copy_(whole(theirs))
             for n, buffer in buffers(source.model).items():
                 model.get_buffer(n).copy_(buffer)
         super().__init__(name, source.setup, model, recipe, world)
         self.source, self._exact = source, {}
-        self.average = EMANetwork(source.optimiser.weights(), source.model, self.model)
+        self.ema = EMANetwork(source.optimiser.weights(), source.model, self.model)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that are not averaged, because the source does not train them."""
         return dict(self.source.frozen)
 
     def tensors(self) -> dict[str, Tensor]:
+        # The weights that are not averaged are in the checkpoint as the source's.
         tensors = {f"buffer/{n}": x for n, x in buffers(self.model).items()}
-        return tensors | {f"average/{n}": x for n, x in self.average.values.items()}
+        return tensors | {f"average/{n}": x for n, x in self.ema.values.items()}
 
     def restore(self) -> None:
-        self.average.copy_to_network()
+        self.ema.copy_to_network()
         with torch.no_grad():
             for n, p in self.model.named_parameters():
                 if n in self.source.frozen:
@@ -261,16 +267,14 @@ class EMAPlayer(Player):
     @torch.no_grad()
     def export(self, best: Checkpoint | None = None) -> nn.Module:
         model = self.setup.build()
-        numbers = {**self.weights(), **self.average.values}
+        weights = {**self.weights(), **self.ema.values}
         for n, parameter in model.named_parameters():
-            parameter.copy_(whole(numbers[n]))
+            parameter.copy_(whole(weights[n]))
             if best is not None:
-                at = (
-                    f"{self.name}/average/{n}"
-                    if n in self.average.values
-                    else f"{self.source.name}/weight/{n}"
-                )
-                best.fill(at, parameter.detach())
+                owner = f"{self.source.name}/weight"
+                if n in self.ema.values:
+                    owner = f"{self.name}/average"
+                best.fill(f"{owner}/{n}", parameter.detach())
         for n, buffer in buffers(model).items():
             buffer.copy_(self.model.get_buffer(n))
             if best is not None:
@@ -280,11 +284,13 @@ class EMAPlayer(Player):
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:
     """The persistent buffers of a model, by name."""
-    kept = set(model.state_dict(keep_vars=True))
-    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    persistent = set(model.state_dict(keep_vars=True))
+    return {name: buffer for name, buffer in model.named_buffers() if name in persistent}
 
 
 def all_finite(tensors: list[Tensor]) -> bool:
     """True if no tensor holds an infinity or a NaN."""
-    largest = torch.stack([*torch._foreach_norm(tensors, math.inf)]) if tensors else torch.zeros(1)
+    if not tensors:
+        return True
+    largest = torch.stack([*torch._foreach_norm(tensors, math.inf)])
     return bool(largest.isfinite().all())

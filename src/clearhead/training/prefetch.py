@@ -16,6 +16,7 @@ from .distributed import World
 from .objectives import Objective
 
 AHEAD = 3  # number of batches to prefetch
+SHARE = 0.25  # largest share of the free memory of a device that the tables of a dataset may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,15 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The tensors, and the row numbers by dataset ("" is the main one), on the model's device."""
-        moved = {name: x.to(device, non_blocking=True) for name, x in self.batch.items()}
+        tensors = {name: x.to(device, non_blocking=True) for name, x in self.batch.items()}
         rows = {"": self.rows, **self.feed_rows}
-        return moved, {name: x.to(device, non_blocking=True) for name, x in rows.items()}
+        return tensors, {name: x.to(device, non_blocking=True) for name, x in rows.items()}
 
 
 class Feed:
     """The micro-batches of a worker, step by step; extra datasets add their keys as feed.key.
 
-    Of the datasets named in `resident`, whose tables are on the device, only row numbers are sent.
+    For the datasets named in `resident`, whose tables are on the device, only row numbers are sent.
     """
 
     def __init__(
@@ -52,14 +53,8 @@ class Feed:
         accumulate: int,
         resident: Collection[str] = (),
     ) -> None:
-        self.data, self.extra, self.objective, self.world, self.accumulate = (
-            data,
-            extra,
-            objective,
-            world,
-            accumulate,
-        )
-        self.resident = resident
+        self.data, self.extra, self.objective = data, extra, objective
+        self.world, self.accumulate, self.resident = world, accumulate, resident
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
     def close(self) -> None:
@@ -69,55 +64,58 @@ class Feed:
     def steps(self, start: int, stop: int) -> Iterator[list[MicroBatch]]:
         """The micro-batches of the steps from `start` to `stop` - 1."""
         pending: list[Future[list[MicroBatch]]] = []
+        # A step is submitted AHEAD steps before it is needed; its future raises what the thread raised.
         for step in range(start, stop + AHEAD):
             if step < stop:
-                pending.append(self._thread.submit(self._make, step))
+                pending.append(self._thread.submit(self._step, step))
             if step >= start + AHEAD - 1 and pending:
                 yield pending.pop(0).result()
 
+    def _step(self, step: int) -> list[MicroBatch]:
+        # Micro-batches are dealt to workers in turn, so that number n has the same rows for any number of workers.
+        parts = self.world.size * self.accumulate
+        micro_batches = []
+        for i in range(self.accumulate):
+            n = i * self.world.size + self.world.rank
+            batch = _real(self.data.batch(step, part=n, parts=parts, lookup=self._looks_up("")))
+            for name, extra in self.extra.items():
+                lookup = self._looks_up(name)
+                more = _real(extra.batch(step, part=n, parts=parts, lookup=lookup))
+                batch |= _named(name, more)
+            micro_batches.append(self._micro_batch(batch, n, n, parts))
+        return micro_batches
+
     def valid(self) -> Iterator[MicroBatch]:
         """This worker's share of the validation batches."""
+        part, parts = self.world.rank, self.world.size
         for i in range(self.data.valid_batches):
-            part, parts = self.world.rank, self.world.size
-            batch = self.data.valid(i, part=part, parts=parts, lookup="" not in self.resident)
+            batch = self.data.valid(i, part=part, parts=parts, lookup=self._looks_up(""))
             for name, extra in self.extra.items():
                 if extra.valid_batches:
-                    lookup = name not in self.resident
-                    batch |= _named(
-                        name,
-                        extra.valid(i % extra.valid_batches, part=part, parts=parts, lookup=lookup),
-                    )
-            yield self._part(batch, i, part, parts)
+                    i_extra, lookup = i % extra.valid_batches, self._looks_up(name)
+                    more = extra.valid(i_extra, part=part, parts=parts, lookup=lookup)
+                    batch |= _named(name, more)
+            yield self._micro_batch(batch, i, part, parts)
 
-    def _make(self, step: int) -> list[MicroBatch]:
-        parts = self.world.size * self.accumulate
-        numbers = [i * self.world.size + self.world.rank for i in range(self.accumulate)]
-        return [self._part(self._batch(step, n, parts), n, n, parts) for n in numbers]
+    def _looks_up(self, dataset: str) -> bool:
+        """Whether a dataset looks up its rows here, because its tables are not on the device."""
+        return dataset not in self.resident
 
-    def _batch(self, step: int, part: int, parts: int) -> dict[str, Any]:
-        batch = _real(self.data.batch(step, part=part, parts=parts, lookup="" not in self.resident))
-        for name, extra in self.extra.items():
-            lookup = name not in self.resident
-            batch |= _named(name, _real(extra.batch(step, part=part, parts=parts, lookup=lookup)))
-        return batch
-
-    def _part(self, batch: dict[str, Any], number: int, part: int, parts: int) -> MicroBatch:
+    def _micro_batch(self, batch: dict[str, Any], number: int, part: int, parts: int) -> MicroBatch:
+        # shares memory where it can
         tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in batch.items()}
-        sizes: dict[str, int] = {}
+        sizes: dict[str, int] = {}  # rows by dataset
         for name, x in batch.items():
             sizes.setdefault(name.rpartition(".")[0], len(x))
-        rows = {
-            feed: torch.from_numpy(share_rows(parts * size, part, parts))
-            for feed, size in sizes.items()
-        }
-        if self.world.device.type == "cuda":
-            tensors, rows = (
-                {name: x.pin_memory() for name, x in some.items()} for some in (tensors, rows)
-            )
+        rows = {}
+        for dataset, size in sizes.items():
+            rows[dataset] = torch.from_numpy(share_rows(parts * size, part, parts))
+        if self.world.device.type == "cuda":  # pinned memory is copied while the GPU computes
+            tensors = {name: x.pin_memory() for name, x in tensors.items()}
+            rows = {dataset: x.pin_memory() for dataset, x in rows.items()}
         own = rows.pop("")
-        return MicroBatch(
-            tensors, own, number, self.objective.count(batch), self.data.units(batch), rows
-        )
+        counted, units = self.objective.count(batch), self.data.units(batch)
+        return MicroBatch(tensors, own, number, counted, units, rows)
 
 
 def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,19 +125,13 @@ def _named(feed: str, batch: Mapping[str, Any]) -> dict[str, Any]:
 def _real(batch: dict[str, Any]) -> dict[str, Any]:
     """A batch without its padding rows, which are its last, because a batch norm would count them."""
     rows = int(batch["weight"].sum()) if "weight" in batch else 0
-    if rows:
-        return {name: x[:rows] for name, x in batch.items() if name != "weight"}
-    return batch
-
-
-# Tables of data that stay on the device, so that a step only sends row numbers.
-
-
-SHARE = 0.25  # largest share of the free memory of a device that the tables of a dataset may take
+    if not rows:
+        return batch
+    return {name: x[:rows] for name, x in batch.items() if name != "weight"}
 
 
 class ResidentTables:
-    """The tables of datasets on the device of the model, for the datasets whose tables fit there.
+    """The tables of datasets that fit on the device of the model, so that a step only sends row numbers.
 
     Args:
         datasets: The datasets by name; "" is the main one.
@@ -156,13 +148,11 @@ class ResidentTables:
             name: data for name, data in datasets.items() if data.tables and _fits(data, device)
         }
         self.names = frozenset(fitting)
-        self.tables = {
-            f"{name}.{key}" if name else key: torch.from_numpy(np.ascontiguousarray(table)).to(
-                device
-            )
-            for name, data in fitting.items()
-            for key, table in data.tables.items()
-        }
+        self.tables: dict[str, Tensor] = {}
+        for name, data in fitting.items():
+            tables = _named(name, data.tables) if name else data.tables
+            for key, table in tables.items():
+                self.tables[key] = torch.from_numpy(np.ascontiguousarray(table)).to(device)
 
     def looked_up(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The batch with the rows of the tables in place of their numbers."""

@@ -17,7 +17,7 @@ class TrainingError(UserError, RuntimeError):
     """A training cannot continue; the message gives the step and the last intact checkpoint, if there is one."""
 
 
-# Signals that end a training.
+# Signals that end a training
 
 
 @contextmanager
@@ -28,6 +28,7 @@ def on_stop(ask: Callable[[], bool]) -> Iterator[None]:
         if ask() and number == signal.SIGINT:
             raise KeyboardInterrupt
 
+    # torchrun sends SIGTERM to its workers, a terminal SIGINT
     with _handlers({signal.SIGTERM: handle, signal.SIGINT: handle}):
         yield
 
@@ -57,7 +58,7 @@ def _handlers(wanted: dict[int, Callable[[int, object], None]]) -> Iterator[None
             signal.signal(number, handler)
 
 
-# Trainings in child processes: several in parallel, or one that is to be killed.
+# Trainings in child processes: several in parallel, or one that is to be killed
 
 
 PATIENCE = 60.0  # seconds that a child gets to save a checkpoint and exit
@@ -72,19 +73,14 @@ def command(
     world: int | None = None,  # workers, under torchrun
 ) -> list[str]:
     """The command line that trains a recipe in a folder."""
+    words = [sys.executable]
     if world:
-        workers = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    else:
-        workers = []
-    options = [
-        "--out",
-        str(out),
-        "--device",
-        device,
-        "--quiet",
-        *(["--data", str(data)] if data else []),
-    ]
-    return [sys.executable, *workers, "-m", "clearhead", "train", str(recipe), *overrides, *options]
+        words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    words += ["-m", "clearhead", "train", str(recipe), *overrides]
+    words += ["--out", str(out), "--device", device, "--quiet"]
+    if data:
+        words += ["--data", str(data)]
+    return words
 
 
 class Child:
@@ -99,6 +95,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=file,
+                # as many threads for all: another number changes the order of sums
                 env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             )
 
@@ -106,7 +103,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.running:
+        if self.running:  # it saves a checkpoint, if it can
             self.process.terminate()
             try:
                 self.process.wait(PATIENCE)
@@ -131,9 +128,8 @@ class Child:
         """Why it failed: the last line of its log, and the signal that ended it."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         if code < 0:
-            return f"the training was ended by signal {-code}" + (
-                f"; its last message: {lines[-1]}" if lines else ""
-            )
+            message = f"; its last message: {lines[-1]}" if lines else ""
+            return f"the training was ended by signal {-code}{message}"
         if lines:
             return lines[-1]
         return f"the training ended with exit code {code} and no message"

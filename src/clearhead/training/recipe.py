@@ -61,17 +61,11 @@ class RunConfig:
     inside_every: int = 0  # steps between two records of activations and gradients; 0: never
     # steps between two sets of text samples, which also follow the last step; 0: never
     sample_every: int = 0
-    decode: int | None = (
-        # validation rows decoded for valid_bleu and valid_chrf; not given: 1000 if `best` is one of
-        # them, else 0
-        None
-    )
+    # validation rows decoded for valid_bleu and valid_chrf; not given: 1000 if `best` is one of them, else 0
+    decode: int | None = None
     keep: int = 2  # number of newest checkpoints to keep
-    best: str | None = (
-        # measurement whose best checkpoint is the result, like valid_accuracy; not given: the last
-        # one
-        None
-    )
+    # measurement whose best checkpoint is the result, like valid_accuracy; not given: the last one
+    best: str | None = None
     # validations without a better `best` (default valid_loss) after which training stops; 0: never
     patience: int = 0
     # the result is the mean of the weights of this many last checkpoints; 0: those of the last step
@@ -79,18 +73,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "log_every", "keep")
-        at_least(
-            self,
-            0,
-            "valid_every",
-            "save_every",
-            "inside_every",
-            "sample_every",
-            "decode",
-            "patience",
-            "average",
-        )
-        at_least(self, 0, "save_minutes")
+        at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every")
+        at_least(self, 0, "decode", "patience", "average", "save_minutes")
         if (self.patience or self.best) and not self.valid_every:
             word = "patience" if self.patience else "best"
             raise InputError(f"{word} counts validations: expected valid_every of 1 step or more")
@@ -132,9 +116,8 @@ class Recipe:
     model: dict[str, Any] = field(default_factory=dict)
     # name of what is minimised, and its options
     objective: dict[str, Any] = field(default_factory=dict)
-    feeds: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # extra datasets by name, for objectives that need them
+    # extra datasets by name, for objectives that need them
+    feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
     # the networks of objectives with several
     players: dict[str, PlayerConfig] = field(default_factory=dict)
     # augmentations of training images, in order: {name = "flip"}
@@ -164,23 +147,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "steps", "accumulate")
-        for name, known in (
-            ("initial", WORDS),
-            ("precision", PRECISIONS),
-            ("spread", SPREADS),
-            ("learn", LEARNS),
-        ):
-            one_of(name, getattr(self, name), known)
+        one_of("initial", self.initial, WORDS)
+        one_of("precision", self.precision, PRECISIONS)
+        one_of("spread", self.spread, SPREADS)
+        one_of("learn", self.learn, LEARNS)
         if len(self.averaged_steps) < self.run.average:
             raise InputError(
                 f"run.average={self.run.average}: {self.steps} steps with save_every={self.run.save_every} give "
                 f"{len(self.averaged_steps)} checkpoints: expected no more than these"
             )
-        if (
-            self.learn == "head"
-            and self.pretrained is None
-            and not any(p.pretrained for p in self.players.values())
-        ):
+        starts = [self.pretrained, *(player.pretrained for player in self.players.values())]
+        if self.learn == "head" and not any(start is not None for start in starts):
             raise InputError(
                 "learn='head' leaves all other weights random: expected pretrained, a folder"
             )
@@ -196,25 +173,17 @@ class Recipe:
         Checkpoints that an interruption or run.save_minutes wrote do not count, so that a resumed run has the same
         average.
         """
-        regular = (
-            range(self.run.save_every, self.steps, self.run.save_every)
-            if self.run.save_every
-            else ()
-        )
-        return [*regular, self.steps][-self.run.average :] if self.run.average else []
+        if not self.run.average:
+            return []
+        every = self.run.save_every
+        regular = range(every, self.steps, every) if every else ()
+        return [*regular, self.steps][-self.run.average :]
 
 
 # Keys that may change when a run is resumed: its length, what it logs and saves, and what changes only rounding.
 MAY_CHANGE = (
-    "steps",
-    "run",
-    "spread",
-    "compile",
-    "recompute",
-    "accumulate",
-    "schedule.warmup",
-    "optim.ema",
-)
+    "steps", "run", "spread", "compile", "recompute", "accumulate", "schedule.warmup", "optim.ema",
+)  # fmt: skip
 
 
 def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str) -> Recipe:
@@ -238,17 +207,20 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
         ...
         clearhead.config.ConfigError: on the command line: unknown key optim.rate; ...
     """
+    # a Recipe takes overrides, too, and is checked again
     if isinstance(source, Recipe):
         source = config.dump(source)
     if not isinstance(source, str | Path | Mapping):
         raise config.ConfigError(
             f"{source!r}: expected a recipe: a .toml or .json file, or a table"
         )
-    table = config.load(config.find_recipe(source)) if isinstance(source, str | Path) else source
-    table = config.override(table, *overrides)
+    if isinstance(source, str | Path):
+        source = config.load(config.find_recipe(source))
+    table = config.override(source, *overrides)
     _check_finite(table, ())
     _check_moved(table)
     recipe = config.read(Recipe, table)
+    # The sections with names have options of their own, which are read here to check them.
     for feed in (recipe.data, *recipe.feeds.values()):
         named_options(feed, "data")
     if recipe.objective.get("name"):
@@ -260,16 +232,17 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
         whole = any(start.is_whole for start in pretrained_of(recipe, player))
         if section.get("name") or not whole:  # otherwise the checkpoint gives the family
             check_model(section)
-    for one in recipe.augment:
-        named_options(one, "augment")
+    for augmentation in recipe.augment:
+        named_options(augmentation, "augment")
     return recipe
 
 
 def _check_moved(table: config.Table) -> None:
     """Raise if an option of an objective is at the top level of a recipe; the message names its section."""
+    known = {f.name for f in fields(Recipe)}
     for name in OBJECTIVES:
         for option in (f.name for f in fields(objective_class(name).Config)):
-            if option in table and option not in {f.name for f in fields(Recipe)}:
+            if option in table and option not in known:
                 raise config.ConfigError(
                     f"{table.place(option)}unknown key {option}: it is an option of the objective; write it below "
                     "[objective]"
@@ -304,14 +277,13 @@ def _check_players(recipe: Recipe, table: config.Table) -> None:
             )
         player_optim(recipe, player)
     for key in ("model", "pretrained"):
+        # [model] is for the only player, unless it has a section of its own
         own = [player for player in recipe.players if getattr(recipe.players[player], key)]
         if getattr(recipe, key) and (len(roles) > 1 or own):
             names = ", ".join(f"players.{player}.{key}" for player in _trained_players(recipe))
-            problem = (
-                f"the players of this objective are {', '.join(roles)}"
-                if len(roles) > 1
-                else "it is given twice"
-            )
+            problem = "it is given twice"
+            if len(roles) > 1:
+                problem = f"the players of this objective are {', '.join(roles)}"
             raise config.ConfigError(f"{table.place(key)}{key}: {problem}: expected only {names}")
 
 
@@ -338,7 +310,8 @@ def _check_lora(recipe: Recipe) -> None:
                 f"ones: expected {key}, a folder"
             )
         starts = pretrained_of(recipe, player)
-        if not recipe.lora.merge and not (len(starts) == 1 and starts[0].is_whole):
+        is_one_checkpoint = len(starts) == 1 and starts[0].is_whole
+        if not recipe.lora.merge and not is_one_checkpoint:
             raise config.ConfigError(
                 f"{place}lora.merge = false keeps the adapters of one whole checkpoint apart, and the {player} has "
                 "parts: expected lora.merge = true"
@@ -365,13 +338,16 @@ def model_section(recipe: Recipe, player: str) -> config.Table:
 
 def pretrained_of(recipe: Recipe, player: str) -> tuple[Pretrained, ...]:
     """The pretrained weights that a player is initialised from, in order."""
-    own = recipe.players[player].pretrained if player in recipe.players else None
-    sources = own if own is not None else recipe.pretrained
-    if sources is None:
+    starts = recipe.pretrained
+    if player in recipe.players and recipe.players[player].pretrained is not None:
+        starts = recipe.players[player].pretrained
+    if starts is None:
         return ()
-    if isinstance(sources, str):
-        return (Pretrained(folder=sources),)
-    return (sources,) if isinstance(sources, Pretrained) else tuple(sources)
+    if isinstance(starts, str):
+        return (Pretrained(folder=starts),)
+    if isinstance(starts, Pretrained):
+        return (starts,)
+    return tuple(starts)
 
 
 def player_optim(recipe: Recipe, player: str) -> tuple[OptimConfig, ScheduleConfig]:
@@ -379,6 +355,7 @@ def player_optim(recipe: Recipe, player: str) -> tuple[OptimConfig, ScheduleConf
     if player not in recipe.players:
         return recipe.optim, recipe.schedule
     own = recipe.players[player]
+    # a player's own options replace those of [optim] one by one
     optim = _as_table(own.optim).with_defaults(config.dump(recipe.optim))
     schedule = _as_table(own.schedule).with_defaults(config.dump(recipe.schedule))
     where = f"players.{player}"
@@ -423,9 +400,9 @@ def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
     if not isinstance(name, str) or name not in known:
         problem = " has no name" if name is None else f".name = {name!r}"
         where = ".".join(table.key) or section
-        own = ". An objective of your own must be registered in the process that trains it" * (
-            section == "objective"
-        )
+        own = ""
+        if section == "objective":
+            own = ". An objective of your own must be registered in the process that trains it"
         raise config.ConfigError(
             f"{table.place('name')}{where}{problem}: expected one of {', '.join(known)}{nearest(str(name), known)}{own}"
         )
@@ -436,16 +413,18 @@ def check_model(table: config.Table) -> None:
     """Check the options of a model without the data: the sizes that the data gives may be missing."""
     if not table:
         where = ".".join(table.key)
-        problem = (
-            "model has no name: expected"
-            if where == "model"
-            else f"{where} is missing: expected a name,"
-        )
+        problem = f"{where} is missing: expected a name,"
+        if where == "model":
+            problem = "model has no name: expected"
         raise config.ConfigError(f"{table.place()}{problem} one of {', '.join(FAMILIES)}")
     _, kind = section_name(table, "model")
+    # 2 for each size that is missing: any number will do to check the other options
     hints = get_type_hints(kind)
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    stand_in = {name: 2 for name in needed if hints[name] is int and name not in table}
+    stand_in = {}
+    for option in fields(kind):
+        is_required = option.default is MISSING and option.default_factory is MISSING
+        if is_required and hints[option.name] is int and option.name not in table:
+            stand_in[option.name] = 2
     config.read(kind, table.without("name").with_defaults(stand_in), where=".".join(table.key))
 
 

@@ -16,7 +16,7 @@ from ..data import Data
 from ..weights import Bundle, load
 from .checkpoints import latest
 from .distributed import World
-from .logs import Talk
+from .logs import ProgressDisplay
 from .loop import Loop, Propose
 from .own_data.new_recipe import is_data, plan_new, propose_shorter
 from .recipe import Recipe, read_recipe
@@ -91,29 +91,23 @@ def train(
         >>> run.finished, "valid_loss" in run.metrics[-1]
         (True, True)
     """
-    if isinstance(recipe, str | Path) and (Path(recipe) / "recipe.toml").is_file():  # a run folder
-        recipe, out = Path(recipe) / "recipe.toml", out or recipe
-    if out is None:
-        out = Path("runs") / (
-            Path(recipe).name.split(".")[0] if isinstance(recipe, str | Path) else "run"
-        )
+    # the run folder is named for the recipe or the file
+    name = "run"
+    if isinstance(recipe, str | Path):
+        name = Path(recipe).name.split(".")[0]
+        if (Path(recipe) / "recipe.toml").is_file():  # a run folder
+            recipe, out = Path(recipe) / "recipe.toml", out or recipe
+    out = Path("runs") / name if out is None else Path(out)
     root = None if data is None else Path(data)
-    if is_data(recipe):
-        assert isinstance(recipe, str | Path)
-        plan = plan_new(recipe, *overrides, root=root, device=device)
-        settings = read_recipe(plan.recipe)
-        return run_recipe(
-            settings,
-            out=Path(out),
-            root=root,
-            device=device,
-            quiet=quiet,
-            propose=partial(propose_shorter, settings, new=True),
-            data=plan.data,
-        )
-    return run_recipe(
-        read_recipe(recipe, *overrides), out=Path(out), root=root, device=device, quiet=quiet
-    )
+    options: dict[str, Any] = {"out": out, "root": root, "device": device, "quiet": quiet}
+    if not is_data(recipe):
+        return run_recipe(read_recipe(recipe, *overrides), **options)
+    # A file of data was opened to count its steps: the training takes it as it is.
+    assert isinstance(recipe, str | Path)
+    plan = plan_new(recipe, *overrides, root=root, device=device)
+    settings = read_recipe(plan.recipe)
+    propose = partial(propose_shorter, settings, new=True)
+    return run_recipe(settings, **options, propose=propose, data=plan.data)
 
 
 def run_recipe(
@@ -133,10 +127,11 @@ def run_recipe(
     # cuBLAS reads this when it starts; without it the order of its sums may vary.
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # under torchrun every worker runs this function
     world = World.join(device)
     try:
-        if (done := _already_finished(settings, out, root, world, quiet)) is not None:
-            return done
+        if (finished := _already_finished(settings, out, root, world, quiet)) is not None:
+            return finished
         with (
             _torch_settings(settings, world.device),
             Loop(settings, out, root, world, quiet, propose, data) as loop,
@@ -147,7 +142,7 @@ def run_recipe(
                 metrics=loop.folder.metrics(),
                 model=model,
                 step=loop.step,
-                best=loop.best.step if loop.best.kept and loop.best.step else None,
+                best=loop.best.chosen_step,
                 mean=loop.mean,
             )
     finally:
@@ -161,36 +156,37 @@ def _already_finished(
 
     Its data is not opened, and may have changed since.
     """
+    newest = folder = model = None
+    is_finished = False
+    # Worker 0 looks, because the others may see a shared file system later.
     if world.rank == 0:
         newest = latest(out / "checkpoints", say=lambda _: None, verify=False)
-    else:
-        newest = None
-    folder = None if newest is None else Folder(out, lock=world.rank == 0)
     try:
-        kept = None if folder is None else folder.kept_model(recipe)
-        is_finished = kept is not None and newest is not None and kept["step"] == newest.step
+        if newest is not None:
+            folder = Folder(out, lock=True)
+            model = folder.kept_model(recipe)
+            is_finished = model is not None and model["step"] == newest.step
         if not world.broadcast("finished" if is_finished else ""):
             return None
         folder = folder or Folder(out, lock=False)
-        kept = kept or folder.kept_model(recipe)
-        assert kept is not None
-        step = int(kept["step"])
-        talk = Talk(steps=recipe.steps, start=step, quiet=quiet or world.rank > 0)
-        talk.say(f"{out}: already finished at step {step} of {recipe.steps}")
-        for change in (
-            changed_files(newest.facts.get("data", {}), root) if newest is not None else ()
-        ):
-            talk.say(
+        model = model or folder.kept_model(recipe)
+        assert model is not None
+        step = int(model["step"])
+        display = ProgressDisplay(steps=recipe.steps, start=step, quiet=quiet or world.rank > 0)
+        display.say(f"{out}: already finished at step {step} of {recipe.steps}")
+        facts = {} if newest is None else newest.facts.get("data", {})
+        for change in changed_files(facts, root):
+            display.say(
                 f"changed: {change}: the model is the one that was saved, trained on the earlier data"
             )
-        talk.close()
+        display.close()
         return Run(
             folder=folder.path,
             metrics=folder.metrics(),
             model=load(out / "model", device=str(world.device)),
             step=step,
-            best=kept["best"],
-            mean=dict(kept["mean"]),
+            best=model["best"],
+            mean=dict(model["mean"]),
         )
     finally:
         if folder is not None:
@@ -200,19 +196,15 @@ def _already_finished(
 @contextmanager
 def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Set torch's global settings and generators for a training, and restore them afterwards."""
-    precision, deterministic = (
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-    warn_only, benchmark = (
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.backends.cudnn.benchmark,
-    )
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.set_float32_matmul_precision(
-                "highest" if recipe.precision == "float32" else "high"
-            )
+            # "high": TF32, of which bfloat16 trainings also profit where they compute in float32
+            matmul_precision = "highest" if recipe.precision == "float32" else "high"
+            torch.set_float32_matmul_precision(matmul_precision)
             torch.use_deterministic_algorithms(recipe.deterministic)
             # the fastest convolution for each shape
             torch.backends.cudnn.benchmark = not recipe.deterministic

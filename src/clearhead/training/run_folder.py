@@ -69,13 +69,13 @@ class Folder:
     def _acquire(self) -> None:
         holder = self.path / "holder.json"
         # A singleton or thread-local lock would admit a second Folder of this process.
-        held = filelock.FileLock(self.path / "lock", timeout=0, thread_local=False)
+        lock = filelock.FileLock(self.path / "lock", timeout=0, thread_local=False)
         try:
-            held.acquire()
+            lock.acquire()
             try:
                 atomic_write(holder, to_json({"pid": os.getpid(), "host": socket.gethostname()}))
             except OSError:
-                held.release()
+                lock.release()
                 raise
         except filelock.Timeout as cause:
             raise FolderError(
@@ -85,7 +85,7 @@ class Folder:
             raise FolderError(
                 f"the run folder {self.path} cannot be written to: {cause.strerror or cause}"
             ) from cause
-        self._lock = held
+        self._lock = lock
 
     def close(self) -> None:
         """Release the lock; the end of the process releases it, too."""
@@ -106,6 +106,7 @@ class Folder:
         step = record.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
             raise InputError(f"step={step!r}: a record of metrics needs a whole number as its step")
+        # one write per line, so that a reader or a crash meets whole lines but for the last
         line = json.dumps(_plain({"step": step, **record}), allow_nan=False)
         path = self.path / "metrics.jsonl"
         try:
@@ -132,6 +133,7 @@ class Folder:
             try:
                 record = json.loads(line)
             except ValueError as cause:
+                # the last line is being written, or was when the run was killed
                 if number == len(lines):
                     break
                 raise FolderError(
@@ -147,11 +149,12 @@ class Folder:
     def _rewrite(self, step: int | None) -> None:
         path = self.path / "metrics.jsonl"
         if path.exists():
-            kept = b"".join(
-                line + b"\n"
-                for line, record in self._lines()
-                if step is None or record["step"] <= step
-            )
+            lines = []
+            for line, record in self._lines():
+                if step is None or record["step"] <= step:
+                    lines.append(line + b"\n")
+            kept = b"".join(lines)
+            # replaced as a whole: a crash leaves the old file or the new one
             if kept != path.read_bytes():
                 atomic_write(path, kept)
 
@@ -165,35 +168,35 @@ class Folder:
         `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed. Returns each change
         as a text.
         """
-        path, given = self.path / "recipe.toml", dict(_flat(recipe))
-        if path.exists():
-            kept = dict(_flat(config.load(path)))
-
-            def texts(keys: list[str]) -> list[str]:
-                return [f"{key} was {_value(kept, key)}, now {_value(given, key)}" for key in keys]
-
-            differ = [key for key in sorted(kept.keys() | given) if kept.get(key) != given.get(key)]
-            bad = [
-                key
-                for key in differ
-                if not any(key == free or key.startswith(f"{free}.") for free in may_change)
-            ]
-            if bad:
-                raise FolderError(
-                    f"{path} belongs to another recipe: {'; '.join(texts(bad))}. Resume with the same recipe, or train "
-                    "in another folder"
-                )
-            if differ:
-                config.write(_plain_recipe(recipe), path)
-            return texts(differ)
-        config.write(_plain_recipe(recipe), path)
-        return []
+        path = self.path / "recipe.toml"
+        if not path.exists():
+            config.write(_plain_recipe(recipe), path)
+            return []
+        before, given = dict(_flat(config.load(path))), dict(_flat(recipe))
+        texts, refused = [], []
+        for key in sorted(before.keys() | given):
+            if before.get(key) == given.get(key):
+                continue
+            texts.append(f"{key} was {_value(before, key)}, now {_value(given, key)}")
+            if not any(key == free or key.startswith(f"{free}.") for free in may_change):
+                refused.append(texts[-1])
+        if refused:
+            raise FolderError(
+                f"{path} belongs to another recipe: {'; '.join(refused)}. Resume with the same recipe, or train in "
+                "another folder"
+            )
+        # the file always has the recipe of the newest attempt
+        if texts:
+            config.write(_plain_recipe(recipe), path)
+        return texts
 
     def keep_setup(self, setup: Setup, *, unit: str, objective: Objective) -> None:
         """Write setup.json: the objective, the models, and the units of the measurements."""
-        measured = {f"valid_{name}": asdict(one) for name, one in objective.reported.items()}
+        measurements = {}
+        for name, measurement in objective.reported.items():
+            measurements[f"valid_{name}"] = asdict(measurement)
         losses = [update.loss for update in objective.updates]
-        about = {"unit": unit, "losses": losses, "measurements": measured}
+        about = {"unit": unit, "losses": losses, "measurements": measurements}
         atomic_write(self.path / "setup.json", to_json({**config.dump(setup), **about}))
 
     @staticmethod
@@ -247,26 +250,29 @@ class Folder:
             raise FolderError(
                 f"{self.path} was trained with seed {facts.get('seed')}, not with {seed}"
             )
+        # numbered, and with random letters: a copy of the folder may begin an attempt of the same number
         name = f"{len(facts['attempts']) + 1:03d}-{secrets.token_hex(4)}"
-        facts["attempts"].append(
-            {
-                "name": name,
-                "step": step,
-                "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "command": list(command),
-                "versions": {
-                    "python": platform.python_version(),
-                    "torch": str(torch.__version__),
-                    "clearhead": __version__,
-                    "numpy": np.__version__,
-                },
-                "platform": platform.platform(),
-                "device": _device_name(torch.device(device)),
-                **({"left_out": list(left_out)} if left_out else {}),
-                **({"data": data} if data else {}),
-                **({"files": dict(files)} if files else {}),
-            }
-        )
+        attempt: dict[str, Any] = {
+            "name": name,
+            "step": step,
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": list(command),
+            "versions": {
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+                "clearhead": __version__,
+                "numpy": np.__version__,
+            },
+            "platform": platform.platform(),
+            "device": _device_name(torch.device(device)),
+        }
+        if left_out:
+            attempt["left_out"] = list(left_out)
+        if data:
+            attempt["data"] = data
+        if files:
+            attempt["files"] = dict(files)
+        facts["attempts"].append(attempt)
         atomic_write(self.path / "facts.json", to_json(facts))
         return name
 
@@ -308,11 +314,9 @@ class Folder:
     def kept_model(self, recipe: Recipe) -> dict[str, Any] | None:
         """What `keep_model` recorded of this recipe; None if model/ is missing, or is that of another recipe."""
         model = self.facts().get("model") or {}
-        there = any(
-            (self.path / "model" / name).is_file()
-            for name in ("config.json", "adapter_config.json")
-        )
-        if there and model.get("recipe") == _recipe_hash(recipe):
+        files = [self.path / "model" / name for name in ("config.json", "adapter_config.json")]
+        is_there = any(file.is_file() for file in files)
+        if is_there and model.get("recipe") == _recipe_hash(recipe):
             return model
         return None
 
@@ -394,6 +398,7 @@ SHOWN = 10  # classes that a message lists
 
 def data_facts(data: Data, feeds: Iterable[Data], root: Path | None) -> dict[str, Any]:
     """Return the sizes, the classes, a hash of the tokenizer, and the fingerprints of the files of a run's data."""
+    # feeds may read the same files
     names = dict.fromkeys(name for one in (data, *feeds) for name in one.files)
     return {
         "steps per epoch": data.steps_per_epoch,
@@ -408,6 +413,7 @@ def tokenizer_hash(tokens: Tokenizer | Pair) -> str:
     """Return a hash of what the files of a tokenizer contain."""
     digest = hashlib.sha256()
     for name, content in sorted(tokens.files().items()):
+        # with the length, so that no two sets of files have the same bytes
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
 
@@ -420,6 +426,7 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
         now: The facts of the data as it is.
         folder: The run folder.
     """
+    # A class is a row of the output layer, and an id a row of the embedding: their meaning cannot change.
     if was.get("classes") is not None and was["classes"] != now["classes"]:
         problem = (
             f"was trained on the classes {_listed(was['classes'])}, "
@@ -429,9 +436,10 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
         problem = "was trained with another tokenizer than the data now gives, so that its ids mean other tokens"
     else:
         return
-    changed = [
-        name for name, mark in was.get("files", {}).items() if now["files"].get(name, mark) != mark
-    ]
+    changed = []
+    for name, mark in was.get("files", {}).items():
+        if now["files"].get(name, mark) != mark:
+            changed.append(name)
     files = f" ({', '.join(changed)} changed)" if changed else ""
     raise FolderError(
         f"{folder} {problem}{files}. Expected the data of its first attempt, or another folder for a new training"
@@ -440,29 +448,29 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
 
 def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return each change of the data as a text that begins with "data"."""
-    found = [
-        f"data had {was[name]} {name}, now {now[name]}"
-        for name in NUMBERS
-        if was.get(name, now[name]) != now[name]
-    ]
-    kept = was.get("files", {})
-    return found + [
-        f"data file {name}" for name, mark in now["files"].items() if kept.get(name, mark) != mark
-    ]
+    texts = []
+    for name in NUMBERS:
+        if was.get(name, now[name]) != now[name]:
+            texts.append(f"data had {was[name]} {name}, now {now[name]}")
+    marks = was.get("files", {})
+    for name, mark in now["files"].items():
+        if marks.get(name, mark) != mark:
+            texts.append(f"data file {name}")
+    return texts
 
 
 def changed_files(was: Mapping[str, Any], root: Path | None) -> list[str]:
     """Return a sentence for each file of a run that is no longer as it was, without opening the data."""
-    found = []
+    sentences = []
     for name, mark in was.get("files", {}).items():
         try:
             place = locate(name, root)
         except MissingFileError:
-            found.append(f"{name} is no longer there")
+            sentences.append(f"{name} is no longer there")
             continue
         if fingerprint(place) != mark:
-            found.append(f"{name} has changed")
-    return found
+            sentences.append(f"{name} has changed")
+    return sentences
 
 
 def _listed(classes: list[str] | None) -> str:

@@ -61,9 +61,10 @@ class PlayerSetup:
 
     def with_option(self, option: str, value: Any) -> Model | None:
         """The model with another value of one option, built like `empty`; None if there is no such model."""
-        changed = {name: x for name, x in {**self.options, option: value}.items() if x is not None}
+        options = {**self.options, option: value}
+        given = {name: x for name, x in options.items() if x is not None}
         try:
-            return PlayerSetup(model=self.model, options=changed).empty()
+            return PlayerSetup(model=self.model, options=given).empty()
         except UserError:
             return None
 
@@ -89,47 +90,54 @@ def resolve(
     `before` is the setup of a run that is resumed. It replaces the checkpoints that its players started from, which may
     have been deleted.
     """
-    name = recipe.objective.get("name")
-    if recipe.augment and all(one.preprocessing is None for one in (data, *feeds.values())):
+    if recipe.augment and all(dataset.preprocessing is None for dataset in (data, *feeds.values())):
         raise InputError(
             f"augment needs images, and this data gives {', '.join(data.keys)}: leave it out"
         )
+    name = recipe.objective.get("name")
     if name is None:
+        # The objective follows from what the model can do and what the data gives.
         player = _resolved(recipe, "model", data.sizes, data, before)
-        name = choose(player.model, player.empty().can, data)
-        options = _options(recipe, name)
+        objective = choose(player.model, player.empty().can, data)
+        options = _objective_options(recipe, objective)
         players = {"model": player}
     else:
-        options = _options(recipe, str(name))
-        kind = objective_class(str(name))
-        check_data(str(name), data, feeds)
-        sizes = checked_sizes(kind, config.read(kind.Config, options), data)
-        players = {}
-        for player_name, role in kind.roles.items():
-            if role.average_of is None:
-                players[player_name] = _resolved(
-                    recipe, player_name, sizes.get(player_name, {}), data, before
-                )
-        players |= {
-            n: players[role.average_of]
-            for n, role in kind.roles.items()
-            if role.average_of is not None
-        }
-    check_players(str(name), {player: setup.empty().can for player, setup in players.items()})
-    check_data(str(name), data, feeds)
-    _check_inputs(str(name), players, data, feeds)
+        # The objective may give sizes of its own, such as the inputs of a generator.
+        objective = str(name)
+        options = _objective_options(recipe, objective)
+        check_data(objective, data, feeds)
+        players = _resolved_players(recipe, objective, options, data, before)
+    # models, data and objective must fit before anything is written
+    check_players(objective, {player: setup.empty().can for player, setup in players.items()})
+    check_data(objective, data, feeds)
+    _check_inputs(objective, players, data, feeds)
     if before is None:
         _check_preprocessing(recipe, players, data)
-    return Setup(objective=str(name), options=options, players=players)
+    return Setup(objective=objective, options=options, players=players)
 
 
-def _options(recipe: Recipe, name: str) -> dict[str, Any]:
-    if isinstance(recipe.objective, config.Table):
-        table = recipe.objective
-    else:
-        table = config.Table(recipe.objective)
+def _objective_options(recipe: Recipe, name: str) -> dict[str, Any]:
+    table = recipe.objective
+    if not isinstance(table, config.Table):
+        table = config.Table(table)
     _, options = named_options(table.with_defaults({"name": name}), "objective")
     return config.dump(options)
+
+
+def _resolved_players(
+    recipe: Recipe, objective: str, options: Mapping[str, Any], data: Data, before: Setup | None
+) -> dict[str, PlayerSetup]:
+    """The model of each player of an objective; a moving average has the model of its source."""
+    kind = objective_class(objective)
+    sizes = checked_sizes(kind, config.read(kind.Config, options), data)
+    players = {}
+    for name, role in kind.roles.items():
+        if role.average_of is None:
+            players[name] = _resolved(recipe, name, sizes.get(name, {}), data, before)
+    for name, role in kind.roles.items():
+        if role.average_of is not None:
+            players[name] = players[role.average_of]
+    return players
 
 
 def _check_inputs(
@@ -139,6 +147,7 @@ def _check_inputs(
     keys = [*data.keys, *(key for feed in feeds.values() for key in feed.keys)]
     for player, role in objective_class(name).roles.items():
         reads = players[player].empty().reads
+        # a generator reads noise, which the objective makes
         if role.reads_batch and INPUT_KEYS[reads] not in keys:
             raise InputError(
                 f"the {player} is a {players[player].model}, which reads {reads}, and the data gives "
@@ -150,19 +159,20 @@ def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], dat
     """Raise if images would be prepared otherwise than for the checkpoint, and the recipe does not say so."""
     known = {f.name for f in fields(data_config(recipe.data["name"]))}
     for player in players:
-        start = next((one for one in pretrained_of(recipe, player) if one.is_whole), None)
-        theirs = None
-        if start is not None and data.preprocessing is not None:
-            with suppress(UserError):  # a folder without preprocessing that we can read
-                theirs = read_preprocessing(find_folder(start.folder)[0])
-        if start is None or theirs is None or data.preprocessing is None:
+        start = _whole_start(recipe, player)
+        if start is None or data.preprocessing is None:
             continue
-        ours, wanted = _written(data.preprocessing), _written(theirs)
-        missing = [
-            key
-            for key in wanted
-            if key in known and key not in recipe.data and ours[key] != wanted[key]
-        ]
+        theirs = None
+        with suppress(UserError):  # a folder without preprocessing that we can read
+            theirs = read_preprocessing(find_folder(start.folder)[0])
+        if theirs is None:
+            continue
+        ours, wanted = _image_options(data.preprocessing), _image_options(theirs)
+        missing = []
+        for key in wanted:
+            is_free = key in known and key not in recipe.data
+            if is_free and ours[key] != wanted[key]:
+                missing.append(key)
         if missing:
             lines = ", ".join(f"data.{key} = {wanted[key]}" for key in missing)
             raise config.ConfigError(
@@ -172,12 +182,9 @@ def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], dat
             )
 
 
-def _written(preprocessing: Preprocessing) -> dict[str, Any]:
+def _image_options(preprocessing: Preprocessing) -> dict[str, Any]:
     """The options of image data that give a preprocessing."""
-    if preprocessing.crop is None:
-        size = preprocessing.resize
-    else:
-        size = preprocessing.crop
+    size = preprocessing.resize if preprocessing.crop is None else preprocessing.crop
     if isinstance(size, tuple):
         size = size[0]
     return {
@@ -187,29 +194,34 @@ def _written(preprocessing: Preprocessing) -> dict[str, Any]:
     }
 
 
+def _whole_start(recipe: Recipe, player: str) -> Pretrained | None:
+    """The checkpoint of a player's whole model, if it starts from one."""
+    return next((start for start in pretrained_of(recipe, player) if start.is_whole), None)
+
+
 def _resolved(
     recipe: Recipe, player: str, sizes: Mapping[str, int], data: Data, before: Setup | None
 ) -> PlayerSetup:
     """A player's model; each option comes from the recipe, else the checkpoint, else the data, else its default."""
-    table, starts = model_section(recipe, player), pretrained_of(recipe, player)
+    table = model_section(recipe, player)
+    start = _whole_start(recipe, player)
     past = None if before is None else before.players.get(player)
-    name, start, saved = (
-        table.get("name"),
-        next((one for one in starts if one.is_whole), None),
-        None,
-    )
+
+    # The family: the checkpoint's, which a name in the recipe may repeat.
+    name = table.get("name")
+    saved: PlayerSetup | None = None
     if start is not None:
         saved = past or _checkpoint(recipe, player, start)
         if name is not None and name != saved.model:
-            if table.key == ("model",):
-                section = "[model]"
-            else:
-                section = ".".join(table.key)
+            section = "[model]" if table.key == ("model",) else ".".join(table.key)
             raise InputError(
                 f"{pretrained_key(recipe, player)}={start.folder!r} is a {saved.model}: {section} expects a {name}"
             )
         name = saved.model
-    name, kind = section_name(table.with_defaults({"name": name}) if name else table, "model")
+    named = table.with_defaults({"name": name}) if name else table
+    name, kind = section_name(named, "model")
+
+    # Its options
     given = table.without("name")
     if start is not None and saved is not None:
         check_whole(recipe, player, given, start, saved)
@@ -219,29 +231,35 @@ def _resolved(
     options = sources.options(sizes, family(name)[0].may_differ)
     complete = config.read(kind, options, where=".".join(table.key))
     setup = PlayerSetup(model=name, options=config.dump(complete))
-    if start is not None and saved is not None and "tokens" not in start.differ:
-        setup = replace(setup, special=saved.special, chat=saved.chat)
-    if (
-        start is not None
-        and saved is not None
-        and sorted(saved.labels or ()) == sorted(data.classes or ())
-    ):
-        setup = replace(setup, labels=saved.labels)
-    if past is None:
-        for one in starts:
-            if saved is not None and one is start:
-                source = saved
-            else:
-                source = _checkpoint(recipe, player, one)
-            check_start(recipe, player, setup, one, given, source)
-        if (
-            recipe.lora is not None
-            and not recipe.lora.merge
-            and start is not None
-            and saved is not None
-        ):
-            check_apart(setup, saved, start, data)
+
+    # What else the checkpoint gives: its tokenizer's special ids, and the order of its classes
+    if start is not None and saved is not None:
+        if "tokens" not in start.differ:
+            setup = replace(setup, special=saved.special, chat=saved.chat)
+        if sorted(saved.labels or ()) == sorted(data.classes or ()):
+            setup = replace(setup, labels=saved.labels)
+    if past is None:  # a resumed run does not need its checkpoints, which may have been deleted
+        _check_starts(recipe, player, setup, given, saved, data)
     return setup
+
+
+def _check_starts(
+    recipe: Recipe,
+    player: str,
+    setup: PlayerSetup,
+    given: config.Table,
+    saved: PlayerSetup | None,
+    data: Data,
+) -> None:
+    """Raise unless all checkpoints that a player starts from fit its model."""
+    whole = _whole_start(recipe, player)
+    for start in pretrained_of(recipe, player):
+        source = saved if start == whole else None
+        source = source or _checkpoint(recipe, player, start)
+        check_start(recipe, player, setup, start, given, source)
+    keeps_adapters = recipe.lora is not None and not recipe.lora.merge
+    if keeps_adapters and whole is not None and saved is not None:
+        check_apart(setup, saved, whole, data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,6 +276,7 @@ class _Sources:
 
     def options(self, sizes: Mapping[str, int], may_differ: Collection[str]) -> config.Table:
         """The options of the recipe, completed by those of the checkpoint and the sizes of the data."""
+        # the recipe comes first, then the checkpoint, then the data
         saved = {} if self.saved is None else self.saved.options
         options = self.given.with_defaults(saved)
         known = {f.name: f for f in fields(self.kind)}
@@ -267,14 +286,13 @@ class _Sources:
             if size == "classes" and "answer" in known and size not in self.given:
                 self._check_answer(options.get("answer", known["answer"].default), value)
             if size in saved and size not in self.given and size in may_differ:
-                options[size] = value
-            elif options.setdefault(size, value) != value and not self._has_spare_rows(
-                size, options[size], value
-            ):
+                options[size] = value  # such as the classes of a new head
+                continue
+            has = options.setdefault(size, value)
+            if has != value and not self._has_spare_rows(size, has, value):
                 hint = self._tokens_hint() if size == "vocab" else ""
-                raise config.ConfigError(
-                    f"{self._value(size, options[size])} the data has {value}{hint}"
-                )
+                raise config.ConfigError(f"{self._value(size, has)} the data has {value}{hint}")
+        # what the data would choose, such as positions for a task
         for option, value in self.data.defaults.items():
             if option in known:
                 options.setdefault(option, value)
@@ -283,19 +301,18 @@ class _Sources:
 
     def _has_spare_rows(self, size: str, theirs: Any, value: int) -> bool:
         """True if a checkpoint has more embeddings than its tokenizer, which the data uses, has ids."""
-        padded = (
-            size.endswith("vocab")
-            and self._from_checkpoint(size)
-            and bool(self.recipe.data.get("tokens"))
-        )
-        return padded and isinstance(theirs, int) and theirs > value
+        is_vocabulary = size.endswith("vocab") and self._from_checkpoint(size)
+        if not is_vocabulary or not self.recipe.data.get("tokens"):
+            return False
+        return isinstance(theirs, int) and theirs > value
 
     def _value(self, option: str, value: Any) -> str:
         """How a message begins about an option that does not fit the data: its place, its value and its source."""
         name = f"{'.'.join(self.given.key)}.{option} = {value!r}"
         if self._from_checkpoint(option):
             place = place_of(self.recipe, section_key(self.recipe, self.player, "pretrained"))
-            return f"{place}{name} comes from the checkpoint {self.start.folder if self.start else ''}, and"
+            folder = self.start.folder if self.start else ""
+            return f"{place}{name} comes from the checkpoint {folder}, and"
         return f"{self.given.place(option)}{name}:"
 
     def _from_checkpoint(self, option: str) -> bool:
@@ -303,34 +320,31 @@ class _Sources:
 
     def _check_answer(self, answer: str, classes: int) -> None:
         """Raise if a model that has other outputs too would not classify data that has classes."""
-        if answer != "class":
-            name = f"{'.'.join(self.given.key)}.answer"
-            if self.start:
-                source = f" in the checkpoint {self.start.folder}"
-            else:
-                source = ""
-            source = "" if "answer" in self.given else source or " by default"
-            raise config.ConfigError(
-                f"{self.given.place('answer')}{name} is {answer!r}{source}, and the data has {classes} classes: write "
-                f'{name} = "class"'
-            )
+        if answer == "class":
+            return
+        if "answer" in self.given:
+            source = ""
+        elif self.start:
+            source = f" in the checkpoint {self.start.folder}"
+        else:
+            source = " by default"
+        name = f"{'.'.join(self.given.key)}.answer"
+        raise config.ConfigError(
+            f"{self.given.place('answer')}{name} is {answer!r}{source}, and the data has {classes} classes: write "
+            f'{name} = "class"'
+        )
 
     def _tokens_hint(self) -> str:
         """Advice to read the data with the tokenizer of the checkpoint, if it has one and the data can take it."""
         section = self.recipe.data
         known = {f.name for f in fields(data_config(section["name"]))}
-        if (
-            self.start is None
-            or "tokens" not in known
-            or section.get("tokens")
-            or not self._from_checkpoint("vocab")
-        ):
+        can_take_one = "tokens" in known and not section.get("tokens")
+        if self.start is None or not can_take_one or not self._from_checkpoint("vocab"):
             return ""
         with suppress(UserError):  # the folder of a resumed run may have been deleted
             folder = find_folder(self.start.folder)[0]
-            if tokens.saved(folder) is not None and not isinstance(
-                tokens.load(folder), tokens.Pair
-            ):
+            has_one = tokens.saved(folder) is not None
+            if has_one and not isinstance(tokens.load(folder), tokens.Pair):
                 return f'; to read the text with the tokenizer of the checkpoint, write data.tokens = "{folder}"'
         return ""
 
@@ -339,11 +353,11 @@ class _Sources:
         longest = self.data.longest
         if "context" not in known or longest is None:
             return
-        learned = (
-            "positions" in known
-            and options.get("positions", known["positions"].default) == "learned"
-        )
+        learned = False
+        if "positions" in known:
+            learned = options.get("positions", known["positions"].default) == "learned"
         if "context" not in options:
+            # other positions reach any length, so that the default of the family will do
             if learned or self.data.sets_context:
                 options["context"] = longest
             return
@@ -352,17 +366,16 @@ class _Sources:
             return  # reported when the options are read
         problem = f"{self._value('context', context)} the data has rows of up to {longest} tokens"
         if context < longest:
-            if self.start is not None and self._from_checkpoint("context"):
-                name, line = (
-                    ".".join(self.given.key),
-                    written(self.recipe, self.player, self.start, ["context"]),
-                )
+            is_theirs = self.start is not None and self._from_checkpoint("context")
+            if is_theirs and learned:
                 problem += (
                     ": its learned positions cannot be extended; expected data with shorter rows"
-                    if learned
-                    else f"; write {name}.context = {longest} and {line}"
                 )
+            elif self.start is not None and is_theirs:
+                line = written(self.recipe, self.player, self.start, ["context"])
+                problem += f"; write {'.'.join(self.given.key)}.context = {longest} and {line}"
             raise config.ConfigError(problem)
+        # a checkpoint has trained its positions, whatever the data
         if learned and context > longest and self.start is None:
             raise config.ConfigError(
                 f"{problem}, and learned positions past them would never be trained; expected {longest}, or leave it "

@@ -8,6 +8,7 @@ import math
 import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -91,17 +92,10 @@ class Sweep:
             measures = {}
             for measure in measure_names(trials):
                 values = [trial.measures[measure] for trial in trials if measure in trial.measures]
-                measures[measure] = (
-                    statistics.fmean(values),
-                    statistics.stdev(values) if len(values) > 1 else 0.0,
-                )
-            means.append(
-                Mean(
-                    choices=choices,
-                    seeds=sum(trial.finished for trial in trials),
-                    measures=measures,
-                )
-            )
+                deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+                measures[measure] = (statistics.fmean(values), deviation)
+            seeds = sum(trial.finished for trial in trials)
+            means.append(Mean(choices=choices, seeds=seeds, measures=measures))
         return means
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,39 +109,38 @@ class Sweep:
         }
 
     def __rich__(self) -> Group:
-        right, shown = {"justify": "right"}, measure_names(self.trials)
+        parts: list[Any] = [self._table_of_trials()]
+        if self.means:
+            parts.append(self._table_of_means())
+        parts += [f"failed: {trial.name}: {trial.error}" for trial in self.trials if trial.error]
+        for trial in self.trials:
+            if not trial.finished and not trial.error:
+                parts.append(f"unfinished: {trial.name}")
+        return Group(*parts)
+
+    def _table_of_trials(self) -> Table:
+        measures = measure_names(self.trials)
         table = Table(*self.trials[0].choices)
-        for head in ("parameters", *(measure.replace("_", " ") for measure in shown), "minutes"):
-            table.add_column(head, **right)  # type: ignore[arg-type]
+        for head in ("parameters", *measures, "minutes"):
+            table.add_column(head.replace("_", " "), justify="right")
         for trial in self.trials:
             size = "" if trial.parameters is None else f"{trial.parameters:,}"
-            values = [_number(trial.measures.get(measure)) for measure in shown]
+            values = [_number(trial.measures.get(measure)) for measure in measures]
             table.add_row(*trial.choices.values(), size, *values, f"{trial.minutes:.2g}")
-        parts: list[Any] = [table]
-        if self.means:
-            table = Table(
-                *self.means[0].choices,
-                title="over seeds: mean ± standard deviation",
-                title_justify="left",
-            )
-            table.add_column("seeds", **right)  # type: ignore[arg-type]
-            for measure in shown:
-                table.add_column(measure.replace("_", " "), **right)  # type: ignore[arg-type]
-            for mean in self.means:
-                pairs = [mean.measures.get(measure) for measure in shown]
-                values = [
-                    "" if pair is None else f"{_number(pair[0])} ± {_number(pair[1])}"
-                    for pair in pairs
-                ]
-                table.add_row(*mean.choices.values(), str(mean.seeds), *values)
-            parts.append(table)
-        parts += [f"failed: {trial.name}: {trial.error}" for trial in self.trials if trial.error]
-        parts += [
-            f"unfinished: {trial.name}"
-            for trial in self.trials
-            if not trial.finished and not trial.error
-        ]
-        return Group(*parts)
+        return table
+
+    def _table_of_means(self) -> Table:
+        measures, title = measure_names(self.trials), "over seeds: mean ± standard deviation"
+        table = Table(*self.means[0].choices, title=title, title_justify="left")
+        for head in ("seeds", *measures):
+            table.add_column(head.replace("_", " "), justify="right")
+        for mean in self.means:
+            values = []
+            for measure in measures:
+                pair = mean.measures.get(measure)
+                values.append("" if pair is None else f"{_number(pair[0])} ± {_number(pair[1])}")
+            table.add_row(*mean.choices.values(), str(mean.seeds), *values)
+        return table
 
 
 def train_alternatives(
@@ -162,33 +155,33 @@ def train_alternatives(
     """Train every combination of the overrides' alternatives, and write sweep.json; see report.sweep."""
     if jobs < 1:
         raise InputError(f"jobs={jobs}: expected 1 or more")
-    out, talk = Path(out), Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    out, console = Path(out), Console(stderr=True, highlight=False, markup=False, quiet=quiet)
     fixed, choices = alternatives(*overrides)
-    plans = [
-        _Plan(choices=choice, folder=out / name, words=(*fixed, *_words(choice)))
-        for choice, name in zip(choices, folder_names(choices), strict=True)
-    ]
+    plans = []
+    for choice, name in zip(choices, folder_names(choices), strict=True):
+        words = (*fixed, *_words(choice))
+        plans.append(_Plan(choices=choice, folder=out / name, words=words))
+    # a mistake in any recipe is found before hours of training
     _read(recipe, plans, None if data is None else Path(data))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
         raise FolderError(f"the folder {out} cannot be created: {cause.strerror}") from cause
+    # child processes read it from a file
     if not isinstance(recipe, str | Path):
         config.write(config.dump(read_recipe(recipe)), out / "recipe.toml")
         recipe = out / "recipe.toml"
-    waiting = [
-        plan
-        for plan in plans
-        if plan.recipe is not None and not is_finished(plan.folder, plan.recipe)
-    ]
+    waiting = []
     for plan in plans:
-        if plan not in waiting:
-            talk.print(f"{plan.name}: {plan.error or 'finished before'}", soft_wrap=True)
+        if plan.recipe is not None and not is_finished(plan.folder, plan.recipe):
+            waiting.append(plan)
+        else:
+            console.print(f"{plan.name}: {plan.error or 'finished before'}", soft_wrap=True)
     with exit_on_sigterm():
         if jobs == 1:
-            _one_by_one(recipe, waiting, data, device, talk)
+            _one_by_one(recipe, waiting, data, device, console)
         else:
-            _side_by_side(recipe, waiting, data, device, jobs, talk)
+            _side_by_side(recipe, waiting, data, device, jobs, console)
     result = Sweep(folder=out, trials=[_trial(plan) for plan in plans])
     atomic_write(out / "sweep.json", to_json(result.to_dict()))
     return result
@@ -227,26 +220,27 @@ def alternatives(*overrides: str) -> tuple[list[str], list[dict[str, str]]]:
         raise config.ConfigError(
             "nothing to sweep: expected alternatives with commas between them, like seed=1,2,3"
         )
-    return fixed, [
-        dict(zip(several, chosen, strict=True)) for chosen in itertools.product(*several.values())
-    ]
+    combinations = itertools.product(*several.values())
+    return fixed, [dict(zip(several, values, strict=True)) for values in combinations]
 
 
 def folder_names(choices: Sequence[Mapping[str, str]]) -> list[str]:
     """The name of a folder for each alternative: positions=rotary,seed=1."""
     keys = list(choices[0])
     short = {key: key.rsplit(".", 1)[-1] for key in keys}
-    if len(set(short.values())) < len(keys):
+    if len(set(short.values())) < len(keys):  # two sections have an option of this name
         short = {key: key for key in keys}
 
     def plain(text: str) -> str:
         return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "-"
 
     names = [",".join(f"{short[key]}={plain(choice[key])}" for key in keys) for choice in choices]
-    seen: dict[str, int] = {}
-    for i, name in enumerate(names):  # names that differ only in replaced characters get a number
-        seen[name.lower()] = seen.get(name.lower(), 0) + 1
-        names[i] = name if seen[name.lower()] == 1 else f"{name}~{seen[name.lower()]}"
+    # Names that differ only in replaced characters, or in case, get a number.
+    counts: Counter[str] = Counter()
+    for i, name in enumerate(names):
+        counts[name.lower()] += 1
+        if counts[name.lower()] > 1:
+            names[i] = f"{name}~{counts[name.lower()]}"
     return names
 
 
@@ -259,6 +253,7 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
         same = config.dump(read_recipe(kept)) == config.dump(recipe)
     except config.ConfigError:
         return False
+    # a model of an earlier, shorter recipe may be there: the newest checkpoint tells
     checkpoint = latest(folder / "checkpoints") if same else None
     if checkpoint is None:
         return False
@@ -285,17 +280,17 @@ def _read(
 
 
 def _one_by_one(
-    recipe: str | Path, plans: list[_Plan], data: str | Path | None, device: str, talk: Console
+    recipe: str | Path, plans: list[_Plan], data: str | Path | None, device: str, console: Console
 ) -> None:
     for n, plan in enumerate(plans, 1):
-        talk.print(f"{n} of {len(plans)}: {plan.name}", soft_wrap=True)
+        console.print(f"{n} of {len(plans)}: {plan.name}", soft_wrap=True)
         try:
-            run = train(
-                recipe, *plan.words, out=plan.folder, data=data, device=device, quiet=talk.quiet
-            )
+            quiet = console.quiet
+            run = train(recipe, *plan.words, out=plan.folder, data=data, device=device, quiet=quiet)
+        # one alternative that fails, such as a too large model, does not end the others
         except (RuntimeError, ValueError, OSError, MemoryError) as problem:
             plan.error = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            talk.print(f"{plan.name}: {plan.error}", soft_wrap=True)
+            console.print(f"{plan.name}: {plan.error}", soft_wrap=True)
             continue
         if not run.finished:  # a signal stopped it: stop the sweep, too
             return
@@ -307,15 +302,15 @@ def _side_by_side(
     data: str | Path | None,
     device: str,
     jobs: int,
-    talk: Console,
+    console: Console,
 ) -> None:
     threads, left = max(1, torch.get_num_threads() // jobs), list(plans)
     running: list[tuple[_Plan, Child]] = []
-    with ExitStack() as stack:
+    with ExitStack() as stack:  # which ends all children, whatever happens here
         while left or running:
             while left and len(running) < jobs:
                 plan = left.pop(0)
-                talk.print(f"{plan.name}: started", soft_wrap=True)
+                console.print(f"{plan.name}: started", soft_wrap=True)
                 line = command(recipe, *plan.words, out=plan.folder, data=data, device=device)
                 log = plan.folder.with_name(f"{plan.folder.name}.log")
                 running.append((plan, stack.enter_context(Child(line, threads=threads, log=log))))
@@ -323,7 +318,7 @@ def _side_by_side(
                 running.remove((plan, child))
                 if code := child.process.returncode:
                     plan.error = child.error(code)
-                talk.print(f"{plan.name}: {plan.error or 'done'}", soft_wrap=True)
+                console.print(f"{plan.name}: {plan.error or 'done'}", soft_wrap=True)
             time.sleep(0.05)
 
 
@@ -336,8 +331,10 @@ def _trial(plan: _Plan) -> Trial:
     names = [*about.get("losses", ["loss"]), *about.get("measurements", ())]
     last: dict[str, float] = {}
     for line in metrics:
+        # losses and validations are in different lines: the last of each
         last |= {name: line[name] for name in names if line.get(name) is not None}
     parameters = None
+    # counted without building the model
     if checkpoint := latest(plan.folder / "checkpoints"):
         weights = [name for name in checkpoint.names if name.split("/")[1] == "weight"]
         parameters = sum(math.prod(checkpoint.shape(name)) for name in weights)
@@ -368,7 +365,7 @@ def without_seed(trials: Sequence[Trial]) -> list[tuple[dict[str, str], list[Tri
 
 def _split(text: str) -> list[str]:
     """Split a text at its commas, except those in brackets or quotes."""
-    parts, depth, quote = [""], 0, ""
+    parts, depth, quote = [""], 0, ""  # quote: the mark that the text is inside of
     for char in text:
         if quote:
             if char == quote:

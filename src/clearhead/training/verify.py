@@ -7,13 +7,14 @@ each kill the same command is run again.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
 import re
 import shutil
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,18 @@ from .processes import Child, TrainingError, command, exit_on_sigterm
 from .recipe import Recipe, read_recipe, section_name
 from .run_folder import Folder, FolderError
 
-# Comparison of two runs: their last checkpoints and metrics to the bit, or their first losses to rounding.
-
-
 FIRST = 50  # steps in which workers are compared: rounding errors grow too large in later ones
-# second part of names
-PARTS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}
+# kinds of tensors, and how their names in checkpoints begin, after the player's
+KINDS = {"weights": "weight", "buffers": "buffer", "optimiser": "optim", "averages": "average"}
+# relative difference allowed over the first steps
+ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}
+TRIES = 3  # attempts to kill a training before it ends, each with earlier kills
+POLL = 0.0005  # seconds between two looks at a child's folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartComparison:
-    """The comparison of one part of two runs, such as the weights."""
+    """The comparison of one kind of content of two runs, such as the weights."""
 
     name: str  # weights, buffers, optimiser, averages, lines of metrics, ...
     count: int  # number of tensors, lines or steps compared
@@ -50,136 +52,6 @@ class PartComparison:
     first: str = ""  # name of the first that differs
     # relative difference up to which numbers are equal; None: equal to the bit
     within: float | None = None
-
-
-def compare(one: Path, other: Path) -> list[PartComparison]:
-    """Compare the last checkpoints of two runs tensor by tensor, and their metrics line by line, to the bit."""
-    a, b = _last(one), _last(other)
-    if a.step != b.step:
-        raise TrainingError(
-            f"{a.path} and {b.path} are of different steps: they cannot be compared"
-        )
-    parts = []
-    for what, kind in PARTS.items():
-        names = [name for name in dict.fromkeys((*a.names, *b.names)) if name.split("/")[1] == kind]
-        bad, largest = [], 0.0
-        for name in names:
-            if name not in a.names or name not in b.names:
-                bad.append(name)
-            elif not _same_bits(x := a.read(name), y := b.read(name)):
-                bad.append(name)
-                largest = max(largest, _distance(x, y))
-        if names:
-            parts.append(
-                PartComparison(
-                    name=what,
-                    count=len(names),
-                    equal=len(names) - len(bad),
-                    largest=largest,
-                    first=(bad or [""])[0],
-                )
-            )
-    parts.append(_compare_lines(_lines(one), _lines(other)))
-    facts = PartComparison(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
-    return [*parts, facts]
-
-
-def compare_to_rounding(
-    one: Path, other: Path, *, steps: int = FIRST, within: float
-) -> list[PartComparison]:
-    """Compare the losses and gradient norms of the first steps of two runs; differences are relative.
-
-    A loss depends on all earlier updates, so that equal losses mean equal gradients and optimiser steps.
-    """
-    mine, theirs = (
-        {x["step"]: x for x in _lines(run) if is_log(x) and x["step"] <= steps}
-        for run in (one, other)
-    )
-    keys = list(
-        dict.fromkeys(
-            key for x in mine.values() for key in x if key != "step" and not key.startswith("lr")
-        )
-    )
-    parts = []
-    for key in keys:
-        apart = {
-            step: _relative(x[key], theirs.get(step, {}).get(key))
-            for step, x in mine.items()
-            if key in x
-        }
-        bad = [step for step, size in apart.items() if not size <= within]
-        parts.append(
-            PartComparison(
-                name=f"{key}, first {len(apart)} steps",
-                count=len(apart),
-                equal=len(apart) - len(bad),
-                largest=max(apart.values(), default=0.0),
-                first=f"step {bad[0]}" if bad else "",
-                within=within,
-            )
-        )
-    return parts
-
-
-def is_log(record: Mapping[str, Any]) -> bool:
-    """True for a metrics record with losses, not one of validation, samples or probes."""
-    return any(key.startswith("lr") for key in record)
-
-
-def _last(folder: Path) -> Checkpoint:
-    checkpoint = latest(folder / "checkpoints")
-    if checkpoint is None:
-        raise TrainingError(f"{folder} has no checkpoint to compare")
-    return checkpoint
-
-
-def _lines(folder: Path) -> list[dict[str, Any]]:
-    """The metrics of a run, without its timings."""
-    metrics = Folder(folder, create=False, lock=False).metrics()
-    return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
-
-
-def _compare_lines(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> PartComparison:
-    count = max(len(mine), len(theirs))
-    bad, largest = [], 0.0
-    for i in range(count):
-        x, y = (lines[i] if i < len(lines) else {} for lines in (mine, theirs))
-        if x != y:
-            bad.append(f"line {i + 1}")
-            numbers = [(x[key], y[key]) for key in x.keys() & y.keys() if isinstance(x[key], float)]
-            largest = max([largest, *(abs(a - b) for a, b in numbers if isinstance(b, float))])
-    return PartComparison(
-        name="lines of metrics",
-        count=count,
-        equal=count - len(bad),
-        largest=largest,
-        first=(bad or [""])[0],
-    )
-
-
-def _same_bits(x: Tensor, y: Tensor) -> bool:
-    def bits(tensor: Tensor) -> Tensor:
-        return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-    return (x.dtype, x.shape) == (y.dtype, y.shape) and torch.equal(bits(x), bits(y))
-
-
-def _distance(x: Tensor, y: Tensor) -> float:
-    if x.shape != y.shape:
-        return float("inf")
-    return float((x.double() - y.double()).abs().max())
-
-
-def _relative(x: float, y: float | None) -> float:
-    if y is None:
-        return float("inf")
-    return abs(x - y) / max(abs(x), abs(y)) if x != y else 0.0
-
-
-# relative difference allowed over the first steps
-ROUNDING = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}
-TRIES = 3  # attempts to kill a training before it ends, each with earlier kills
-POLL = 0.0005  # seconds between two looks at a child's folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,8 +69,8 @@ class Verdict:
     """The result of verify_resume: whether a killed and resumed training equals an uninterrupted one.
 
     Examples:
-        >>> from clearhead.training.verify import Kill, Part
-        >>> weights = Part(name="weights", count=12, equal=12, largest=0.0)
+        >>> from clearhead.training.verify import PartComparison, Kill
+        >>> weights = PartComparison(name="weights", count=12, equal=12, largest=0.0)
         >>> kill = Kill(target=30, during="step", step=31, hit=True)
         >>> verdict = Verdict(folder=tmp, steps=100, kills=[kill], parts=[weights])
         >>> verdict.equal, verdict.hits, verdict.passed
@@ -234,25 +106,20 @@ class Verdict:
         return plain | {"hits": self.hits, "equal": self.equal, "passed": self.passed}
 
     def __rich__(self) -> Group:
-        table = Table(
-            "compared", "what", "count", "equal", "largest difference", "first that differs"
-        )
-        rows = [("resumed", part) for part in self.parts] + [
-            (f"{self.workers} workers", part) for part in self.world
-        ]
-        for run, part in rows:
-            size = f"{part.largest:.3g}" + (
-                "" if part.within is None else f" relative, of {part.within:g} allowed"
-            )
-            table.add_row(run, part.name, str(part.count), str(part.equal), size, part.first)
-        struck = ", ".join(
-            f"{kill.step} ({'writing a checkpoint' if kill.during == 'checkpoint' else 'in a step'})"
-            for kill in self.kills
-            if kill.hit
-        )
-        hits = f"{self.hits} of {len(self.kills)} kills hit" + (
-            f", after step {struck}" if struck else ""
-        )
+        heads = ("compared", "what", "count", "equal", "largest difference", "first that differs")
+        table = Table(*heads)
+        for run, parts in (("resumed", self.parts), (f"{self.workers} workers", self.world)):
+            for part in parts:
+                size = f"{part.largest:.3g}"
+                if part.within is not None:
+                    size += f" relative, of {part.within:g} allowed"
+                counts = (str(part.count), str(part.equal))
+                table.add_row(run, part.name, *counts, size, part.first)
+        hits = f"{self.hits} of {len(self.kills)} kills hit"
+        moments = {"checkpoint": "writing a checkpoint", "step": "in a step"}
+        steps = [f"{kill.step} ({moments[kill.during]})" for kill in self.kills if kill.hit]
+        if steps:
+            hits += f", after step {', '.join(steps)}"
         if self.passed:
             verdict = f"equal: resuming changed nothing in {self.steps} steps"
         elif not self.equal:
@@ -301,6 +168,7 @@ def verify_resume(
         raise InputError(f"kills={kills}: expected 1 or more")
     if world is not None:
         _check_world(settings, world)
+    # an earlier verification would be resumed, and compared with itself
     for name in ("whole", "broken", "world"):
         if (out / name).exists():
             raise FolderError(
@@ -310,46 +178,43 @@ def verify_resume(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
         raise FolderError(f"the folder {out} cannot be created: {cause.strerror}") from cause
-    talk = Console(stderr=True, highlight=False, quiet=quiet)
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+
+    def say(sentence: str) -> None:
+        console.print(sentence, soft_wrap=True)
+
     if not settings.deterministic and device != "cpu" and torch.cuda.is_available():
-        talk.print(
-            "note: on a GPU only deterministic=true gives the same bits twice", soft_wrap=True
-        )
+        say("note: on a GPU only deterministic=true gives the same bits twice")
     config.write(config.dump(settings), out / "recipe.toml")
-    runs = _Runs(
-        out, settings, data, device, threads=max(1, torch.get_num_threads() // (world or 1))
-    )
-    world_parts: list[PartComparison] = []
-    with exit_on_sigterm(), talk.status("", spinner="dots") as status:
+    # the same number of threads for all, because it changes the order of sums
+    threads = max(1, torch.get_num_threads() // (world or 1))
+    runs = _Runs(out, settings, data, device, threads)
+    comparisons: list[PartComparison] = []
+    with exit_on_sigterm(), console.status("", spinner="dots") as status:
         status.update(f"training {settings.steps} steps without interruption")
         runs.whole("whole")
-        talk.print(f"{out / 'whole'}: {settings.steps} steps without interruption", soft_wrap=True)
-        uniforms, struck = random.Random(seed), []
-        for attempt in range(TRIES):
+        say(f"{out / 'whole'}: {settings.steps} steps without interruption")
+        uniforms, done = random.Random(seed), list[Kill]()
+        for attempt in range(TRIES):  # a fast training may end before the last kill
             shutil.rmtree(out / "broken", ignore_errors=True)
             moments = draw_kills(settings, kills, uniforms, 0.8 / 2**attempt)
-            struck = runs.broken("broken", moments, uniforms, talk, status)
-            if all(kill.hit for kill in struck):
+            done = runs.broken("broken", moments, uniforms, say, status)
+            if all(kill.hit for kill in done):
                 break
-        talk.print(
-            f"{out / 'broken'}: finished after {sum(kill.hit for kill in struck)} kills",
-            soft_wrap=True,
-        )
+        say(f"{out / 'broken'}: finished after {sum(kill.hit for kill in done)} kills")
         if world is not None:
             status.update(f"training with {world} workers")
             runs.first_steps("world", world)
-            talk.print(f"{out / 'world'}: the first steps by {world} workers", soft_wrap=True)
-            world_parts = compare_to_rounding(
-                out / "whole", out / "world", within=ROUNDING[settings.precision]
-            )
-    parts = compare(out / "whole", out / "broken")
+            say(f"{out / 'world'}: the first steps by {world} workers")
+            within = ROUNDING[settings.precision]
+            comparisons = compare_to_rounding(out / "whole", out / "world", within=within)
     return Verdict(
         folder=out,
         steps=settings.steps,
-        kills=struck,
-        parts=parts,
+        kills=done,
+        parts=compare(out / "whole", out / "broken"),
         workers=world,
-        world=world_parts,
+        world=comparisons,
     )
 
 
@@ -359,10 +224,45 @@ def draw_kills(
     """Moments of kills (step, during), spread over the first `share` of a run; every second one is at a checkpoint."""
     drawn = []
     for i in range(kills):
-        target = 1 + int((i + uniforms.random()) / kills * max(recipe.steps - 1, 0) * share)
-        saved = -(-target // recipe.run.save_every) * recipe.run.save_every
-        drawn.append((saved, "checkpoint") if i % 2 and saved < recipe.steps else (target, "step"))
+        position = (i + uniforms.random()) / kills  # in the i-th of so many equal parts
+        target = 1 + int(position * max(recipe.steps - 1, 0) * share)
+        next_save = -(-target // recipe.run.save_every) * recipe.run.save_every
+        if i % 2 and next_save < recipe.steps:
+            drawn.append((next_save, "checkpoint"))
+        else:
+            drawn.append((target, "step"))
     return sorted(drawn)
+
+
+def _watched(recipe: Recipe, kills: int) -> Recipe:
+    """A recipe that logs every step, and saves several times; this does not change the weights."""
+    # without regular checkpoints every kill would go back to the start
+    every = recipe.run.save_every
+    if not 0 < every < recipe.steps:
+        every = max(1, recipe.steps // (kills + 2))
+    run = dataclasses.replace(recipe.run, log_every=1, save_every=every)
+    return dataclasses.replace(recipe, run=run)
+
+
+def _check_world(recipe: Recipe, world: int) -> None:
+    """Raise if several workers cannot be compared with one."""
+    if world < 2:
+        raise InputError(f"world={world}: expected 2 workers or more")
+    models = (recipe.model, *(player.model for player in recipe.players.values()))
+    for table in models:
+        if not table:
+            continue
+        _, kind = section_name(config.Table(table), "model")
+        for option in dataclasses.fields(kind):
+            share = table.get(option.name, option.default)
+            if "dropout" in option.name and share:
+                raise InputError(
+                    f"model.{option.name} = {share}: expected 0 where workers are compared, because their dropout "
+                    "masks differ from those of one worker"
+                )
+
+
+# The trainings
 
 
 class _Runs:
@@ -371,13 +271,8 @@ class _Runs:
     def __init__(
         self, out: Path, recipe: Recipe, data: str | Path | None, device: str, threads: int
     ) -> None:
-        self.out, self.recipe, self.data, self.device, self.threads = (
-            out,
-            recipe,
-            data,
-            device,
-            threads,
-        )
+        self.out, self.recipe, self.data = out, recipe, data
+        self.device, self.threads = device, threads
         self.pace = 0.01  # seconds per step
 
     def start(self, name: str, attempt: int = 0, world: int | None = None) -> Child:
@@ -390,6 +285,9 @@ class _Runs:
         )
         return Child(words, threads=self.threads, log=self.out / "logs" / f"{name}-{attempt}.txt")
 
+    def progress(self, name: str, attempts: int) -> _RunProgress:
+        return _RunProgress(self.out / name, attempts, self.recipe.run.save_every)
+
     def whole(self, name: str) -> None:
         """Train without interruption, and measure the time per step."""
         with self.start(name) as child:
@@ -400,8 +298,8 @@ class _Runs:
     def first_steps(self, name: str, world: int) -> None:
         """Train the first steps with several workers."""
         with self.start(name, world=world) as child:
-            watch = _Watch(self.out / name, 1, self.recipe.run.save_every)
-            while child.running and watch.step() <= FIRST:
+            progress = self.progress(name, 1)
+            while child.running and progress.step() <= FIRST:
                 time.sleep(0.02)
             if not child.running:
                 child.finish()
@@ -411,53 +309,52 @@ class _Runs:
         name: str,
         moments: list[tuple[int, str]],
         uniforms: random.Random,
-        talk: Console,
+        say: Callable[[str], None],
         status: Any,
     ) -> list[Kill]:
         """Train, kill the training at the given moments, and resume it each time."""
-        struck: list[Kill] = []
+        kills: list[Kill] = []
         for i, (target, during) in enumerate(moments):
             status.update(f"training until kill {i + 1} of {len(moments)}")
+            progress = self.progress(name, i + 1)
             with self.start(name, i) as child:
-                watch = _Watch(self.out / name, i + 1, self.recipe.run.save_every)
-                while child.running and not watch.due(target, during):
+                while child.running and not progress.due(target, during):
                     time.sleep(POLL)
-                time.sleep(uniforms.random() * (2.0 if during == "step" else 0.2) * self.pace)
-                alive = child.running
-                if not alive:
+                # a random moment within a step, or shortly after the first byte of a checkpoint
+                longest = 2.0 if during == "step" else 0.2
+                time.sleep(uniforms.random() * longest * self.pace)
+                was_running = child.running
+                if not was_running:
                     child.finish()
                 child.kill()
-            hit = alive and watch.saved() < self.recipe.steps
-            struck.append(
-                Kill(target=target, during=watch.interrupted(), step=watch.step(), hit=hit)
-            )
+            # a kill after the last checkpoint interrupted nothing
+            hit = was_running and progress.saved() < self.recipe.steps
+            kill = Kill(target=target, during=progress.interrupted(), step=progress.step(), hit=hit)
+            kills.append(kill)
             if not hit:
                 break
-            talk.print(
-                f"killed after step {struck[-1].step}, during a {struck[-1].during}", soft_wrap=True
-            )
-        struck += [
-            Kill(target=target, during=during, step=self.recipe.steps, hit=False)
-            for target, during in moments[len(struck) :]
-        ]
+            say(f"killed after step {kill.step}, during a {kill.during}")
+        for target, during in moments[len(kills) :]:  # the training ended before them
+            kills.append(Kill(target=target, during=during, step=self.recipe.steps, hit=False))
         status.update("training to the end")
         with self.start(name, len(moments)) as child:
             child.finish()
-        return struck
+        return kills
 
 
-class _Watch:
+class _RunProgress:
     """Reads the progress of the current attempt from a run folder, from another process."""
 
     def __init__(self, folder: Path, attempts: int, save_every: int) -> None:
         self.folder, self.attempts, self.save_every = folder, attempts, save_every
-        self.name, self.start = "", 0
+        self.name, self.start = "", 0  # of the attempt, when it has begun
 
     def due(self, target: int, during: str) -> bool:
         """Whether it is time for a kill: at step `target` or later, and after at least one step of this attempt."""
         if not self._began():
             return False
         target = max(target, self.start + 1)
+        # a checkpoint that was written between two looks is missed: then a step will do
         if during == "checkpoint" and self.step() < target + max(1, self.save_every // 2):
             return any(step >= target for step in self._writing())
         return self.step() >= target
@@ -470,7 +367,7 @@ class _Watch:
         """The last step in the metrics; 0 if there is none."""
         try:
             with open(self.folder / "metrics.jsonl", "rb") as file:
-                file.seek(max(0, file.seek(0, 2) - (1 << 16)))
+                file.seek(max(0, file.seek(0, 2) - (1 << 16)))  # the end of the file is enough
                 steps = re.findall(rb'^\{"step": (\d+)', file.read(), re.MULTILINE)
         except FileNotFoundError:
             return 0
@@ -478,9 +375,8 @@ class _Watch:
 
     def saved(self) -> int:
         """The step of the last checkpoint; 0 if there is none."""
-        return max(
-            (int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*")), default=0
-        )
+        paths = (self.folder / "checkpoints").glob("step-*")
+        return max((int(path.name[5:]) for path in paths), default=0)
 
     def _began(self) -> bool:
         """Whether this attempt has cut the metrics back to its checkpoint, so that all later steps are its own."""
@@ -495,35 +391,129 @@ class _Watch:
 
     def _writing(self) -> list[int]:
         """The steps whose checkpoints this attempt is writing."""
-        names = [
-            path.name for path in (self.folder / "checkpoints").glob(f".step-*.{self.name}-*.tmp")
-        ]
-        return [int(name.split(".")[1][5:]) for name in names]
+        paths = (self.folder / "checkpoints").glob(f".step-*.{self.name}-*.tmp")
+        return [int(path.name.split(".")[1][5:]) for path in paths]
 
 
-def _watched(recipe: Recipe, kills: int) -> Recipe:
-    """A recipe that logs every step, and saves several times; this does not change the weights."""
-    every = recipe.run.save_every
-    if not 0 < every < recipe.steps:
-        every = max(1, recipe.steps // (kills + 2))
-    return dataclasses.replace(
-        recipe, run=dataclasses.replace(recipe.run, log_every=1, save_every=every)
+# PartComparison of two runs: their last checkpoints and metrics to the bit, or their first losses to rounding
+
+
+def compare(one: Path, other: Path) -> list[PartComparison]:
+    """Compare the last checkpoints of two runs tensor by tensor, and their metrics line by line, to the bit."""
+    a, b = _last(one), _last(other)
+    if a.step != b.step:
+        raise TrainingError(
+            f"{a.path} and {b.path} are of different steps: they cannot be compared"
+        )
+    comparisons = []
+    every = dict.fromkeys((*a.names, *b.names))
+    for kind, prefix in KINDS.items():
+        names = [name for name in every if name.split("/")[1] == prefix]
+        differ, largest = list[str](), 0.0
+        for name in names:
+            if name not in a.names or name not in b.names:
+                differ.append(name)
+                continue
+            x, y = a.read(name), b.read(name)
+            if not _same_bits(x, y):
+                differ.append(name)
+                largest = max(largest, _distance(x, y))
+        if names:
+            comparisons.append(_comparison(kind, len(names), differ, largest))
+    comparisons.append(_compare_lines(_lines(one), _lines(other)))
+    facts = PartComparison(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
+    return [*comparisons, facts]
+
+
+def compare_to_rounding(
+    one: Path, other: Path, *, steps: int = FIRST, within: float
+) -> list[PartComparison]:
+    """Compare the losses and gradient norms of the first steps of two runs; differences are relative.
+
+    A loss depends on all earlier updates, so that equal losses mean equal gradients and optimiser steps.
+    """
+
+    def first(run: Path) -> dict[int, dict[str, Any]]:
+        return {x["step"]: x for x in _lines(run) if is_log(x) and x["step"] <= steps}
+
+    ours, theirs = first(one), first(other)
+    keys = dict.fromkeys(key for record in ours.values() for key in record)
+    comparisons = []
+    for key in keys:
+        if key == "step" or key.startswith("lr"):
+            continue
+        apart = {}
+        for step, record in ours.items():
+            if key in record:
+                apart[step] = _relative(record[key], theirs.get(step, {}).get(key))
+        differ = [f"step {step}" for step, size in apart.items() if not size <= within]  # NaN, too
+        name, largest = f"{key}, first {len(apart)} steps", max(apart.values(), default=0.0)
+        comparisons.append(_comparison(name, len(apart), differ, largest, within))
+    return comparisons
+
+
+def is_log(record: Mapping[str, Any]) -> bool:
+    """True for a metrics record with losses, not one of validation, samples or probes."""
+    return any(key.startswith("lr") for key in record)
+
+
+def _comparison(
+    name: str, count: int, differ: list[str], largest: float, within: float | None = None
+) -> PartComparison:
+    return PartComparison(
+        name=name,
+        count=count,
+        equal=count - len(differ),
+        largest=largest,
+        first=differ[0] if differ else "",
+        within=within,
     )
 
 
-def _check_world(recipe: Recipe, world: int) -> None:
-    if world < 2:
-        raise InputError(f"world={world}: expected 2 workers or more")
-    for table in (recipe.model, *(player.model for player in recipe.players.values())):
-        if not table:
+def _last(folder: Path) -> Checkpoint:
+    checkpoint = latest(folder / "checkpoints")
+    if checkpoint is None:
+        raise TrainingError(f"{folder} has no checkpoint to compare")
+    return checkpoint
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without its timings."""
+    metrics = Folder(folder, create=False, lock=False).metrics()
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
+
+
+def _compare_lines(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> PartComparison:
+    differ, largest = [], 0.0
+    nothing: dict[str, Any] = {}
+    pairs = list(itertools.zip_longest(ours, theirs, fillvalue=nothing))
+    for number, (x, y) in enumerate(pairs, 1):
+        if x == y:
             continue
-        defaults = {
-            f.name: f.default
-            for f in dataclasses.fields(section_name(config.Table(table), "model")[1])
-        }
-        for name in (name for name in defaults if "dropout" in name):
-            if share := table.get(name, defaults[name]):
-                raise InputError(
-                    f"model.{name} = {share}: expected 0 where workers are compared, because their dropout masks "
-                    "differ from those of one worker"
-                )
+        differ.append(f"line {number}")
+        for key in x.keys() & y.keys():
+            if isinstance(x[key], float) and isinstance(y[key], float):
+                largest = max(largest, abs(x[key] - y[key]))
+    return _comparison("lines of metrics", len(pairs), differ, largest)
+
+
+def _same_bits(x: Tensor, y: Tensor) -> bool:
+    def bits(tensor: Tensor) -> Tensor:
+        # as bytes: NaNs are equal to themselves, and 0 and -0 are not
+        return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+    return (x.dtype, x.shape) == (y.dtype, y.shape) and torch.equal(bits(x), bits(y))
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    if x.shape != y.shape:
+        return float("inf")
+    return float((x.double() - y.double()).abs().max())
+
+
+def _relative(x: float, y: float | None) -> float:
+    if y is None:
+        return float("inf")
+    if x == y:  # both may be 0
+        return 0.0
+    return abs(x - y) / max(abs(x), abs(y))

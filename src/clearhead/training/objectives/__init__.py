@@ -113,6 +113,11 @@ def register(name: str, kind: type[Objective], about: str = "") -> None:
     _REGISTERED[name], OBJECTIVES[name] = kind, ("", kind.__name__, about)
 
 
+def is_shipped(name: str) -> bool:
+    """Whether an objective is clearhead's own, not one that was registered."""
+    return name in _SHIPPED
+
+
 def objective_class(name: str) -> type[Objective]:
     """The class of an objective.
 
@@ -128,6 +133,7 @@ def objective_class(name: str) -> type[Objective]:
             f"no objective {name!r}: expected one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}. An objective "
             "of your own must be registered in this process, with clearhead.training.objectives.register"
         )
+    # a user's class may replace one of the same name that was registered before
     if name in _REGISTERED:
         return _REGISTERED[name]
     module, kind, _ = OBJECTIVES[name]
@@ -226,6 +232,7 @@ def _advice(
     name: str, kind: type[Objective], keys: Collection[str], feeds: Collection[str]
 ) -> Iterator[str]:
     """What must change, so that the data has all keys that an objective needs, and none that it would ignore."""
+    # a whole feed that is missing is one piece of advice, not one per key
     missing = [key for key in kind.reads if key not in keys]
     absent = dict.fromkeys(
         key.split(".")[0] for key in missing if "." in key and key.split(".")[0] not in feeds

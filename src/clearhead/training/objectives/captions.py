@@ -90,6 +90,7 @@ class Captions(TokenObjective):
         self.register_buffer("total", torch.zeros(2), persistent=False)
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
+        # greedy places in validation, and none without hard attention
         if not (self.hard and self.training):
             return batch
         u = moment.rng(PLACES).uniform(batch["ids"].shape[1] + 1)
@@ -98,53 +99,63 @@ class Captions(TokenObjective):
 
     def loss(self, batch: Tensors) -> Losses:
         """The summed cross-entropy, in nats, and the terms of the attention."""
+        # without terms of the attention its weights need not be recorded
         if not self.hard and not self.config.doubly:
             return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing)
-        model, targets, trace = self.player("model"), batch["targets"], Trace([], [])
-        x = model.states(
-            **{name: x for name, x in batch.items() if name not in ("targets", "weight")},
-            trace=trace,
-        )
+        model, targets = self.player("model"), batch["targets"]
+        trace = Trace(
+            [], []
+        )  # records the attention weights, and the sampled places, of each token
+        inputs = {name: x for name, x in batch.items() if name not in ("targets", "weight")}
+        x = model.states(**inputs, trace=trace)
         counted = targets != IGNORE
-        weights = torch.stack(trace.weights, dim=1) * counted[..., None]  # (b, t, k) float32
+        alpha = torch.stack(trace.weights, dim=1)  # (b, t, k) float32
         terms: dict[str, Tensor] = {}
-        if self.config.doubly:
-            terms["doubly"] = self.config.doubly * (1 - weights.sum(1)).square().sum()
+        if self.config.doubly:  # Eq. 14, without the padding
+            looked = (alpha * counted[..., None]).sum(1)  # (b, k)
+            terms["doubly"] = self.config.doubly * (1 - looked).square().sum()
+        smoothing = self.config.smoothing
         if not self.hard:
-            return {
-                "words": linear_cross_entropy(
-                    x, model.head.weight, targets, smoothing=self.config.smoothing
-                ),
-                **terms,
-            }
+            words = linear_cross_entropy(x, model.head.weight, targets, smoothing=smoothing)
+            return {"words": words, **terms}
+
+        # REINFORCE needs the loss of each token, so that the fused loss cannot be used
         logits = model.head(x).float()
         each = F.cross_entropy(
-            logits.mT,
-            targets,
-            ignore_index=IGNORE,
-            label_smoothing=self.config.smoothing,
-            reduction="none",
-        )
+            logits.mT, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="none"
+        )  # (b, t)
         terms["words"] = each.sum()
         if trace.places:
-            log_p = -each.detach().sum(1) / counted.sum(1).clamp(min=1)
-            sampled = (batch["draws"][:, 0] >= 0) & counted.any(1)
-            # (b, t)
-            chosen = weights.gather(2, torch.stack(trace.places, dim=1)[..., None])[..., 0]
-            log_places = (chosen.clamp(min=LEAST).log() * counted).sum(1)
-            advantage = (log_p - self.baseline) * sampled
-            terms["reinforce"] = -self.config.reward * (advantage * log_places).sum()
-            self.total.add_(torch.stack([(log_p * counted.any(1)).sum(), counted.any(1).sum()]))
-        # (b, t)
-        entropy = torch.special.entr(torch.stack(trace.weights, dim=1).clamp(min=LEAST)).sum(-1)
+            terms["reinforce"] = self._reinforce(each, alpha, trace.places, counted, batch["draws"])
+        entropy = torch.special.entr(alpha.clamp(min=LEAST)).sum(-1)  # (b, t)
         terms["evenness"] = -self.config.entropy * (entropy * counted).sum()
         return terms
+
+    def _reinforce(
+        self,
+        each: Tensor,  # (b, t) loss of each token
+        alpha: Tensor,  # (b, t, k) attention weights
+        places: list[Tensor],  # of each token, (b): the sampled place
+        counted: Tensor,  # (b, t)
+        draws: Tensor,  # (b, 1 + t): negative for images without samples
+    ) -> Tensor:
+        """- lambda_r (log p - b) sum_t log alpha_t[s_t], for the images whose places were sampled (Eq. 11 and 12)."""
+        has_tokens = counted.any(1)
+        # detached: the reward of the places is a number, and the words have their own loss
+        log_p = -each.detach().sum(1) / counted.sum(1).clamp(min=1)
+        chosen = alpha.gather(2, torch.stack(places, dim=1)[..., None])[..., 0]  # (b, t)
+        log_places = ((chosen * counted).clamp(min=LEAST).log() * counted).sum(1)
+        is_sampled = (draws[:, 0] >= 0) & has_tokens
+        advantage = (log_p - self.baseline) * is_sampled
+        # for the baseline, which is updated once per step, in `after_step`
+        self.total.add_(torch.stack([(log_p * has_tokens).sum(), has_tokens.sum()]))
+        return -self.config.reward * (advantage * log_places).sum()
 
     def after_step(self, moment: Moment) -> None:
         """Update the baseline of hard attention, b_k = 0.9 b_{k-1} + 0.1 log p (section 4.1)."""
         if not self.hard:
             return
-        if dist.is_initialized():
+        if dist.is_initialized():  # the same baseline on all workers
             dist.all_reduce(self.total)
         mean = self.total[0] / self.total[1].clamp(min=1.0)
         share = 1.0 if moment.step == 0 else 1 - self.config.baseline_momentum
@@ -161,6 +172,7 @@ class Captions(TokenObjective):
         x, weight, targets = self.readout(batch)
         logits = (x @ weight.T).float()
         counted = targets != IGNORE
+        # padding counts as right, so that a caption is exact if all its tokens are
         right = (logits.argmax(-1) == targets) | ~counted
         rows = counted.any(1)
         loss = F.cross_entropy(logits.mT, targets, ignore_index=IGNORE, reduction="sum")
@@ -182,12 +194,12 @@ class Captions(TokenObjective):
     def samples(self, bundle: Bundle) -> list[Sample]:
         data, tokens = self.data, bundle.tokenizer()
         batch = data.valid(0) if data.valid_batches else data.batch(0)
-        images = [image.transpose(1, 2, 0) for image in batch["images"][:ROWS]]
+        images = [image.transpose(1, 2, 0) for image in batch["images"][:ROWS]]  # (y, x, c)
         if bundle.preprocessing is not None and bundle.preprocessing.channels == "bgr":
             images = [image[:, :, ::-1] for image in images]
         wanted = [tokens.decode(row[row != IGNORE][:-1]) for row in batch["targets"][:ROWS]]
         results: Any = caption(bundle, images, beams=1)
-        return [
-            {"given": f"image {i}", "written": one.text, "wanted": text}
-            for i, (one, text) in enumerate(zip(results, wanted, strict=True))
-        ]
+        samples = []
+        for i, (result, text) in enumerate(zip(results, wanted, strict=True)):
+            samples.append({"given": f"image {i}", "written": result.text, "wanted": text})
+        return samples

@@ -78,6 +78,7 @@ def check_objective(kind: Any) -> None:
         entries = value.values() if isinstance(value, Mapping) else value
         if not isinstance(value, container) or not all(isinstance(one, element) for one in entries):
             raise InputError(f"{kind.__name__}.{attribute} = {value!r}: expected {example}")
+    # names first: the checks of updates and logs look players up
     _check_players(kind)
     _check_updates(kind)
     log_names(kind)
@@ -113,6 +114,7 @@ def _check_players(kind: type[Objective]) -> None:
 def _check_updates(kind: type[Objective]) -> None:
     if not kind.updates:
         raise InputError(f"{kind.__name__}.updates is empty: expected {DECLARED['updates'][2]}")
+    # what the class adds to Objective may be a loss
     methods = [name for name in dir(kind) if name[0] != "_" and not hasattr(Objective, name)]
     methods = [name for name in methods if callable(getattr(kind, name))]
     for update in kind.updates:
@@ -176,6 +178,7 @@ def checked_sizes(kind: type[Objective], options: Any, data: Data) -> dict[str, 
             # these are the same for every objective, and a model takes those that it has
             if option in data.sizes:
                 continue
+            # all options of all families, imported only where one is unknown
             known = known or {field.name for name in FAMILIES for field in fields(family(name)[1])}
             if option not in known:
                 raise InputError(
@@ -215,75 +218,87 @@ def add_log_name(kind: type[Objective], names: dict[str, str], name: str, what: 
 # What methods return
 
 
-def check_losses(kind: type[Objective], loss: str, returned: Any) -> None:
-    """Raise unless a loss method returned a tensor without dimensions, or several by names other than its own."""
-    terms = returned if isinstance(returned, Mapping) else {loss: returned}
-    if not terms:
-        raise InputError(
-            f"{kind.__name__}.{loss} returned an empty dict: expected the terms of the loss by name"
-        )
-    for name, x in terms.items():
-        of = "" if terms is not returned else f" as the term {name!r}"
-        if not isinstance(x, Tensor) or x.ndim:
+class ReturnChecks:
+    """Checks of what the methods of an objective return; the message names the method, and what was expected."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.kind = type(objective)
+        self._log_names = log_names(self.kind)  # terms of losses are added when they are returned
+
+    def losses(self, update: Update, returned: Any) -> None:
+        """Raise unless a loss method returned a tensor without dimensions, or several by names other than its own."""
+        where = f"{self.kind.__name__}.{update.loss}"
+        has_terms = isinstance(returned, Mapping)
+        terms = returned if has_terms else {update.loss: returned}
+        if not terms:
             raise InputError(
-                f"{kind.__name__}.{loss} returned {_shown(x)}{of}: expected a tensor without dimensions, the sum over "
-                "rows, like weighted_sum(each, batch)"
+                f"{where} returned an empty dict: expected the terms of the loss by name"
             )
-        if of and name == loss:
+        for name, x in terms.items():
+            if not isinstance(x, Tensor) or x.ndim:
+                of = f" as the term {name!r}" if has_terms else ""
+                raise InputError(
+                    f"{where} returned {_shown(x)}{of}: expected a tensor without dimensions, the sum over rows, like "
+                    "weighted_sum(each, batch)"
+                )
+            if has_terms and name == update.loss:
+                raise InputError(
+                    f"{where} returned a term named {name!r}: expected another name, because that is the name of the "
+                    "sum of all terms in the logs"
+                )
+        if has_terms:
+            what = f"a term of {update.loss}"
+            for name in terms:
+                if self._log_names.get(name) != what:
+                    add_log_name(self.kind, self._log_names, name, what)
+        if not any(x.requires_grad for x in terms.values()):
             raise InputError(
-                f"{kind.__name__}.{loss} returned a term named {name!r}: expected another name, because that is the "
-                "name of the sum of all terms in the logs"
-            )
-
-
-def check_depends(kind: type[Objective], update: Update, total: Tensor) -> None:
-    """Raise unless a loss has a gradient for its player's weights."""
-    if not total.requires_grad:
-        raise InputError(
-            f"{kind.__name__}.{update.loss} does not depend on the weights of the {update.player}: expected a loss "
-            f"that is computed from self.outputs({update.player!r}, ...) with gradients"
-        )
-
-
-def check_sums(kind: type[Objective], sums: Any) -> None:
-    """Raise unless `measure` returned tensors without dimensions, by name."""
-    if not isinstance(sums, Mapping):
-        raise InputError(
-            f"{kind.__name__}.measure returned {_shown(sums)}: expected a dict of sums over rows by name"
-        )
-    for name, x in sums.items():
-        if not isinstance(x, Tensor) or x.ndim:
-            raise InputError(
-                f"{kind.__name__}.measure returned {_shown(x)} as {name!r}: expected a tensor without dimensions, the "
-                "sum over rows, like weighted_sum(each, batch)"
+                f"{where} does not depend on the weights of the {update.player}: expected a loss that is computed from "
+                f"self.outputs({update.player!r}, ...) with gradients"
             )
 
-
-def check_reported(objective: Objective, reported: Any, *, text: bool = False) -> None:
-    """Raise unless validation reports a number for every declared measurement (`text`: of text), and no others."""
-    kind = type(objective)
-    if text:
-        method = "score"
-    elif kind.summarise is Objective.summarise:
-        method = "measure"
-    else:
-        method = "summarise"
-    where, attribute = f"{kind.__name__}.{method}", "text_measurements" if text else "measurements"
-    if not isinstance(reported, Mapping):
-        raise InputError(f"{where} returned {_shown(reported)}: expected a dict of numbers by name")
-    declared: Mapping[str, Measurement] = getattr(objective, attribute)
-    for name, x in reported.items():
-        if name not in declared:
+    def sums(self, sums: Any) -> None:
+        """Raise unless `measure` returned tensors without dimensions, by name."""
+        where = f"{self.kind.__name__}.measure"
+        if not isinstance(sums, Mapping):
             raise InputError(
-                f"{where} returned {name!r}, which {attribute} does not declare: expected "
-                f"{', '.join(declared) or 'nothing'}{nearest(name, declared)}"
+                f"{where} returned {_shown(sums)}: expected a dict of sums over rows by name"
             )
-        if not isinstance(x, Real):
-            raise InputError(f"{where} returned {_shown(x)} as {name!r}: expected a number")
-    if missing := [name for name in declared if name not in reported]:
-        raise InputError(
-            f"{where} did not return {', '.join(missing)}: expected all that {attribute} declares"
-        )
+        for name, x in sums.items():
+            if not isinstance(x, Tensor) or x.ndim:
+                raise InputError(
+                    f"{where} returned {_shown(x)} as {name!r}: expected a tensor without dimensions, the sum over "
+                    "rows, like weighted_sum(each, batch)"
+                )
+
+    def reported(self, reported: Any, *, text: bool = False) -> None:
+        """Raise unless validation reports a number for every declared measurement (`text`: of text), and no others."""
+        if text:
+            method, attribute = "score", "text_measurements"
+        elif self.kind.summarise is Objective.summarise:
+            method, attribute = "measure", "measurements"
+        else:
+            method, attribute = "summarise", "measurements"
+        where = f"{self.kind.__name__}.{method}"
+        declared: Mapping[str, Measurement] = getattr(self.objective, attribute)
+        if not isinstance(reported, Mapping):
+            raise InputError(
+                f"{where} returned {_shown(reported)}: expected a dict of numbers by name"
+            )
+        for name, x in reported.items():
+            if name not in declared:
+                known = ", ".join(declared) or "nothing"
+                raise InputError(
+                    f"{where} returned {name!r}, which {attribute} does not declare: expected "
+                    f"{known}{nearest(name, declared)}"
+                )
+            if not isinstance(x, Real):
+                raise InputError(f"{where} returned {_shown(x)} as {name!r}: expected a number")
+        if missing := [name for name in declared if name not in reported]:
+            raise InputError(
+                f"{where} did not return {', '.join(missing)}: expected all that {attribute} declares"
+            )
 
 
 def _shown(x: Any) -> str:

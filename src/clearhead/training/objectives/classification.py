@@ -83,26 +83,19 @@ class Classification(Objective):
             self.register_buffer(f"{name}_shares", table, persistent=False)
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
+        # validation measures whole images
         if not self.training or not (self.config.mixup or self.config.cutmix):
             return batch
-        images, share = mix(
-            batch["images"],
-            moment.rng(MIXING),
-            self.mixup_shares,
-            self.cutmix_shares,
-            self.config.mixed,
-        )
-        half = len(images) // 2
-        return batch | {
-            "images": images,
-            "share": share,
-            "other_labels": batch["labels"].roll(half, 0),
-        }
+        shares = self.mixup_shares, self.cutmix_shares
+        images, share = mix(batch["images"], moment.rng(MIXING), *shares, self.config.mixed)
+        other_labels = batch["labels"].roll(len(images) // 2, 0)
+        return batch | {"images": images, "share": share, "other_labels": other_labels}
 
     def loss(self, batch: Tensors) -> Tensor:
         """The summed cross-entropy, in nats."""
         logits = self._logits(batch)
         each = self._each(logits, batch["labels"], self.config.smoothing)
+        # L = lambda L(y_i) + (1 - lambda) L(y_j)
         if "share" in batch:
             other = self._each(logits, batch["other_labels"], self.config.smoothing)
             each = batch["share"] * each + (1 - batch["share"]) * other
@@ -123,10 +116,9 @@ class Classification(Objective):
         def by_class(classes: Tensor, each: Tensor) -> Tensor:
             return each.new_zeros(logits.shape[-1]).index_add_(0, classes, each)
 
-        hits, rows = (
-            by_class(labels, right * weight),
-            by_class(labels, weight) + by_class(predicted, weight),
-        )
+        # one sum per class and not a tensor, since `measure` returns numbers that are added over batches
+        hits = by_class(labels, right * weight)
+        rows = by_class(labels, weight) + by_class(predicted, weight)
         sums |= {f"{i}{HITS}": x for i, x in enumerate(hits.unbind())}
         return sums | {f"{i}{ROWS}": x for i, x in enumerate(rows.unbind())}
 
@@ -135,10 +127,11 @@ class Classification(Objective):
 
         A class that is neither predicted nor a label of any row does not count, as in scikit-learn.
         """
-        rows = {
-            name.removesuffix(ROWS): x for name, x in means.items() if name.endswith(ROWS) and x > 0
-        }
-        scores = [2 * means[f"{i}{HITS}"] / x for i, x in rows.items()]
+        scores = []
+        for name, rows in means.items():
+            if name.endswith(ROWS) and rows > 0:
+                hits = means[name.removesuffix(ROWS) + HITS]
+                scores.append(2 * hits / rows)
         f1 = sum(scores) / max(len(scores), 1)
         return {"loss": means["loss"], "accuracy": means["accuracy"], "f1": f1}
 
@@ -146,16 +139,17 @@ class Classification(Objective):
         """The loss of each row."""
         if self.config.loss == "softmax":
             return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
-        wanted = (
-            F.one_hot(labels, logits.shape[-1]).to(logits.dtype) * (1 - smoothing)
-            + smoothing / logits.shape[-1]
-        )
+        classes = logits.shape[-1]
+        wanted = F.one_hot(labels, classes).to(logits.dtype)
+        wanted = wanted * (1 - smoothing) + smoothing / classes
         return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1)
 
     def _logits(self, batch: Tensors) -> Tensor:
         inputs = {name: batch[name] for name in self.may_read if name in batch}
         return self.outputs("model", **inputs)
 
+
+# Mixing pairs of images: mixup blends two images, cutmix replaces a rectangle of one by that of the other.
 
 CELLS, LEVELS = 1 << 16, 1 << 10  # of the integral of a density, and of the table of quantiles
 
@@ -185,19 +179,24 @@ def mix(
         >>> torch.allclose(out[0], (1 - share[0]).expand(3, 4, 4))  # zeros, and (1 - share) times the ones
         True
     """
-    u, other = rng.uniform(5), images.roll(len(images) // 2, 0)
-    both = mixup is not None and cutmix is not None
-    changed, cuts = u[:, 0] < mixed, u[:, 1] < (0.5 if both else float(cutmix is not None))
+    u = rng.uniform(5)  # per row: whether, which method, how much, and where (y, x)
+    other = images.roll(len(images) // 2, 0)
+    is_mixed = u[:, 0] < mixed
+    cut_share = 0.0 if cutmix is None else 1.0
+    if mixup is not None and cutmix is not None:
+        cut_share = 0.5
+    is_cut = u[:, 1] < cut_share
     share, out = torch.ones_like(u[:, 0]), images
     if mixup is not None:
-        share = torch.where(changed & ~cuts, _drawn(mixup, u[:, 2]), share)
+        # x = lambda x_i + (1 - lambda) x_j; the others have lambda 1
+        share = torch.where(is_mixed & ~is_cut, _quantile(mixup, u[:, 2]), share)
         weight = share[:, None, None, None].to(images.dtype)
         out = weight * images + (1 - weight) * other
     if cutmix is not None:
-        side = (1 - _drawn(cutmix, u[:, 2])).sqrt()
-        inside = (
-            rectangle(u[:, 3:5], side, side, *images.shape[-2:]) & (changed & cuts)[:, None, None]
-        )
+        # a rectangle with the share 1 - lambda of the area; what counts are its pixels, after rounding
+        side = (1 - _quantile(cutmix, u[:, 2])).sqrt()
+        inside = rectangle(u[:, 3:5], side, side, *images.shape[-2:])  # (b, y, x)
+        inside = inside & (is_mixed & is_cut)[:, None, None]
         share = share - inside.float().mean((1, 2))
         out = torch.where(inside[:, None], other, out)
     return out, share
@@ -215,6 +214,7 @@ def beta_quantiles(parameter: float) -> Float[Tensor, "n"]:
         >>> beta_quantiles(1.0)[[0, 256, 512, 1024]]
         tensor([0.0000, 0.2500, 0.5000, 1.0000])
     """
+    # the distribution is symmetric: half of the table is the mirror image of the other
     levels = np.linspace(0.0, 0.5, LEVELS // 2 + 1)
     if parameter <= 1:
         # Of s = x^parameter, x up to 1/2, the density is proportional to (1 - x)^(parameter - 1), which is smooth.
@@ -237,8 +237,9 @@ def _below(mass: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([[0.0], mass.cumsum()]) / (2 * mass.sum())
 
 
-def _drawn(quantiles: Float[Tensor, "n"], u: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+def _quantile(quantiles: Float[Tensor, "n"], u: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
     """Uniform random numbers as numbers of the distribution with these quantiles."""
+    # linear between the levels
     at = u * (len(quantiles) - 1)
     low = at.floor()
     return torch.lerp(quantiles[low.long()], quantiles[low.long() + 1], at - low)

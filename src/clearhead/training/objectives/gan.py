@@ -69,43 +69,42 @@ class GAN(Objective):
 
     @property
     def measurements(self) -> Mapping[str, Measurement]:  # type: ignore[override]
-        quality = {
-            name: Measurement(unit, better) for name, (unit, better) in self.data.qualities.items()
-        }
-        return {
+        measurements = {
             "generator_loss": Measurement("nats/row"),
             "discriminator_loss": Measurement("nats/row"),
-            **quality,
         }
+        # how good generated rows are, by the data's own measure
+        for name, (unit, better) in self.data.qualities.items():
+            measurements[name] = Measurement(unit, better)
+        return measurements
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
         batch = batch | {"noise": moment.rng(NOISE).normal(self.config.latent)}
         if any(ends(self.config.blur)):
             width = batch["x"].shape[1]
-            batch["blur_real"], batch["blur_fake"] = (
-                moment.rng(BLUR).normal(2 * width).split(width, dim=1)
-            )
+            blur = moment.rng(BLUR).normal(2 * width)
+            batch["blur_real"], batch["blur_fake"] = blur.split(width, dim=1)
         return batch
 
     def discriminator_loss(self, batch: Tensors) -> Tensor:
         """The loss of the discriminator, which should score real rows high and generated rows low."""
         with torch.no_grad():
+            # no gradient: this update is the discriminator's
             fake = self._generated(batch)
-        real, generated = (
-            self._scores(batch["x"], batch.get("blur_real")),
-            self._scores(fake, batch.get("blur_fake")),
-        )
-        hinge = self._hinge
-        if hinge:
+        real = self._scores(batch["x"], batch.get("blur_real"))
+        generated = self._scores(fake, batch.get("blur_fake"))
+        if self._is_hinge:
             each = F.relu(1 - real) + F.relu(1 + generated)
-        else:
+        else:  # - log D(x) - log(1 - D(G(z))) with D = sigmoid(score)
             each = F.softplus(-real) + F.softplus(generated)
         return weighted_sum(each, batch)
 
     def generator_loss(self, batch: Tensors) -> Tensor:
         """The loss of the generator, whose rows should score high."""
         scores = self._scores(self._generated(batch), batch.get("blur_fake"))
-        return weighted_sum(-scores if self._hinge else F.softplus(-scores), batch)
+        # non-saturating: - log D(G(z)), whose gradient is large where the discriminator is sure
+        each = -scores if self._is_hinge else F.softplus(-scores)
+        return weighted_sum(each, batch)
 
     @torch.no_grad()
     def measure(self, batch: Tensors) -> Tensors:
@@ -113,6 +112,7 @@ class GAN(Objective):
             "generator_loss": self.generator_loss(batch),
             "discriminator_loss": self.discriminator_loss(batch),
         }
+        # judged by the data, which knows the true distribution
         generated = self._generated(batch).cpu().numpy()
         for name, each in self.data.judge(generated).items():
             sums[name] = weighted_sum(torch.from_numpy(each).to(batch["x"]), batch)
@@ -123,7 +123,7 @@ class GAN(Objective):
         return losses | self.data.judged(means)
 
     @property
-    def _hinge(self) -> bool:
+    def _is_hinge(self) -> bool:
         return bool(self.config.loss == "hinge")
 
     def _generated(self, batch: Tensors) -> Tensor:

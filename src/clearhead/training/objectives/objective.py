@@ -45,10 +45,8 @@ class Role:
     can: str | None = None  # capability that the model needs (models.CAPABILITIES); None: any model
     # player of whose weights this one is a moving average; None: it is trained
     average_of: str | None = None
-    reads_batch: bool = (
-        # its inputs are in the data, which is checked; False: the objective makes them, like noise
-        True
-    )
+    # its inputs are in the data, which is checked; False: the objective makes them, like noise
+    reads_batch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +103,21 @@ class DeviceRng:
 
     def bits(self, columns: int) -> Int[Tensor, "b c"]:
         """64 random bits per row and column, as int64."""
-        row = _absorb(_signed(counter_rng.key(self.seed, self.step, self.stream)), self.rows)
-        return _absorb(row[:, None], torch.arange(columns, device=self.rows.device))
+        # on the host, once: only rows and columns are mixed in on the device
+        key = _signed(counter_rng.key(self.seed, self.step, self.stream))
+        row_keys = _absorb(key, self.rows)
+        return _absorb(row_keys[:, None], torch.arange(columns, device=self.rows.device))
 
     def uniform(self, *shape: int) -> Float[Tensor, "b *n"]:
         """Uniform numbers 0 <= u < 1 with 24 random bits, float32, of shape (rows, *shape)."""
-        columns = math.prod(shape)
-        return (_shift(self.bits(columns), 40).to(torch.float32) * 2.0**-24).view(-1, *shape)
+        high = _shift(self.bits(math.prod(shape)), 40)  # 24 bits are exact in float32
+        return (high.to(torch.float32) * 2.0**-24).view(-1, *shape)
 
     def normal(self, *shape: int) -> Float[Tensor, "b *n"]:
         """Standard normal numbers, float32, of shape (rows, *shape) (Box and Muller 1958)."""
         columns = math.prod(shape)
         u = self.uniform(2 * columns)
-        radius = (-2 * torch.log1p(-u[:, :columns])).sqrt()
+        radius = (-2 * torch.log1p(-u[:, :columns])).sqrt()  # log(1 - u), since u may be 0
         return (radius * torch.cos(2 * math.pi * u[:, columns:])).view(-1, *shape)
 
 
@@ -216,9 +216,8 @@ class Objective(nn.Module):
         self.decoded: list[tuple[str, str]] = []
         self._scalars = scalar_options(type(config))
         for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
-            self.register_buffer(
-                f"scalar_{name}", torch.tensor(value(getattr(config, name), 0, 1)), persistent=False
-            )
+            first = torch.tensor(value(getattr(config, name), 0, 1))
+            self.register_buffer(f"scalar_{name}", first, persistent=False)
 
     @classmethod
     def sizes(cls, config: Any, data: Data) -> dict[str, dict[str, int]]:
@@ -232,10 +231,9 @@ class Objective(nn.Module):
 
     def count(self, batch: Mapping[str, np.ndarray]) -> int:
         """The number that the losses of a batch are divided by: its rows, unless overridden."""
-        rows = next(iter(batch.values()))
-        if "weight" in batch:
+        if "weight" in batch:  # rows that only fill up a batch have the weight 0
             return int(batch["weight"].sum())
-        return len(rows)
+        return len(next(iter(batch.values())))
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
         """Change a batch before its losses are computed, without gradients; may use the players' weights."""
@@ -296,10 +294,8 @@ class Objective(nn.Module):
         def cast(x: Tensor) -> Tensor:
             return x.to(dtype) if x.is_floating_point() else x
 
-        out: Tensor = model(
-            *map(cast, inputs), **{key: cast(x) for key, x in named.items()}
-        ).float()
-        return out
+        out: Tensor = model(*map(cast, inputs), **{key: cast(x) for key, x in named.items()})
+        return out.float()
 
     def scalar(self, name: str) -> Tensor:
         """The current value of an option of the type Scalar, which may be scheduled, as a tensor."""
@@ -312,18 +308,19 @@ class Objective(nn.Module):
 
     def set_scalars(self, step: int, steps: int) -> dict[str, float]:
         """Set the schedulable options to their values in a step; returns the scheduled ones, for the logs."""
-        now = {name: value(getattr(self.config, name), step, steps) for name in self._scalars}
-        for name, number in now.items():
+        scheduled = {}
+        for name in self._scalars:
+            option = getattr(self.config, name)
+            number = value(option, step, steps)
             self.scalar(name).fill_(number)
-        return {
-            name: number
-            for name, number in now.items()
-            if not isinstance(getattr(self.config, name), float | int)
-        }
+            if not isinstance(option, float | int):
+                scheduled[name] = number
+        return scheduled
 
 
 def scalar_options(kind: type[Any]) -> list[str]:
     """The options of a Config that may be scheduled: those of the type Scalar."""
+    # resolved, since annotations may be written as text
     hints = get_type_hints(kind)
     return [field.name for field in fields(kind) if hints[field.name] == Scalar]
 
@@ -341,7 +338,9 @@ def weighted_sum(each: Tensor, batch: Tensors) -> Tensor:
         >>> weighted_sum(torch.tensor([1.0, 2.0, 4.0]), {"weight": torch.tensor([1.0, 1.0, 0.0])})
         tensor(3.)
     """
-    return (each if "weight" not in batch else each * batch["weight"]).sum()
+    if "weight" in batch:
+        each = each * batch["weight"]
+    return each.sum()
 
 
 def compute_dtype(model: nn.Module) -> torch.dtype:

@@ -82,6 +82,7 @@ class SelfDistillation(Objective):
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
         x = batch["x"]
+        # two views of each row; the numbers depend on (seed, step, row) alone
         noise = self.config.noise * moment.rng(VIEWS).normal(2, x.shape[1])
         return batch | {"first": x + noise[:, 0], "second": x + noise[:, 1]}
 
@@ -92,21 +93,21 @@ class SelfDistillation(Objective):
             outputs = [self.outputs("teacher", view) for view in views]
             if self.training:
                 self._gather(outputs, batch)
-        targets = [
-            ((out - self.centre) / self.scalar("teacher_temperature")).softmax(-1)
-            for out in outputs
-        ]
+        # p_t = softmax((g_t(x) - c) / tau_t) and p_s = softmax(g_s(x) / tau_s)
+        sharpness = self.scalar("teacher_temperature")
+        targets = [((out - self.centre) / sharpness).softmax(-1) for out in outputs]
         students = [self.outputs("student", view) / self.scalar("temperature") for view in views]
-        pairs = ((targets[0], students[1]), (targets[1], students[0]))
-        each = torch.stack(
-            [-(target * student.log_softmax(-1)).sum(-1) for target, student in pairs]
-        ).mean(0)
-        return weighted_sum(each, batch)
+        # each view of the student predicts the teacher's of the other view
+        losses = []
+        for target, student in ((targets[0], students[1]), (targets[1], students[0])):
+            losses.append(-(target * student.log_softmax(-1)).sum(-1))
+        return weighted_sum(torch.stack(losses).mean(0), batch)
 
     def after_step(self, moment: Moment) -> None:
         """Update the teacher, and the centre as a moving average of the teacher's outputs (Eq. 4)."""
+        # theta_t = m theta_t + (1 - m) theta_s, with a scheduled m
         self.averages["teacher"].update(value(self.config.momentum, moment.step, moment.steps))
-        if dist.is_initialized():
+        if dist.is_initialized():  # the same centre on all workers
             dist.all_reduce(self.total)
         mean = self.total[:-1] / self.total[-1].clamp(min=1.0)
         self.centre.lerp_(mean, 1 - self.config.centre_momentum)
@@ -118,6 +119,7 @@ class SelfDistillation(Objective):
         sums = {"loss": self.loss(batch)}
         winner = self.outputs("teacher", batch["x"]).argmax(-1)
         labels = batch.get("labels", torch.zeros_like(winner))
+        # counts of all pairs, which add up over batches and workers
         for label in range(self.data.sizes.get("classes", 1)):
             for output in range(len(self.centre)):
                 hit = ((labels == label) & (winner == output)).float()
@@ -127,18 +129,16 @@ class SelfDistillation(Objective):
     def summarise(self, means: dict[str, float]) -> dict[str, float]:
         """The loss, and the mutual information of labels and the teacher's largest outputs, in nats."""
         loss = means.pop("loss")
+        # I = sum p(l, o) log p(l, o) / (p(l) p(o)), where 0 log 0 is 0
         joint = torch.tensor(list(means.values()), dtype=torch.float64).view(-1, len(self.centre))
         apart = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
-        return {
-            "loss": loss,
-            "information": float((joint * (joint / apart).log()).nan_to_num(0.0).sum()),
-        }
+        information = (joint * (joint / apart).log()).nan_to_num(0.0).sum()
+        return {"loss": loss, "information": float(information)}
 
     def _gather(self, outputs: list[Tensor], batch: Tensors) -> None:
         """Add the outputs, without padding rows, to this step's total."""
+        weight = torch.ones_like(outputs[0][:, :1])
         if "weight" in batch:
             weight = batch["weight"][:, None]
-        else:
-            weight = torch.ones_like(outputs[0][:, :1])
         rows = torch.stack([(out * weight).sum(0) for out in outputs]).mean(0)
         self.total.add_(torch.cat([rows, weight.sum()[None]]))

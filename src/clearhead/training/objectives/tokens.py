@@ -75,6 +75,7 @@ class TokenObjective(Objective):
         model = self.player("model")
         inputs = {name: x for name, x in batch.items() if name not in ("targets", "weight")}
         x, targets = self.select(model.states(**inputs), batch["targets"])
+        # the output layer itself is part of the fused loss, so that not all logits are in memory at once
         if isinstance(model.head, Readout):
             x = x * model.head.scale
         if model.head.bias is None:
@@ -101,7 +102,7 @@ def perplexity(loss: float) -> float:
 # ids (b, t), targets (b, t) with -100 for positions without loss; for packed documents also documents and at (b, t).
 
 
-PERPLEXITY_ROWS = 3  # number of samples, always of the same rows and with the same seed
+ROWS = 3  # number of samples, always of the same rows and with the same seed
 GIVEN, WRITTEN = 12, 40  # tokens of a prompt, and of its continuation
 CHOICE = Choice(sample=True, temperature=0.7)
 
@@ -123,41 +124,35 @@ class NextToken(TokenObjective):
 
     def samples(self, bundle: Bundle) -> list[Sample]:
         tokens, data = bundle.tokenizer(), self.data
+        # held-out text, if there is any
         batch = data.valid(0) if data.valid_batches else data.batch(0)
-        rows = [
-            _cut(ids, targets)
-            for ids, targets in zip(
-                batch["ids"][:PERPLEXITY_ROWS], batch["targets"][:PERPLEXITY_ROWS], strict=True
-            )
-        ]
-        if bundle.max_tokens is not None:
-            rows = [
-                (given, wanted, min(limit, bundle.max_tokens - len(given)))
-                for given, wanted, limit in rows
-            ]
-        rows = [row for row in rows if row[2] > 0]
-        if not rows:
+        given, wanted, limits = [], [], []
+        for ids, targets in zip(batch["ids"][:ROWS], batch["targets"][:ROWS], strict=True):
+            prompt, continuation, limit = _cut(ids, targets)
+            if bundle.max_tokens is not None:
+                limit = min(limit, bundle.max_tokens - len(prompt))
+            if limit > 0:
+                given.append(prompt)
+                wanted.append(continuation)
+                limits.append(limit)
+        if not given:
             return []
-        given, wanted, limits = (list(column) for column in zip(*rows, strict=True))
-        if bundle.special is None:
-            ends = []
-        else:
-            ends = [int(i) for i in bundle.special.ends]
+        ends = [] if bundle.special is None else [int(i) for i in bundle.special.ends]
         plan = Plan(
             start=[ids.tolist() for ids in given],
             end=ends,
             limit=limits,
             choice=CHOICE,
-            seed=list(range(len(given))),
+            seed=list(range(len(given))),  # the same samples of the same weights, at every step
             banned=bundle.spare_ids,
         )
         answers = search(bundle.model, {}, plan)
-        written = [[i for i in hypotheses[0].ids if i not in ends] for hypotheses in answers]
-        texts: Any = [
-            [tokens.decode(np.array(row, np.int64)) for row in rows]
-            for rows in (given, written, wanted)
-        ]
-        return [{"given": g, "written": w, "wanted": v} for g, w, v in zip(*texts, strict=True)]
+        samples = []
+        for prompt, hypotheses, continuation in zip(given, answers, wanted, strict=True):
+            written = np.array([i for i in hypotheses[0].ids if i not in ends], np.int64)
+            sample = {"given": prompt, "written": written, "wanted": continuation}
+            samples.append({name: tokens.decode(ids) for name, ids in sample.items()})
+        return samples
 
 
 def _cut(ids: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
@@ -166,6 +161,7 @@ def _cut(ids: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     A row whose first targets do not count has a question: it is the prompt, and the answer should follow.
     """
     counted = np.flatnonzero(targets >= 0)
+    # a chat: only answers have a loss
     if len(counted) and counted[0] > 0:
         return ids[: counted[0] + 1], targets[counted], len(counted)
     n = min(GIVEN, (len(ids) + 1) // 2)  # a short text is cut in the middle
@@ -188,15 +184,12 @@ class MaskedTokens(TokenObjective):
         if torch.compiler.is_compiling():
             return x, targets
         masked = targets != IGNORE
-        return x[masked], targets[masked]
+        return x[masked], targets[masked]  # (n, d), (n): the output layer of 15 % of the tokens
 
 
 # Translation: the cross-entropy of each target token given the source and the target tokens before it.
 #
 # source (b, s), lengths (b,), ids (b, t) and targets (b, t) with -100 for positions without loss.
-
-
-ROWS = 3  # number of samples, always of the same rows
 
 
 class TranslationObjective(TokenObjective):
@@ -213,14 +206,14 @@ class TranslationObjective(TokenObjective):
     def decode(self, bundle: Bundle, rows: Sequence[tuple[str, str]]) -> list[Sample]:
         """Greedy translations."""
         results: Any = translate(bundle, [source for source, _ in rows], beams=1)
-        return [
-            {"given": given, "written": as_line(one.text), "wanted": wanted}
-            for (given, wanted), one in zip(rows, results, strict=True)
-        ]
+        samples = []
+        for (given, wanted), result in zip(rows, results, strict=True):
+            samples.append({"given": given, "written": as_line(result.text), "wanted": wanted})
+        return samples
 
     def score(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Corpus BLEU and chrF of sacreBLEU, as `evaluate` computes them."""
-        texts = [one["written"] for one in samples], [one["wanted"] for one in samples]
+        texts = [sample["written"] for sample in samples], [sample["wanted"] for sample in samples]
         return {"bleu": bleu(*texts).value, "chrf": chrf(*texts).value}
 
     def samples(self, bundle: Bundle) -> list[Sample]:
@@ -229,14 +222,11 @@ class TranslationObjective(TokenObjective):
         # batches are sorted by length: neither the shortest nor the longest
         middle = data.valid_batches // 2
         batch = data.valid(middle) if data.valid_batches else data.batch(0)
-        batch = {name: x[:ROWS] for name, x in batch.items()}
-        given = [
-            tokens.source.decode(row[: n - 1])
-            for row, n in zip(batch["source"], batch["lengths"], strict=True)
-        ]
-        wanted = [tokens.target.decode(row[row != IGNORE][:-1]) for row in batch["targets"]]
+        columns = (batch[name][:ROWS] for name in ("source", "lengths", "targets"))
+        given, wanted = [], []
+        for source, length, targets in zip(*columns, strict=True):
+            given.append(tokens.source.decode(source[: length - 1]))  # without EOS
+            wanted.append(tokens.target.decode(targets[targets != IGNORE][:-1]))
         results: Any = translate(bundle, given, beams=1)
-        return [
-            {"given": g, "written": one.text, "wanted": w}
-            for g, one, w in zip(given, results, wanted, strict=True)
-        ]
+        texts = zip(given, results, wanted, strict=True)
+        return [{"given": g, "written": result.text, "wanted": w} for g, result, w in texts]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed import local
+from ..distributed import as_sharded, local, whole
 
 
 class Lamb(torch.optim.Optimizer):
@@ -51,31 +51,30 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     def _step(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        (beta1, beta2), states = group["betas"], [self.state[p] for p in params]
-        here, grads = (
-            [local(p) for p in params],
-            [local(p.grad) for p in params if p.grad is not None],
-        )
-        mean, square = (
-            [local(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq")
-        )
+        beta1, beta2 = group["betas"]
+        states = [self.state[p] for p in params]
+        weights = [local(p) for p in params]
+        grads = [local(p.grad) for p in params if p.grad is not None]
+        m = [local(state["exp_avg"]) for state in states]
+        v = [local(state["exp_avg_sq"]) for state in states]
         steps = [state["step"] for state in states]
         torch._foreach_add_(steps, 1)
-        torch._foreach_lerp_(mean, grads, 1 - beta1)
-        torch._foreach_mul_(square, beta2)
-        torch._foreach_addcmul_(square, grads, grads, 1 - beta2)
-        unbiased = torch._foreach_div(square, _missing(beta2, steps))
-        root = torch._foreach_sqrt(unbiased)
+        # m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+        torch._foreach_lerp_(m, grads, 1 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, grads, grads, 1 - beta2)
+        # r = m' / (sqrt(v') + eps) with the unbiased moments m' and v'
+        root = torch._foreach_sqrt(torch._foreach_div(v, _weight_of_history(beta2, steps)))
         torch._foreach_add_(root, group["eps"])
-        update = torch._foreach_div(torch._foreach_div(mean, _missing(beta1, steps)), root)
+        update = torch._foreach_div(torch._foreach_div(m, _weight_of_history(beta1, steps)), root)
+        # r + lambda x, and its length becomes that of the weights x
         if group["weight_decay"]:
-            torch._foreach_add_(update, here, alpha=group["weight_decay"])
+            torch._foreach_add_(update, weights, alpha=group["weight_decay"])
         if group["decays"]:
-            sizes, lengths = _norms(here, params), _norms(update, params)
-            known = (sizes > 0) & (lengths > 0)
-            trust = torch.where(known, sizes / lengths, 1.0)
+            sizes, lengths = _norms(weights, params), _norms(update, params)
+            trust = torch.where((sizes > 0) & (lengths > 0), sizes / lengths, 1.0)
             update = torch._foreach_mul(update, list(trust.unbind()))
-        torch._foreach_add_(here, update, alpha=-group["lr"])
+        torch._foreach_add_(weights, update, alpha=-group["lr"])
 
 
 def fresh_state(p: Tensor) -> dict[str, Tensor]:
@@ -84,7 +83,7 @@ def fresh_state(p: Tensor) -> dict[str, Tensor]:
     return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
 
 
-def _missing(beta: float, steps: list[Tensor]) -> list[Tensor]:
+def _weight_of_history(beta: float, steps: list[Tensor]) -> list[Tensor]:
     """1 - beta^step: the share of a moving average that does not come from its initial 0."""
     shares = torch._foreach_pow(beta, steps)
     torch._foreach_neg_(shares)
@@ -96,18 +95,5 @@ def _norms(parts: Sequence[Tensor], like: Sequence[Tensor]) -> Tensor:
     """The norms of tensors of which `parts` are this worker's shards, sharded like `like`."""
     if not any(hasattr(p, "to_local") for p in like):
         return torch.stack(torch._foreach_norm(list(parts)))
-    return torch.stack([_norm(part, p) for part, p in zip(parts, like, strict=True)])
-
-
-def _norm(part: Tensor, like: Tensor) -> Tensor:
-    """The norm of a tensor of which `part` is this worker's shard, sharded like `like`."""
-    if not hasattr(like, "to_local"):
-        return part.norm()
-    from torch.distributed.tensor import DTensor
-
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    spread = DTensor.from_local(
-        part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
-    whole: Tensor = spread.norm().full_tensor()
-    return whole
+    norms = [whole(as_sharded(part, p).norm()) for part, p in zip(parts, like, strict=True)]
+    return torch.stack(norms)

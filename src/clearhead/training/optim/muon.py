@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import InputError
-from ..distributed import local
+from ..distributed import as_sharded, local, shard_of, whole
 
 # x -> a x + b x^3 + c x^5, steep at 0: five rounds map singular values of 0.01 to 1 into about 0.7 to 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -28,21 +28,21 @@ def orthogonalise(
 
     `dtype` is that of the iteration; by default bfloat16 on CUDA, where that is fast, else float32 or better.
     """
-    if dtype is None:
-        if x.is_cuda:
-            dtype = torch.bfloat16
-        else:
-            dtype = torch.promote_types(x.dtype, torch.float32)
+    if dtype is None and x.is_cuda:
+        dtype = torch.bfloat16
+    elif dtype is None:
+        dtype = torch.promote_types(x.dtype, torch.float32)
     a, b, c = QUINTIC
-    tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x  # so that y y^T is the smaller square
-    # no singular value above 1
+    is_tall = x.shape[-2] > x.shape[-1]
+    y = x.mT if is_tall else x  # so that y y^T is the smaller square
+    # no singular value above 1, where the iteration would diverge: the largest is at most the Frobenius norm
     y = (y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)
     y = y.reshape(-1, *y.shape[-2:])
     for _ in range(rounds):
         square = y @ y.mT
+        # (a + b s + c s^2) y with s = y y^T
         y = torch.baddbmm(y, torch.baddbmm(square, square, square, beta=b, alpha=c), y, beta=a)
-    return (y.mT if tall else y).reshape(x.shape).to(x.dtype)
+    return (y.mT if is_tall else y).reshape(x.shape).to(x.dtype)
 
 
 class Muon(torch.optim.Optimizer):
@@ -88,46 +88,21 @@ class Muon(torch.optim.Optimizer):
 
     def _step(self, params: list[Tensor], group: dict[str, Any]) -> None:
         lr, momentum = group["lr"], group["momentum"]
-        here = [local(p) for p in params]
+        weights = [local(p) for p in params]
         grads = [local(p.grad) for p in params if p.grad is not None]
         buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
         # An average instead of a sum, because orthogonalisation removes the scale.
         torch._foreach_lerp_(buffers, grads, 1 - momentum)
-        updates = list(torch._foreach_lerp(grads, buffers, momentum))  # Nesterov momentum
-        wholes = [_whole(update, p) for update, p in zip(updates, params, strict=True)]
+        updates = torch._foreach_lerp(grads, buffers, momentum)  # Nesterov momentum
+        # An update is orthogonal as a whole: shards are gathered, and cut again afterwards.
+        gathered = [whole(as_sharded(u, p)) for u, p in zip(updates, params, strict=True)]
+        torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         alike: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
-        for i, whole in enumerate(wholes):
-            alike.setdefault((whole.shape, whole.dtype, whole.device), []).append(i)
-        torch._foreach_mul_(here, 1 - lr * group["weight_decay"])
-        for (shape, _, _), rows in alike.items():
-            done = orthogonalise(
-                torch.stack([wholes[i] for i in rows]), dtype=group["dtype"]
-            ).unbind(0)
-            parts = [_part(update, params[i]) for update, i in zip(done, rows, strict=True)]
-            torch._foreach_add_(
-                [here[i] for i in rows], parts, alpha=-lr * 0.2 * math.sqrt(max(shape))
-            )
-
-
-def _whole(part: Tensor, like: Tensor) -> Tensor:
-    """Gather the full matrix of which `part` is this worker's shard, sharded like `like`."""
-    if not hasattr(like, "to_local"):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    spread = DTensor.from_local(
-        part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
-    return spread.full_tensor()
-
-
-def _part(whole: Tensor, like: Tensor) -> Tensor:
-    """This worker's shard of `whole`, sharded like `like`, without communication."""
-    if not hasattr(like, "to_local"):
-        return whole
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    spread = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return spread.redistribute(mesh, placements).to_local()
+        for i, update in enumerate(gathered):
+            alike.setdefault((update.shape, update.dtype, update.device), []).append(i)
+        for (shape, _, _), indices in alike.items():
+            stacked = torch.stack([gathered[i] for i in indices])  # (n, r, c)
+            orthogonal = orthogonalise(stacked, dtype=group["dtype"]).unbind(0)
+            shards = [shard_of(x, params[i]) for x, i in zip(orthogonal, indices, strict=True)]
+            rate = lr * 0.2 * math.sqrt(max(shape))
+            torch._foreach_add_([weights[i] for i in indices], shards, alpha=-rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from ...checks import one_of
 from ...errors import InputError, nearest
-from ..distributed import copy_all, local, wide
+from ..distributed import copy_all, local, whole, wide
 from .lamb import Lamb, fresh_state
 from .muon import Muon
 from .schedule import Scalar, Scheduled, ends
@@ -47,9 +48,8 @@ class OptimConfig:
     def __post_init__(self) -> None:
         one_of("name", self.name, NAMES)
         if self.clip is None:
-            object.__setattr__(
-                self, "clip", 0.0
-            )  # TOML cannot express None, and a written recipe must be read back the same
+            # TOML cannot express None, and a written recipe must be read back the same
+            object.__setattr__(self, "clip", 0.0)
         for option in ("lr", "eps"):
             if not 0.0 < getattr(self, option) < float("inf"):
                 raise InputError(f"{option}={getattr(self, option)}: expected a number above 0")
@@ -69,7 +69,8 @@ class OptimConfig:
             raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
         start, final = ends(self.ema)
         scheduled = isinstance(self.ema, Scheduled)
-        if not (0.0 <= start < 1.0 and (0.0 <= final < 1.0 or (scheduled and final == 1.0))):
+        final_fits = 0.0 <= final < 1.0 or (scheduled and final == 1.0)
+        if not 0.0 <= start < 1.0 or not final_fits:
             most = ", or 1 as the end of a schedule" if scheduled else ""
             raise InputError(f"ema={self.ema}: expected a share, at least 0 and below 1{most}")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
@@ -104,6 +105,7 @@ class Optimiser:
     def __init__(
         self, named: Mapping[str, nn.Parameter] | nn.Module, config: OptimConfig, *, masters: bool
     ) -> None:
+        # what follows the last layer, for layer decay
         head: tuple[str, ...] = getattr(named, "head_parts", ("head",))
         if isinstance(named, nn.Module):
             named = dict(named.named_parameters())
@@ -113,22 +115,21 @@ class Optimiser:
         }
         if not self.parameters:
             raise InputError("no parameter requires a gradient: there is nothing to train")
+        # tied weights appear once in named_parameters
         if len({id(p) for p in self.parameters.values()}) < len(self.parameters):
             raise InputError(
                 "one parameter has two names, and would be updated twice: expected each parameter once"
             )
-        with torch.no_grad():
-            if masters:
-                self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()}
-            else:
-                self.masters = {}
-        self._optimisers = _make(self.weights(), config, head)
+        self.masters: dict[str, Tensor] = {}
+        if masters:
+            self.masters = {n: wide(p.detach()).clone() for n, p in self.parameters.items()}
+        self._optimisers = _make_optimisers(self.weights(), config, head)
         # AdamW with master weights on a GPU has its own kernel.
-        self._fused = config.name == "adamw" and all(
-            m.is_cuda and m.is_contiguous() and not hasattr(m, "device_mesh")
-            for m in self.masters.values() or [torch.empty(0)]
-        )
-        self.prepare()
+        self._fused = config.name == "adamw" and bool(self.masters)
+        for master in self.masters.values():
+            is_sharded = hasattr(master, "device_mesh")
+            self._fused &= master.is_cuda and master.is_contiguous() and not is_sharded
+        self._allocate()
 
     def weights(self) -> dict[str, Tensor]:
         """The tensors that are updated, and saved as the model's weights: the masters, or the parameters themselves."""
@@ -142,20 +143,21 @@ class Optimiser:
         """
         if not self.masters:
             return
-        arrived, sums, added = [], [], []
+        # All gradients are widened by one kernel, and added by another.
+        widened, sums, added = [], [], []
         for name, master in self.masters.items():
             p = self.parameters[name]
             if p.grad is None:
                 continue
             grad = torch.empty_like(master)
-            arrived.append((grad, p.grad))
+            widened.append((grad, p.grad))
             p.grad = None
             if master.grad is None:
                 master.grad = grad
             else:
                 sums.append(local(master.grad))
                 added.append(local(grad))
-        copy_all(arrived)
+        copy_all(widened)
         if sums:  # of equal dtypes: with mixed ones this would be one kernel per tensor
             torch._foreach_add_(sums, added)
 
@@ -163,6 +165,7 @@ class Optimiser:
         """The gradients of the next step by name, before clipping."""
         if not self.masters:
             return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        # the micro-batches before the last, and the last one's in the model's dtype
         sums = {n: _sum(master.grad, self.parameters[n].grad) for n, master in self.masters.items()}
         return {name: grad for name, grad in sums.items() if grad is not None}
 
@@ -174,28 +177,30 @@ class Optimiser:
             lr_scale: The learning rate of this step as a share of the peak, config.lr.
             decay: The weight decay of this step; by default that of the config.
         """
-        lr, weights = self.config.lr * lr_scale, self.weights()
-        for group in (group for optimiser in self._optimisers for group in optimiser.param_groups):
-            if decay is not None and group["decays"]:
-                group["weight_decay"] = decay
-        if self._fused:
-            norm = self._step_fused(lr)
-        else:
-            self.gather()
-            grads = [w.grad for w in weights.values() if w.grad is not None]
-            if not grads:
-                raise RuntimeError("no parameter has a gradient: call backward() before step()")
-            norm = _norm(grads)
-            if self.config.clip:
-                torch._foreach_mul_(
-                    [local(g) for g in grads], (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
-                )
-            for optimiser in self._optimisers:
-                for group in optimiser.param_groups:
-                    group["lr"] = lr * group["scale"]
-                optimiser.step()
-            self.restore()
+        lr = self.config.lr * lr_scale
+        for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = lr * group["scale"]
+                if decay is not None and group["decays"]:
+                    group["weight_decay"] = decay
+        norm = self._step_fused() if self._fused else self._step_plain()
         self.clear()
+        return norm
+
+    def _step_plain(self) -> Tensor:
+        """Clip the gradients, let torch's or our optimisers update the weights, and round these for the model."""
+        self.gather()
+        grads = [w.grad for w in self.weights().values() if w.grad is not None]
+        if not grads:
+            raise RuntimeError("no parameter has a gradient: call backward() before step()")
+        norm = _norm(grads)
+        if self.config.clip:
+            # a factor on the device, so that the host does not wait for the norm
+            factor = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_([local(g) for g in grads], factor)
+        for optimiser in self._optimisers:
+            optimiser.step()
+        self.restore()
         return norm
 
     def clear(self) -> None:
@@ -203,7 +208,7 @@ class Optimiser:
         for w in (*self.weights().values(), *self.parameters.values()):
             w.grad = None
 
-    def _step_fused(self, lr: float) -> Tensor:
+    def _step_fused(self) -> Tensor:
         """Clip and update with one kernel per tensor."""
         from .. import kernels
 
@@ -211,29 +216,24 @@ class Optimiser:
         grads = self.gradients()
         if not grads:
             raise RuntimeError("no parameter has a gradient: call backward() before step()")
-        norm = torch.linalg.vector_norm(
-            torch.stack(torch._foreach_norm(list(grads.values()), 2, torch.float32))
-        )
+        norms = torch._foreach_norm(list(grads.values()), 2, torch.float32)
+        norm = torch.linalg.vector_norm(torch.stack(norms))
         for group in optimiser.param_groups:
-            names = [name_of[id(m)] for m in group["params"] if name_of[id(m)] in grads]
-            states = [optimiser.state[self.masters[n]] for n in names]
-            torch._foreach_add_([state["step"] for state in states], 1)
-            rows = (
-                (
-                    self.parameters[n],
-                    grads[n],
-                    self.masters[n],
-                    state["exp_avg"],
-                    state["exp_avg_sq"],
-                    state["step"],
-                )
-                for n, state in zip(names, states, strict=True)
-            )
+            rows, steps = [], []
+            for master in group["params"]:
+                name = name_of[id(master)]
+                if name not in grads:
+                    continue
+                state = optimiser.state[master]
+                moments = (state["exp_avg"], state["exp_avg_sq"])
+                rows.append((self.parameters[name], grads[name], master, *moments, state["step"]))
+                steps.append(state["step"])
+            torch._foreach_add_(steps, 1)
             kernels.adamw_step(
                 rows,
                 norm,
                 clip=float(self.config.clip or 0.0),
-                lr=lr * group["scale"],
+                lr=group["lr"],
                 betas=self.config.betas,
                 eps=self.config.eps,
                 decay=group["weight_decay"],
@@ -245,8 +245,11 @@ class Optimiser:
         """Copy the masters into the model's parameters."""
         copy_all([(self.parameters[name], master) for name, master in self.masters.items()])
 
-    def prepare(self) -> None:
-        """Create the optimiser state, as zeros, that torch would create only in the first step."""
+    def _allocate(self) -> None:
+        """Create the optimiser state, as zeros, that torch would create only in the first step.
+
+        A checkpoint is loaded into tensors that exist, and a resumed run must have them before its first step.
+        """
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 for p in group["params"]:
@@ -258,6 +261,7 @@ class Optimiser:
 
         Names are optim/<name>/<state>, and master/<name> for the master weights, if there are any.
         """
+        # torch keys its state by tensor, a checkpoint by name
         names = {id(w): name for name, w in self.weights().items()}
         tensors = {}
         for optimiser in self._optimisers:
@@ -280,49 +284,42 @@ def is_inside(name: str, p: Tensor) -> bool:
     return p.ndim == 2 and EDGES.isdisjoint(name.split("."))
 
 
-def _make(
+def _make_optimisers(
     weights: Mapping[str, Tensor], config: OptimConfig, head: tuple[str, ...]
 ) -> list[torch.optim.Optimizer]:
+    """The optimisers of all weights: the configured one; with muon, AdamW for what is not a hidden matrix."""
     optimisers: list[torch.optim.Optimizer] = []
     decay = ends(config.decay)[0]
-    parts = part_scales(weights, config.rates)
-    scales = {
-        name: scale * parts[name]
-        for name, scale in layer_scales(weights, config.layer_decay, head).items()
-    }
-    inside = {n: w for n, w in weights.items() if config.name == "muon" and is_inside(n, w)}
-    if inside:
-        groups = _by_scale(inside, scales, decays=True)
+    scales = layer_scales(weights, config.layer_decay, head)
+    for name, rate in part_scales(weights, config.rates).items():
+        scales[name] *= rate
+    hidden: dict[str, Tensor] = {}
+    if config.name == "muon":
+        hidden = {n: w for n, w in weights.items() if is_inside(n, w)}
+    if hidden:
+        groups = _by_scale(hidden, scales, decays=True)
         optimisers.append(Muon(groups, config.lr, momentum=config.momentum, weight_decay=decay))
-    rest = {n: w for n, w in weights.items() if n not in inside}
-    groups = [
-        *_by_scale(
-            {n: w for n, w in rest.items() if is_matrix(w)}, scales, weight_decay=decay, decays=True
-        ),
-        *_by_scale(
-            {n: w for n, w in rest.items() if not is_matrix(w)},
-            scales,
-            weight_decay=0.0,
-            decays=False,
-        ),
-    ]
-    if groups and config.name == "sgd":
-        optimisers.append(
-            torch.optim.SGD(groups, config.lr, momentum=config.momentum, foreach=True)
-        )
-    elif groups and config.name == "lamb":
-        optimisers.append(Lamb(groups, config.lr, betas=config.betas, eps=config.eps))
-    elif groups:
-        optimisers.append(
-            torch.optim.AdamW(groups, config.lr, betas=config.betas, eps=config.eps, fused=True)
-        )
-    return optimisers
+    # Matrices decay; biases, scales of norms and the like do not.
+    rest = {n: w for n, w in weights.items() if n not in hidden}
+    matrices = {n: w for n, w in rest.items() if is_matrix(w)}
+    vectors = {n: w for n, w in rest.items() if not is_matrix(w)}
+    groups = _by_scale(matrices, scales, weight_decay=decay, decays=True)
+    groups += _by_scale(vectors, scales, weight_decay=0.0, decays=False)
+    if not groups:
+        return optimisers
+    kind: Any = functools.partial(torch.optim.AdamW, betas=config.betas, eps=config.eps, fused=True)
+    if config.name == "sgd":
+        kind = functools.partial(torch.optim.SGD, momentum=config.momentum, foreach=True)
+    elif config.name == "lamb":
+        kind = functools.partial(Lamb, betas=config.betas, eps=config.eps)
+    return [*optimisers, kind(groups, config.lr)]
 
 
 def _by_scale(
     weights: Mapping[str, Tensor], scales: Mapping[str, float], **options: Any
 ) -> list[dict[str, Any]]:
     """Parameter groups, one for each factor of the learning rate."""
+    # torch has one learning rate per group
     groups: dict[float, list[Tensor]] = {}
     for name, w in weights.items():
         groups.setdefault(scales[name], []).append(w)
@@ -340,11 +337,10 @@ def _fresh(optimiser: torch.optim.Optimizer, p: Tensor, momentum: float) -> dict
 
 def _norm(grads: Iterable[Tensor]) -> Tensor:
     """The norm of all gradients together, over all shards."""
-    meshes: dict[object, list[Tensor]] = {}
+    meshes: dict[object, list[Tensor]] = {}  # get_total_norm takes tensors that are sharded alike
     for grad in grads:
         meshes.setdefault(getattr(grad, "device_mesh", None), []).append(grad)
-    norms = [torch.nn.utils.get_total_norm(group) for group in meshes.values()]
-    norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    norms = [whole(torch.nn.utils.get_total_norm(group)) for group in meshes.values()]
     if len(norms) == 1:
         return norms[0]
     return torch.linalg.vector_norm(torch.stack(norms))
@@ -358,6 +354,9 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
         return a
     return a + b
 
+
+# Factors of the learning rate: of submodules by name, and layer decay, with which lower layers of a pretrained model
+# learn more slowly (Clark et al. 2020; Bao et al. 2022).
 
 LAYER = re.compile(r"(?:^|\.)(?:blocks\.(\d+)|stages\.(\d+)\.(\d+))\.")
 
@@ -382,31 +381,27 @@ def layer_scales(
     """
     names = list(names)
     matches = {name: LAYER.search(name) for name in names}
-    outermost = min(
-        (name[: match.start()].count(".") for name, match in matches.items() if match), default=0
-    )
-    found = {
-        name: _layer(match) if match and name[: match.start()].count(".") == outermost else None
-        for name, match in matches.items()
-    }
-    order = {
-        layer: i
-        for i, layer in enumerate(
-            sorted({layer for layer in found.values() if layer is not None}), 1
-        )
-    }
+    nesting = {name: name[: m.start()].count(".") for name, m in matches.items() if m}
+    outermost = min(nesting.values(), default=0)
+    # (block, 0) or (stage, block) of each parameter; None outside of all layers
+    layers: dict[str, tuple[int, int] | None] = {}
+    for name, match in matches.items():
+        is_own = match is not None and nesting[name] == outermost
+        layers[name] = _layer(match) if match is not None and is_own else None
+    ordered = sorted({layer for layer in layers.values() if layer is not None})
+    depths = {layer: depth for depth, layer in enumerate(ordered, 1)}
+    top = len(ordered) + 1
     scales, begun = {}, False
     for name in names:
-        layer = found[name]
+        layer = layers[name]
         begun = begun or layer is not None
-        above = begun or not order or name.split(".")[0] in head
         if layer is not None:
-            depth = order[layer]
-        elif above:
-            depth = len(order) + 1
+            depth = depths[layer]
+        elif begun or not ordered or name.split(".")[0] in head:
+            depth = top  # after the layers
         else:
-            depth = 0
-        scales[name] = decay ** (len(order) + 1 - depth)
+            depth = 0  # before them, such as embeddings
+        scales[name] = decay ** (top - depth)
     return scales
 
 
@@ -428,11 +423,13 @@ def part_scales(names: Iterable[str], rates: Mapping[str, float]) -> dict[str, f
             raise InputError(
                 f"rates.{part}: no trained parameter belongs to it: there are {', '.join(known)}{nearest(part, known)}"
             )
-    inner = sorted(rates, key=len, reverse=True)
-    return {
-        name: next((rates[part] for part in inner if name.startswith(f"{part}.")), 1.0)
-        for name in names
-    }
+    # the longest name that fits: encoder.stem before encoder
+    innermost_first = sorted(rates, key=len, reverse=True)
+    scales = {}
+    for name in names:
+        owners = (part for part in innermost_first if name.startswith(f"{part}."))
+        scales[name] = rates.get(next(owners, ""), 1.0)
+    return scales
 
 
 def _layer(match: re.Match[str]) -> tuple[int, int]:

@@ -46,11 +46,12 @@ def scale(config: ScheduleConfig, step: int, steps: int) -> float:
     if config.shape == "constant":
         return 1.0
     if config.shape == "inverse-sqrt":
+        # min(s^-1/2, s w^-3/2) over its peak w^-1/2, for s > w
         return math.sqrt(config.warmup / (step + 1))
+    # cosine or linear: from 1 to `final` over the steps that remain after the warm-up
     done = min((step - config.warmup) / max(steps - config.warmup, 1), 1.0)
-    if config.shape == "linear":
-        left = 1.0 - done
-    else:
+    left = 1.0 - done
+    if config.shape == "cosine":
         left = (1.0 + math.cos(math.pi * done)) / 2
     return config.final + (1.0 - config.final) * left
 
@@ -83,11 +84,10 @@ def value(scalar: Scalar, step: int, steps: int) -> float:
     """The value of a scalar option in step `step` (from 0) of `steps`."""
     if not isinstance(scalar, Scheduled):
         return float(scalar)
-    done = min(step / max((scalar.steps or steps) - 1, 1), 1.0)
-    if scalar.shape == "linear":
-        moved = done
-    else:
-        moved = (1.0 - math.cos(math.pi * done)) / 2
+    last = (scalar.steps or steps) - 1
+    moved = min(step / max(last, 1), 1.0)
+    if scalar.shape == "cosine":
+        moved = (1.0 - math.cos(math.pi * moved)) / 2
     return scalar.start + (scalar.final - scalar.start) * moved
 
 
