@@ -167,7 +167,7 @@ def test_the_names_for_authors_of_objectives_are_in_the_reference():
     names = {one.name: one for one in NAMES["clearhead.training.objectives"]}
     used = {
         "Scalar": (), "Scheduled": (), "weighted_sum": (), "DeviceRng": ("normal", "uniform"),
-        "Optimiser": ("gradients", "weights", "clear", "step", "restore"), "Average": ("update",),
+        "Optimiser": ("gradients", "weights", "clear", "step", "restore"), "EMA": ("update",),
         "Objective": ("prepare", "measure", "summarise", "step", "after_step", "sizes", "count", "outputs", "scalar"),
     }  # fmt: skip
     for name, methods in used.items():

@@ -242,7 +242,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_its_error(tmp_path):
     client = TestClient(make_app(runs=tmp_path, device="cpu"), base_url="http://127.0.0.1:8000")
     listed = {one["id"]: schemas.RunLine(**one) for one in client.get("/api/runs").json()}
     assert (listed["good"].step, listed["good"].error) == (3, None)
-    assert "metrics.jsonl:1: this is no line of JSON" in (listed["torn"].error or "")
+    assert "metrics.jsonl:1: this is not a line of JSON" in (listed["torn"].error or "")
     assert "expected an object with a step" in (listed["other"].error or "")
     answer = client.get("/api/runs/one", params={"run": "torn"})
     assert (answer.status_code, "no line of JSON" in answer.json()["error"]) == (400, True)

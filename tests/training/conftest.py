@@ -1,6 +1,10 @@
 """Shared by the tests of trainings."""
 
+from unittest.mock import patch
+
 import pytest
+
+from clearhead.training import objectives
 
 
 @pytest.fixture(scope="module")
@@ -9,4 +13,11 @@ def own_models():
     import trainings
 
     with trainings.own_models():
+        yield
+
+
+@pytest.fixture
+def registry():
+    """Remove the objectives that a test registers."""
+    with patch.dict(objectives.OBJECTIVES), patch.dict(objectives._REGISTERED):
         yield

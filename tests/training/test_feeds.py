@@ -1,27 +1,15 @@
 """Extra datasets with images, updates that skip steps, and buffers that a loss updates."""
 
 from typing import ClassVar
-from unittest.mock import patch
 
 import pytest
 import torch
-from trainings import metrics, pictures, recipe, state
+from trainings import go, metrics, pictures, recipe, state
 
-from clearhead import train
 from clearhead.training import objectives
 from clearhead.training.objectives import Measurement, Objective, Role, Update
 
-pytestmark = pytest.mark.usefixtures("own_models")
-
-
-@pytest.fixture(autouse=True)
-def registry():
-    with patch.dict(objectives.OBJECTIVES), patch.dict(objectives._REGISTERED):
-        yield
-
-
-def go(table, out, *overrides):
-    return train(table, *overrides, out=out, device="cpu", quiet=True)
+pytestmark = pytest.mark.usefixtures("own_models", "registry")
 
 
 class WithImages(Objective):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainings import VECTORS, metrics, near, pictures, recipe, same_bits, state, weights
+from trainings import VECTORS, go, metrics, near, pictures, recipe, same_bits, state, weights
 
 from clearhead import config, load
 from clearhead.training import logs, loop
@@ -22,10 +22,6 @@ from support.marks import one_in
 pytestmark = pytest.mark.usefixtures("own_models")
 
 TEXT = "one two three\n\nfour five six\n\nseven\n\n" * 20
-
-
-def go(table, out, *overrides):
-    return train(table, *overrides, out=out, device="cpu", quiet=True)
 
 
 def parameters(run):
@@ -397,7 +393,7 @@ def test_files_tables_and_recipes_train_the_same(tmp_path):
     table = recipe(steps=2)
     config.write(table, tmp_path / "small.toml")
     runs = [
-        train(source, out=tmp_path / str(i), device="cpu", quiet=True)
+        go(source, tmp_path / str(i))
         for i, source in enumerate((table, tmp_path / "small.toml", config.read(Recipe, config.Table(table))))
     ]
     for run in runs[1:]:

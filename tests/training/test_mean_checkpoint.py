@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from test_loop import go, go_broken
-from trainings import STUDENT, VECTORS, metrics, recipe, same_bits, weights
+from test_loop import go_broken
+from trainings import STUDENT, VECTORS, go, metrics, recipe, same_bits, weights
 
 from clearhead.errors import InputError
 from clearhead.training.checkpoints import Checkpoint, step_name

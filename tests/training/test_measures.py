@@ -7,23 +7,18 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 from test_translating import recipe as translator
-from trainings import metrics, recipe
+from trainings import go, metrics, recipe
 
 import clearhead as ch
 from clearhead.config import ConfigError
 from clearhead.data import make_data
 from clearhead.errors import InputError
-from clearhead.training import train
 from clearhead.training import trainer as decoding
 from clearhead.training.objectives import objective_class
 from clearhead.training.objectives.tokens import perplexity
 from clearhead.training.run_folder import Folder
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
-
-
-def go(table, out, *overrides, data=None):
-    return train(table, *overrides, out=out, data=data, device="cpu", quiet=True)
 
 
 @pytest.fixture(scope="module")

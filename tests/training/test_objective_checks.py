@@ -4,7 +4,6 @@ import dataclasses
 import re
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -29,13 +28,6 @@ from clearhead.training.objectives import (
 )
 
 pytestmark = pytest.mark.usefixtures("unchecked", "registry")
-
-
-@pytest.fixture
-def registry():
-    """Remove the objectives that a test registers."""
-    with patch.dict(objectives.OBJECTIVES), patch.dict(objectives._REGISTERED):
-        yield
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +189,7 @@ def test_a_mistake_in_a_class_is_refused_when_it_is_registered(mistake):
 
 @pytest.mark.parametrize("kind", [dict, nn.Linear, "autoencoder", None], ids=str)
 def test_something_else_than_an_objective_cannot_be_registered(kind):
-    with refuses("is no objective: expected a subclass of clearhead.training.objectives.Objective"):
+    with refuses("is not an objective: expected a subclass of clearhead.training.objectives.Objective"):
         register("wrong", kind)
     assert "wrong" not in objectives.OBJECTIVES
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from trainings import metrics, recipe, same_bits, state, weights
+from trainings import go, metrics, recipe, same_bits, state, weights
 
 from clearhead.errors import Notice
 from clearhead.training import loop
@@ -50,10 +50,10 @@ def test_checkpoints_by_time_change_no_bit(tmp_path, monkeypatch, clock):
         steps=9, run__save_every=4, run__valid_every=4, run__best="valid_loss", run__inside_every=3, optim__ema=0.8
     )
     steps = saved(monkeypatch)
-    plain = train(table, out=tmp_path / "plain", device="cpu", quiet=True)
+    plain = go(table, tmp_path / "plain")
     by_steps, steps[:] = list(steps), []
     clock(250)
-    timed = train(table, out=tmp_path / "timed", device="cpu", quiet=True)
+    timed = go(table, tmp_path / "timed")
     assert set(steps) > set(by_steps)
     real = loop.Loop._step
 
@@ -65,8 +65,8 @@ def test_checkpoints_by_time_change_no_bit(tmp_path, monkeypatch, clock):
     with monkeypatch.context() as patch:
         patch.setattr(loop.Loop, "_step", killed)
         with pytest.raises(KeyError, match="killed"):
-            train(table, out=tmp_path / "parts", device="cpu", quiet=True)
-    parts = train(table, out=tmp_path / "parts", device="cpu", quiet=True)
+            go(table, tmp_path / "parts")
+    parts = go(table, tmp_path / "parts")
     for other in (timed, parts):
         same_bits(state(plain.folder), state(other.folder))
         same_bits(weights(plain.model), weights(other.model))
@@ -91,7 +91,7 @@ def test_a_checkpoint_is_due_by_the_time_since_the_last_one():
 
 def test_a_short_training_saves_in_the_end_alone(tmp_path, monkeypatch):
     steps = saved(monkeypatch)
-    train(recipe(), out=tmp_path / "run", device="cpu", quiet=True)
+    go(recipe(), tmp_path / "run")
     assert steps == [8]
 
 

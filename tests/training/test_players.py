@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import pytest
 import torch
-from trainings import GAN, SMALL, STUDENT, metrics, same_bits, state
+from trainings import GAN, SMALL, STUDENT, go, metrics, same_bits, state
 
-from clearhead import load, train
+from clearhead import load
 from clearhead.training import loop, objectives
 from clearhead.training.objectives import Measurement, Objective, Role, Scalar, Scheduled, Update, weighted_sum
 from clearhead.training.optim import optimisers as optim
@@ -22,10 +22,6 @@ from clearhead.training.optim.schedule import value
 from support.marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")
-
-
-def go(table, out, *overrides, device="cpu"):
-    return train(table, *overrides, out=out, device=device, quiet=True)
 
 
 class BrokenError(Exception):

@@ -1,7 +1,7 @@
 """Recipes: every mistake is reported with its place, before anything is built."""
 
 import pytest
-from trainings import GAN, STUDENT, recipe
+from trainings import GAN, STUDENT, go, recipe
 
 from clearhead import config
 from clearhead.config import ConfigError
@@ -206,7 +206,7 @@ def test_sizes_come_from_the_data_and_may_not_contradict_it(tmp_path):
         train(write(tmp_path, FILE), "model.vocab=5", out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
     agreed = FILE.replace("width = 12", "width = 12\nvocab = 6\ncontext = 20")
-    assert train(write(tmp_path, agreed), "steps=1", out=tmp_path / "run", device="cpu", quiet=True).finished
+    assert go(write(tmp_path, agreed), tmp_path / "run", "steps=1").finished
 
 
 def test_a_data_folder_that_does_not_exist_is_refused(tmp_path):

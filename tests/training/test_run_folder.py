@@ -80,7 +80,7 @@ def test_cut_removes_later_records(tmp_path):
 
 def test_a_damaged_line_is_reported_with_its_number(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(FolderError, match=r"metrics\.jsonl:2: this is no line of JSON: [^b]"):
+    with pytest.raises(FolderError, match=r"metrics\.jsonl:2: this is not a line of JSON: [^b]"):
         Folder(tmp_path, lock=False).metrics()
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n[3]\n')
     with pytest.raises(FolderError, match=r"metrics\.jsonl:2: expected an object with a step"):

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 from PIL import Image
-from trainings import VECTORS, metrics, recipe, same_bits, state, weights
+from trainings import VECTORS, go, metrics, recipe, same_bits, state, weights
 
 from clearhead import config
 from clearhead.data import DataError
@@ -21,10 +21,6 @@ from clearhead.training.optim import optimisers as optim
 from clearhead.training.run_folder import Folder, FolderError
 
 pytestmark = pytest.mark.usefixtures("own_models")
-
-
-def go(table, out, *words, quiet=True):
-    return train(table, *words, out=out, device="cpu", quiet=quiet)
 
 
 def at_step(monkeypatch, step, do):

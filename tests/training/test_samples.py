@@ -1,10 +1,10 @@
 """Samples while training: continuations of validation texts, which do not change the training."""
 
 import pytest
-from trainings import metrics, same_bits, state
+from trainings import go, metrics, same_bits, state
 
 import clearhead as ch
-from clearhead.training import TrainingError, train
+from clearhead.training import TrainingError
 from clearhead.training import logs as progress
 from clearhead.training.objectives.tokens import NextToken
 from clearhead.training.optim import optimisers as optim
@@ -34,10 +34,6 @@ def text(tmp_path):
 
 def of(run):
     return {record["step"]: record["samples"] for record in run.metrics if "samples" in record}
-
-
-def go(table, out, *overrides):
-    return train(table, *overrides, out=out, device="cpu", quiet=True)
 
 
 def test_samples_continue_the_same_prompts_every_time(text, tmp_path):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from trainings import GAN, pictures, recipe, same_bits, state
+from trainings import GAN, go, pictures, recipe, same_bits, state
 
-from clearhead import build, generate, train
+from clearhead import build, generate
 from clearhead.config import ConfigError
 from clearhead.layers import resize
 from clearhead.training import objectives
@@ -25,10 +25,6 @@ from clearhead.weights.checkpoints.pretrained import fill_pretrained
 pytestmark = pytest.mark.usefixtures("own_models")
 TEXT = "the cat sat on the mat and the dog lay on the log. " * 40
 SMALL = {"name": "gpt", "width": 12, "depth": 1, "heads": 3}
-
-
-def go(table, out, *overrides):
-    return train(table, *overrides, out=out, device="cpu", quiet=True)
 
 
 @pytest.fixture

@@ -6,20 +6,16 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from trainings import metrics, recipe, same_bits, state, weights
+from trainings import go, metrics, recipe, same_bits, state, weights
 
 import clearhead as ch
 from clearhead.config import ConfigError
 from clearhead.layers.lora import adapters
-from clearhead.training import read_recipe, train, verify_resume
+from clearhead.training import read_recipe, verify_resume
 from clearhead.training.checkpoints import CheckpointError
 from clearhead.weights import WeightsError, load, save
 
 TEXTS = [f"the {a} was {b}" for a in ("film", "play", "song") for b in ("fine", "grand", "dull", "flat")]
-
-
-def go(table, out, *overrides, **more):
-    return train(table, *overrides, out=out, device="cpu", quiet=True, **more)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from trainings import GAN, STUDENT, VECTORS, recipe, same_bits, weights
+from trainings import GAN, STUDENT, VECTORS, go, recipe, same_bits, weights
 
 from clearhead import Bundle, build, load, save
 from clearhead.errors import Notice
@@ -12,7 +12,6 @@ from clearhead.tasks.evaluation.columns import trained_columns
 from clearhead.tokens import Subwords
 from clearhead.training import finetune_recipe, loop
 from clearhead.training.checkpoints import CheckpointError
-from clearhead.training.run import train
 from clearhead.weights import WeightsError, read_config
 from clearhead.weights.checkpoints import unfinished
 from clearhead.weights.folder import find
@@ -36,7 +35,7 @@ def stopped(table, out, monkeypatch, step):
     with monkeypatch.context() as patch:
         patch.setattr(loop.Loop, "_save", save)
         patch.setattr(loop.Loop, "_step", update)
-        assert not train(table, out=out, device="cpu", quiet=True).finished
+        assert not go(table, out).finished
     return exported
 
 
@@ -64,7 +63,7 @@ def test_the_last_checkpoint_gives_the_weights_of_its_step(tmp_path, monkeypatch
 def test_of_several_players_it_is_the_one_that_is_the_result(tmp_path, monkeypatch, table):
     exported = stopped(table, tmp_path / "run", monkeypatch, 5)
     same_bits(weights(load(tmp_path / "run", device="cpu")), exported[5])
-    whole = train(table, out=tmp_path / "run", device="cpu", quiet=True)
+    whole = go(table, tmp_path / "run")
     assert not (tmp_path / "run" / "unfinished").exists()
     same_bits(weights(load(tmp_path / "run", device="cpu")), weights(whole.model))
 
@@ -98,7 +97,7 @@ def test_settings_and_dtypes_are_those_of_a_saved_model(tmp_path, monkeypatch):
     assert bundle.dtype == torch.float64
     same_bits({name: x.float() for name, x in weights(bundle).items()}, exported[3])
     assert bundle.tokens.decode(bundle.tokens.encode("three")) == "three"
-    finished = train(recipe(data=data, model__tied=True), out=tmp_path / "run", device="cpu", quiet=True).model
+    finished = go(recipe(data=data, model__tied=True), tmp_path / "run").model
     assert (finished.tokens, finished.special, finished.config) == (bundle.tokens, bundle.special, bundle.config)
 
 
@@ -139,14 +138,14 @@ def test_it_is_opened_while_the_training_writes_and_removes_checkpoints(tmp_path
     removed.steps = []
     monkeypatch.setattr(loop.Loop, "_save", save)
     monkeypatch.setattr(unfinished, "_weights", removed)
-    train(recipe(run__save_every=1, run__keep=1), out=tmp_path / "run", device="cpu", quiet=True)
+    go(recipe(run__save_every=1, run__keep=1), tmp_path / "run")
     assert removed.steps == [1, 1, 1, 1]
     assert opened == [f"step {step} of 8 of a training that is not finished" for step in (1, 3, 5, 7)]
 
 
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "apart"])
 def test_adapters_are_put_on_their_base(tmp_path, monkeypatch, merge):
-    base = train(recipe(steps=1), out=tmp_path / "base", device="cpu", quiet=True).folder / "model"
+    base = go(recipe(steps=1), tmp_path / "base").folder / "model"
     monkeypatch.chdir(tmp_path)
     table = recipe(pretrained="base/model", lora={"rank": 2, "merge": merge}, optim__ema=0.8, freeze=["blocks.0"])
     del table["model"]

@@ -12,12 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from trainings import GAN, STUDENT, VECTORS, metrics, near, recipe, state
+from trainings import GAN, STUDENT, VECTORS, go, metrics, near, recipe, state
 
 from clearhead import load
 from clearhead.errors import Notice
 from clearhead.training.distributed import SyncedBatchNorm
-from clearhead.training.run import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 SCRIPT = Path(__file__).with_name("train_workers.py")
@@ -95,10 +94,6 @@ def finish(process, folder):
 def table(**changes):
     changes.setdefault("run__log_every", 1)
     return changes.pop("whole", None) or recipe(**changes)
-
-
-def go(table, out, *words):
-    return train(table, *words, out=out, device="cpu", quiet=True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from torch import nn
 from clearhead.layers import Block, Patches
 from clearhead.models import FAMILIES, Model
 from clearhead.training import logs as progress
+from clearhead.training import train
 from clearhead.training.checkpoints import latest
 from clearhead.training.loop import TIMES
 from clearhead.training.run_folder import Folder
@@ -64,6 +65,11 @@ STUDENT = {
     "optim": {"lr": 1e-2, "decay": {"start": 0.0, "final": 0.5}},
     "run": {"log_every": 1, "valid_every": 3, "save_every": 2},
 }  # fmt: skip
+
+
+def go(table, out, *overrides, device="cpu", quiet=True, **options):
+    """Train a recipe in a folder."""
+    return train(table, *overrides, out=out, device=device, quiet=quiet, **options)
 
 
 def pictures(folder):

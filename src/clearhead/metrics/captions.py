@@ -152,7 +152,8 @@ def cider_d(corpus: Corpus) -> Values:
     """CIDEr-D (Vedantam et al. 2015): the similarity of n-grams with tf-idf weights, times 10.
 
     The document frequency of an n-gram is the number of images that have it in a reference. The value of a caption is
-    the mean over n and over the references, that of a corpus is the mean; a corpus of one image has no idf, and 0.
+    the mean over n and over the references, the value of a corpus the mean over captions; one image alone has no idf,
+    and the value 0.
     """
     frequency: Counter[Gram] = Counter()
     for several in corpus.reference_grams:

@@ -311,7 +311,7 @@ class MeanCheckpoint:
     """Several checkpoints of one run, read as one whose tensors are the means of theirs.
 
     Means are computed in float64 and rounded once. A tensor of whole numbers, such as a batch norm's count of batches,
-    is that of the last checkpoint.
+    is taken from the last checkpoint.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:

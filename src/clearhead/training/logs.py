@@ -194,7 +194,7 @@ class Throughput:
 
 @torch.no_grad()
 def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
-    """Floating-point operations of a training step on a batch: three times those of the losses' forward passes.
+    """Floating-point operations of a training step on a batch: three times as many as in the losses' forward passes.
 
     Matrix products and convolutions are counted as they run on a few rows; attention as two full products of queries
     and keys, whatever its mask, which is the usual convention (Chowdhery et al. 2022, appendix B). Recomputation does

@@ -126,7 +126,7 @@ class Loop:
 
     def _step(self, micro_batches: list[MicroBatch]) -> tuple[bool, bool]:
         """Perform one step and log it; returns whether to stop after it, and whether to save because of the time."""
-        # What all workers agree on, in one exchange. Their clocks differ: that of worker 0 counts.
+        # What all workers agree on, in one exchange. Their clocks differ: worker 0's counts.
         counted, units, stop, save_by_time = self.world.sum(
             sum(micro_batch.counted for micro_batch in micro_batches),
             sum(micro_batch.units for micro_batch in micro_batches),
@@ -240,7 +240,7 @@ class Loop:
         return load(self.folder.path / "model", device=str(self.world.device))
 
     def _average(self) -> None:
-        """Replace the weights by the mean of those of the last checkpoints, and validate it."""
+        """Replace the weights by their mean over the last checkpoints, and validate it."""
         folder = self.folder.checkpoints
         checkpoints = [Checkpoint(folder / step_name(step)) for step in self.recipe.averaged_steps]
         for checkpoint in checkpoints:
@@ -272,7 +272,7 @@ class Loop:
         self.facts = data_facts(self.data, self.feeds.values(), root)
 
     def _build_trainer(self, out: Path) -> Setup:
-        """Build networks and optimisers; returns the setup, which for a resumed run is that of its first attempt."""
+        """Build networks and optimisers; returns the setup, which a resumed run takes from its first attempt."""
         resumes = any((out / "checkpoints").glob("step-*"))
         # the classes and the tokenizer are compared before a network is built for others
         newest = latest(out / "checkpoints", say=lambda _: None, verify=False)

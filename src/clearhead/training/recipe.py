@@ -68,7 +68,7 @@ class RunConfig:
     best: str | None = None
     # validations without a better `best` (default valid_loss) after which training stops; 0: never
     patience: int = 0
-    # the result is the mean of the weights of this many last checkpoints; 0: those of the last step
+    # the result is the mean of the weights of this many last checkpoints; 0: the weights of the last step
     average: int = 0
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class Recipe:
 
     @property
     def averaged_steps(self) -> list[int]:
-        """The steps of the last run.average checkpoints, oldest first: the last step, and those of run.save_every.
+        """The steps of the last run.average checkpoints, oldest first: the last step, and multiples of run.save_every.
 
         Checkpoints that an interruption or run.save_minutes wrote do not count, so that a resumed run has the same
         average.

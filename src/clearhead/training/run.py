@@ -122,7 +122,7 @@ def run_recipe(
 ) -> Run:
     """Train a recipe in a run folder, as `train` does.
 
-    `propose` says what would take less time than an hour; `data` is that of the recipe, if it has been opened.
+    `propose` says what would take less time than an hour; `data` is the recipe's dataset, if it is open already.
     """
     # cuBLAS reads this when it starts; without it the order of its sums may vary.
     if settings.deterministic:
@@ -152,7 +152,7 @@ def run_recipe(
 def _already_finished(
     recipe: Recipe, out: Path, root: Path | None, world: World, quiet: bool
 ) -> Run | None:
-    """The run in a folder, if it is finished and its model is that of this recipe: nothing is computed or written.
+    """The run in a folder, if it is finished and of this recipe; nothing is computed or written.
 
     Its data is not opened, and may have changed since.
     """

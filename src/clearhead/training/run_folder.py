@@ -137,7 +137,7 @@ class Folder:
                 if number == len(lines):
                     break
                 raise FolderError(
-                    f"{path}:{number}: this is no line of JSON: {_start(line)}"
+                    f"{path}:{number}: this is not a line of JSON: {_start(line)}"
                 ) from cause
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
                 raise FolderError(
@@ -299,7 +299,7 @@ class Folder:
         Args:
             recipe: The recipe.
             step: The last step of the training.
-            best: The step of its weights, if they are not those of the last one.
+            best: The step of its weights, if it is not the last one.
             mean: The validation of the mean of several checkpoints, if it is the model.
         """
         facts = self.facts()
@@ -312,7 +312,7 @@ class Folder:
         atomic_write(self.path / "facts.json", to_json(facts))
 
     def kept_model(self, recipe: Recipe) -> dict[str, Any] | None:
-        """What `keep_model` recorded of this recipe; None if model/ is missing, or is that of another recipe."""
+        """What `keep_model` recorded of this recipe; None if model/ is missing, or belongs to another recipe."""
         model = self.facts().get("model") or {}
         files = [self.path / "model" / name for name in ("config.json", "adapter_config.json")]
         is_there = any(file.is_file() for file in files)
@@ -399,7 +399,7 @@ SHOWN = 10  # classes that a message lists
 def data_facts(data: Data, feeds: Iterable[Data], root: Path | None) -> dict[str, Any]:
     """Return the sizes, the classes, a hash of the tokenizer, and the fingerprints of the files of a run's data."""
     # feeds may read the same files
-    names = dict.fromkeys(name for one in (data, *feeds) for name in one.files)
+    names = dict.fromkeys(name for dataset in (data, *feeds) for name in dataset.files)
     return {
         "steps per epoch": data.steps_per_epoch,
         "validation batches": data.valid_batches,

@@ -275,7 +275,7 @@ class _Sources:
     data: Data
 
     def options(self, sizes: Mapping[str, int], may_differ: Collection[str]) -> config.Table:
-        """The options of the recipe, completed by those of the checkpoint and the sizes of the data."""
+        """The options of the recipe, completed by the checkpoint's and by the sizes of the data."""
         # the recipe comes first, then the checkpoint, then the data
         saved = {} if self.saved is None else self.saved.options
         options = self.given.with_defaults(saved)

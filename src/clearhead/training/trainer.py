@@ -55,7 +55,7 @@ class UpdateReport:
 
 
 class PlayerLosses(nn.Module):
-    """An objective's losses as a module whose only parameters are those of the player that they update.
+    """An objective's losses as a module that has the parameters of the updated player, and no others.
 
     This is the module that DDP and torch.compile wrap.
     """
@@ -280,7 +280,7 @@ class Trainer:
     # Checkpoints
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint: those of each player, and the objective's own buffers."""
+        """The tensors of a checkpoint: each player's, and the objective's own buffers."""
         tensors = {}
         for name, player in self.players.items():
             for key, x in player.tensors().items():

@@ -82,7 +82,7 @@ class Verdict:
     kills: list[Kill]  # the kills, in order
     parts: list[PartComparison]  # the resumed training compared with the uninterrupted one
     workers: int | None = None  # number of workers of the third training; None: there was none
-    # its first steps compared with those of one worker
+    # its first steps compared with one worker's
     world: list[PartComparison] = dataclasses.field(default_factory=list)
 
     @property
@@ -258,7 +258,7 @@ def _check_world(recipe: Recipe, world: int) -> None:
             if "dropout" in option.name and share:
                 raise InputError(
                     f"model.{option.name} = {share}: expected 0 where workers are compared, because their dropout "
-                    "masks differ from those of one worker"
+                    "masks differ from one worker's"
                 )
 
 

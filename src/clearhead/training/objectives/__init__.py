@@ -8,67 +8,31 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError, nearest
 from ..ema import EMA
-from ..objectives.objective import DeviceRng
 from ..optim.optimisers import Optimiser
 from ..optim.schedule import Scalar, Scheduled
 from .check import check_objective, checked_sizes
-from .objective import Measurement, Moment, Objective, Role, Sample, Update, weighted_sum
+from .objective import DeviceRng, Measurement, Moment, Objective, Role, Sample, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data
 
 __all__ = [
-    "EMA",
-    "OBJECTIVES",
-    "DeviceRng",
-    "Measurement",
-    "Moment",
-    "Objective",
-    "Optimiser",
-    "Role",
-    "Sample",
-    "Scalar",
-    "Scheduled",
-    "Update",
-    "check_data",
-    "check_objective",
-    "check_players",
-    "checked_sizes",
-    "choose",
-    "objective_class",
-    "objectives",
-    "register",
-    "weighted_sum",
+    "EMA", "OBJECTIVES", "DeviceRng", "Measurement", "Moment", "Objective", "Optimiser", "Role", "Sample", "Scalar",
+    "Scheduled", "Update", "check_data", "check_objective", "check_players", "checked_sizes", "choose",
+    "objective_class", "objectives", "register", "weighted_sum",
 ]  # fmt: skip
 
 # The objectives by name: (module, class, summary). `choose` takes the first that fits a model and its data.
 OBJECTIVES: dict[str, tuple[str, str, str]] = {
     "next-token": ("tokens", "NextToken", "the cross-entropy of each token given those before it"),
-    "translation": (
-        "tokens",
-        "TranslationObjective",
-        "the cross-entropy of each target token given the source",
-    ),
-    "captions": (
-        "captions",
-        "Captions",
-        "the cross-entropy of each word of a caption given the image",
-    ),
-    "masked-tokens": (
-        "tokens",
-        "MaskedTokens",
-        "the cross-entropy of masked tokens given all others",
-    ),
+    "translation": ("tokens", "TranslationObjective", "the cross-entropy of each target token given the source"),
+    "captions": ("captions", "Captions", "the cross-entropy of each word of a caption given the image"),
+    "masked-tokens": ("tokens", "MaskedTokens", "the cross-entropy of masked tokens given all others"),
     "classification": ("classification", "Classification", "the cross-entropy of each row's class"),
     "regression": ("objective", "Regression", "the mean square error of vectors"),
     "gan": ("gan", "GAN", "a generator against a discriminator"),
-    "self-distillation": (
-        "self_distillation",
-        "SelfDistillation",
-        "a student that predicts its own moving average",
-    ),
-}
-
+    "self-distillation": ("self_distillation", "SelfDistillation", "a student that predicts its own moving average"),
+}  # fmt: skip
 
 _SHIPPED = frozenset(OBJECTIVES)
 _REGISTERED: dict[str, type[Objective]] = {}
@@ -232,25 +196,27 @@ def _advice(
     name: str, kind: type[Objective], keys: Collection[str], feeds: Collection[str]
 ) -> Iterator[str]:
     """What must change, so that the data has all keys that an objective needs, and none that it would ignore."""
-    # a whole feed that is missing is one piece of advice, not one per key
     missing = [key for key in kind.reads if key not in keys]
-    absent = dict.fromkeys(
-        key.split(".")[0] for key in missing if "." in key and key.split(".")[0] not in feeds
-    )
-    yield from (f"expected [feeds.{feed}] in the recipe" for feed in absent)
+    read = {*kind.reads, *kind.may_read}
+    # a whole feed that is missing, or not read, is one piece of advice, not one per key
+    absent = dict.fromkeys(key.split(".")[0] for key in missing if "." in key)
+    absent = {feed: None for feed in absent if feed not in feeds}
+    unread = [feed for feed in feeds if not any(key.startswith(f"{feed}.") for key in read)]
+    for feed in absent:
+        yield f"expected [feeds.{feed}] in the recipe"
     if missing := [key for key in missing if key.split(".")[0] not in absent]:
         yield f"expected data that gives {', '.join(missing)}"
-    read = {*kind.reads, *kind.may_read}
-    unread = [feed for feed in feeds if not any(key.startswith(f"{feed}.") for key in read)]
-    yield from (f"it does not read [feeds.{feed}]: leave it out" for feed in unread)
-    if extra := [key for key in keys if key not in read and key.split(".")[0] not in unread]:
-        if name in _SHIPPED:
+    for feed in unread:
+        yield f"it does not read [feeds.{feed}]: leave it out"
+    extra = [key for key in keys if key not in read]
+    if extra := [key for key in extra if key.split(".")[0] not in unread]:
+        fix = f"add to {kind.__name__}.may_read what may be ignored of"
+        if is_shipped(name):
             fix = "expected data without"
-        else:
-            fix = f"add to {kind.__name__}.may_read what may be ignored of"
         yield f"it does not use all of this data: {fix} {', '.join(extra)}"
 
 
 def _keys(kind: type[Objective]) -> str:
     """The keys that an objective reads, as a list for messages."""
-    return ", ".join(kind.reads) + (f" (and {', '.join(kind.may_read)})" if kind.may_read else "")
+    optional = f" (and {', '.join(kind.may_read)})" if kind.may_read else ""
+    return ", ".join(kind.reads) + optional

@@ -8,8 +8,8 @@ The terms of Show, Attend and Tell (Xu et al. 2015), for a recurrent decoder wit
     reinforce   hard attention (Eq. 11 and 12): - lambda_r (log p - b) sum_t log alpha_t[s_t] for the sampled places
                 s_t, with b a moving average of log p; and - lambda_e sum_t H[alpha_t]
 
-log p is that of the caption per token here, so that long captions do not have larger rewards. Of half of the images the
-weighted sum is taken instead of a sample (section 4.1).
+Here log p is the log-probability of the caption per token, so that long captions do not have larger rewards. For half
+of the images the weighted sum is taken instead of a sample (section 4.1).
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def check_objective(kind: Any) -> None:
     """
     if not (isinstance(kind, type) and issubclass(kind, Objective)):
         raise InputError(
-            f"{kind!r} is no objective: expected a subclass of clearhead.training.objectives.Objective"
+            f"{kind!r} is not an objective: expected a subclass of clearhead.training.objectives.Objective"
         )
     if not (isinstance(kind.Config, type) and is_dataclass(kind.Config)):
         raise InputError(
@@ -76,7 +76,9 @@ def check_objective(kind: Any) -> None:
         if isinstance(value, property):  # its value depends on the data
             continue
         entries = value.values() if isinstance(value, Mapping) else value
-        if not isinstance(value, container) or not all(isinstance(one, element) for one in entries):
+        if not isinstance(value, container) or not all(
+            isinstance(entry, element) for entry in entries
+        ):
             raise InputError(f"{kind.__name__}.{attribute} = {value!r}: expected {example}")
     # names first: the checks of updates and logs look players up
     _check_players(kind)
@@ -136,7 +138,7 @@ def _check_updates(kind: type[Objective]) -> None:
 
 
 def trained_players(kind: type[Objective]) -> list[str]:
-    """The players that are no moving averages of others."""
+    """The players that are trained, and not moving averages of others."""
     return [name for name, role in kind.roles.items() if role.average_of is None]
 
 

@@ -55,8 +55,8 @@ class ClassificationConfig:
 class Classification(Objective):
     """The cross-entropy of each row's class, for texts and images.
 
-    A mixed image has two labels and a share of the first: the loss is linear in the target, so that of the mixed target
-    is the mixture of the two losses (Zhang et al. 2018, Eq. 1; Yun et al. 2019, Eq. 1).
+    A mixed image has two labels and a share of the first: the loss is linear in the target, so that the mixture of the
+    two losses is the loss of the mixed target (Zhang et al. 2018, Eq. 1; Yun et al. 2019, Eq. 1).
     """
 
     Config: ClassVar[type[Any]] = ClassificationConfig
@@ -149,7 +149,7 @@ class Classification(Objective):
         return self.outputs("model", **inputs)
 
 
-# Mixing pairs of images: mixup blends two images, cutmix replaces a rectangle of one by that of the other.
+# Mixing pairs of images: mixup blends two images, cutmix replaces a rectangle of one by the other's.
 
 CELLS, LEVELS = 1 << 16, 1 << 10  # of the integral of a density, and of the table of quantiles
 

@@ -248,7 +248,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def summarise(self, means: dict[str, float]) -> dict[str, float]:
-        """The reported numbers, those of `measurements`, given the means of `measure` over all validation data."""
+        """The reported numbers, as `measurements` declares them, given means of `measure` over all data."""
         return means
 
     def decode(self, bundle: Bundle, rows: Sequence[tuple[str, str]]) -> list[Sample]:
@@ -256,7 +256,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def score(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """The reported numbers, those of `text_measurements`, given what `decode` returned on all workers."""
+        """The reported numbers, as `text_measurements` declares them, given what `decode` returned on all workers."""
         return {}
 
     def step(self, update: Update, optimiser: Optimiser, moment: Moment, lr_scale: float) -> Tensor:
@@ -344,7 +344,7 @@ def weighted_sum(each: Tensor, batch: Tensors) -> Tensor:
 
 
 def compute_dtype(model: nn.Module) -> torch.dtype:
-    """The dtype that a model computes in: that of its matrices, since norms may be kept in float32."""
+    """The dtype that a model computes in: its matrices', since norms may be kept in float32."""
     return next((p.dtype for p in model.parameters() if p.ndim > 1), torch.float32)
 
 

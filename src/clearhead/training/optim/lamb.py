@@ -67,7 +67,7 @@ class Lamb(torch.optim.Optimizer):
         root = torch._foreach_sqrt(torch._foreach_div(v, _weight_of_history(beta2, steps)))
         torch._foreach_add_(root, group["eps"])
         update = torch._foreach_div(torch._foreach_div(m, _weight_of_history(beta1, steps)), root)
-        # r + lambda x, and its length becomes that of the weights x
+        # r + lambda x, scaled to the length of the weights x
         if group["weight_decay"]:
             torch._foreach_add_(update, weights, alpha=group["weight_decay"])
         if group["decays"]:

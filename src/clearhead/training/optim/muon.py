@@ -26,7 +26,7 @@ def orthogonalise(
 ) -> Tensor:
     """Approximately U V^T of each matrix x = U S V^T, by the Newton-Schulz iteration of Jordan et al. 2024.
 
-    `dtype` is that of the iteration; by default bfloat16 on CUDA, where that is fast, else float32 or better.
+    The iteration is computed in `dtype`; by default bfloat16 on CUDA, where that is fast, else float32 or better.
     """
     if dtype is None and x.is_cuda:
         dtype = torch.bfloat16

@@ -175,7 +175,7 @@ class Optimiser:
 
         Args:
             lr_scale: The learning rate of this step as a share of the peak, config.lr.
-            decay: The weight decay of this step; by default that of the config.
+            decay: The weight decay of this step; by default the config's.
         """
         lr = self.config.lr * lr_scale
         for optimiser in self._optimisers:
@@ -366,7 +366,7 @@ def layer_scales(
 ) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter: decay^(number of layers above it).
 
-    Layers are found by the names blocks.N and stages.N.N, those of the model itself, not of a part such as a stem. What
+    Layers are found by the names blocks.N and stages.N.N of the model itself, not of a part such as a stem. What
     comes before the first of them, such as embeddings, is a layer below; what comes after them, and the head, has the
     factor 1.
 
@@ -406,7 +406,7 @@ def layer_scales(
 
 
 def part_scales(names: Iterable[str], rates: Mapping[str, float]) -> dict[str, float]:
-    """Return the factor of the learning rate of each parameter: that of the innermost submodule with one, or 1.
+    """Return the factor of the learning rate of each parameter: the innermost submodule's that has one, or 1.
 
     Args:
         names: The names of all parameters.
