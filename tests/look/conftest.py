@@ -1,7 +1,8 @@
 """The fixture that the tests of watch and edit share."""
 
 import pytest
-from two_blocks import TwoBlocks
+
+from support.two_blocks import TwoBlocks
 
 
 @pytest.fixture

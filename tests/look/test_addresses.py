@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from two_blocks import LEAVES, WIDTH, B, H, T, inputs
 
 from clearhead import edit, watch
 from clearhead.layers import Attention
 from clearhead.look import AttentionMap
+from support.two_blocks import LEAVES, WIDTH, B, H, T, inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:nothing was recorded:clearhead.look.Notice")
 PARTS = ("query", "key", "value", "out")  # modules of an attention

@@ -6,7 +6,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 import transformers as tf
-from foreign_models import (
+
+import clearhead as ch
+from clearhead.look import AttentionMap, Notice
+from support.foreign_models import (
     BART,
     EAGER,
     IMAGES,
@@ -25,9 +28,6 @@ from foreign_models import (
     inputs,
     outputs,
 )  # fmt: skip
-
-import clearhead as ch
-from clearhead.look import AttentionMap, Notice
 
 LEAVES = ("weights", "entropy", "distance", "received")
 LENGTHS = {"padded": True, "full": False}

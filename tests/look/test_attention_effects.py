@@ -1,6 +1,5 @@
 """Attention against effect: removing a key equals a mask without it, and the correlations are scipy's definitions."""
 
-import foreign_models
 import numpy as np
 import pytest
 import torch
@@ -10,6 +9,7 @@ import clearhead as ch
 from clearhead.errors import Notice
 from clearhead.look import attention_effects, targets
 from clearhead.look.causes.attention_effects import correlation, ranks
+from support import foreign_models
 
 IDS = torch.tensor([[1, 2, 3, 4, 0]])
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack, nullcontext
 import pytest
 import torch
 from torch import Tensor
-from two_blocks import B, E, H, T, hooks_and_taps, inputs
 
 from clearhead import edit, watch
 from clearhead.look import Notice, silence
+from support.two_blocks import B, E, H, T, hooks_and_taps, inputs
 
 # Leaving no trace
 

@@ -4,12 +4,12 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from two_blocks import WIDTH, B, E, H, T, hooks_and_taps, inputs
 
 import clearhead.layers.attention as attention_file
 from clearhead import edit, watch
 from clearhead.layers import Attention, Mask
 from clearhead.look import Notice
+from support.two_blocks import WIDTH, B, E, H, T, hooks_and_taps, inputs
 
 # Gradients
 

@@ -1,39 +1,20 @@
 """Attention that modules compute by softmax and product themselves is seen; what only looks like it is not."""
 
 import gc
-import warnings
 import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
-from foreign_models import build, inputs, outputs
-from torch import Tensor, nn
+from torch import Tensor
 
 import clearhead as ch
 from clearhead.look import Notice
-
-B, T, H, E = 2, 6, 3, 4
-WIDTH = H * E
-
-
-class Heads(nn.Module):
-    """A projection to queries, keys and values (b, h, n, e), and one back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.drop = nn.Dropout(0.5)
-
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self.qkv(x).unflatten(-1, (3, H, E)).permute(2, 0, 3, 1, 4)
-        return q, k, v
-
-    def joined(self, out: Tensor) -> Tensor:
-        return self.out(out.transpose(1, 2).flatten(2))
+from support.attention_by_hand import WIDTH, B, ByHand, E, H, T, seeded
+from support.foreign_models import build, inputs, outputs
 
 
-class Operator(Heads):
+class Operator(ByHand):
     """As nanoGPT and timm write it: a method, dropout, and @."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,45 +23,7 @@ class Operator(Heads):
         return self.joined(self.drop(scores.softmax(dim=-1)) @ v)
 
 
-class Cast(Heads):
-    """As transformers writes it: a softmax in float32 that is cast, and torch.matmul."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.split(x)
-        weights = F.softmax(torch.matmul(q, k.mT) * E**-0.5, dim=-1, dtype=torch.float32).to(q.dtype)
-        return self.joined(torch.matmul(F.dropout(weights, 0.1, self.training), v))
-
-
-class Einsum(Heads):
-    """As papers write it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.split(x)
-        weights = torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) * E**-0.5, 3)
-        return self.joined(torch.einsum("b h i j, b h j d -> b h i d", weights, v))
-
-
-class Flat(Heads):
-    """As BLOOM and DeBERTa write it: rows and heads in one axis, and torch.bmm."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.split(x)
-        weights = self.drop((q @ k.mT * E**-0.5).softmax(-1)).view(-1, T, T)
-        return self.joined(torch.bmm(weights, v.reshape(-1, T, E)).view(B, H, T, E))
-
-
-class Windows(Heads):
-    """Attention in windows of 2 x 2 of an image (b, y, x, c), as in Swin."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, y, w, c = x.shape
-        parts = x.view(b, y // 2, 2, w // 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, c)
-        q, k, v = self.split(parts)
-        out = self.joined((q @ k.mT * E**-0.5).softmax(-1) @ v)
-        return out.view(b, y // 2, w // 2, 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(b, y, w, c)
-
-
-class Channels(Heads):
+class Channels(ByHand):
     """Attention between channels (El-Nouby et al. 2021): its softmax is over the channels of a head."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +31,7 @@ class Channels(Heads):
         return self.joined(((F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1) @ v).mT)
 
 
-class Linear(Heads):
+class Linear(ByHand):
     """Linear attention (Shen et al. 2021): softmaxes over features of queries, and over the tokens of keys."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -117,7 +60,7 @@ class Context(Efficient):
         return self.joined(q.softmax(-1) @ torch.einsum("bhnd,bhne->bhde", k, v))
 
 
-class Classes(Heads):
+class Classes(ByHand):
     """A mean of class embeddings, by the class probabilities of each token and head."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,7 +68,7 @@ class Classes(Heads):
         return self.joined(q.softmax(-1) @ torch.ones(B, H, E, E))
 
 
-class Unused(Heads):
+class Unused(ByHand):
     """A softmax whose weights are only returned, and another product."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +77,7 @@ class Unused(Heads):
         return self.joined(q @ (k.mT @ v))
 
 
-class Fused(Heads):
+class Fused(ByHand):
     """A fused attention, and a gate that looks like another."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,63 +85,9 @@ class Fused(Heads):
         return self.joined(F.scaled_dot_product_attention(q, k, v) + (q @ k.mT).softmax(-1) @ v)
 
 
-def seeded(kind: type[nn.Module]) -> nn.Module:
-    torch.manual_seed(0)
-    return kind().eval()
-
-
-def given(kind: type[nn.Module]) -> Tensor:
+def given() -> Tensor:
     torch.manual_seed(1)
-    return torch.randn(B, 4, 6, WIDTH) if kind is Windows else torch.randn(B, T, WIDTH)
-
-
-ATTENTION = [Operator, Cast, Einsum, Flat, Windows]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", ATTENTION)
-def test_explicit_attention_is_seen_and_keeps_its_bits(kind):
-    model, x = seeded(kind), given(kind)
-    before = model(x)
-    with ch.watch(model, "weights", "entropy", "received", "v", "heads") as tape:
-        assert torch.equal(model(x), before)
-    weights = tape["weights"].dense()
-    rows, n = (B * 6, 4) if kind is Windows else (B, T)
-    assert weights.shape == (rows, H, n, n)
-    torch.testing.assert_close(weights @ tape["v"], tape["heads"])
-    torch.testing.assert_close(tape["entropy"], torch.special.entr(weights).sum(-1))
-    torch.testing.assert_close(tape["received"], weights.sum(-2))
-    assert bool(weights.triu(1).any()) != (kind is Operator)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", ATTENTION)
-def test_silencing_a_head_equals_zeroing_its_slice(kind):
-    model, x = seeded(kind), given(kind)
-    with ch.edit(model, {"heads": ch.look.silence([1])}):
-        silenced = model(x)
-    hook = model.out.register_forward_pre_hook(
-        lambda _, args: (args[0].unflatten(-1, (H, E)).index_fill(-2, torch.tensor(1), 0.0).flatten(-2),)
-    )
-    assert torch.equal(silenced, model(x))
-    hook.remove()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("leaf", ["weights", "v"])
-@pytest.mark.parametrize("kind", ATTENTION)
-def test_weights_and_values_can_be_edited(kind, leaf):
-    model, x = seeded(kind), given(kind)
-    bias = model.out.bias
-    with (
-        warnings.catch_warnings(action="ignore", category=Notice),
-        ch.watch(model, "weights") as tape,
-        ch.edit(model, {leaf: lambda y: 2 * y}),
-    ):
-        doubled = model(x)
-    torch.testing.assert_close(doubled - bias, 2 * (model(x) - bias))
-    total = tape["weights"].dense().sum(-1)
-    torch.testing.assert_close(total, torch.full_like(total, 2.0 if leaf == "weights" else 1.0))
+    return torch.randn(B, T, WIDTH)
 
 
 @pytest.mark.parametrize("leaf", ["q", "k", "scores"])
@@ -206,14 +95,14 @@ def test_what_lies_behind_cannot_be_edited(leaf, recwarn):
     model = seeded(Operator)
     with pytest.raises(ValueError, match=f"{leaf} cannot be edited .* expected heads, weights or v"):  # noqa: SIM117
         with ch.edit(model, {leaf: lambda y: 2 * y}):
-            model(given(Operator))
+            model(given())
 
 
 @pytest.mark.parametrize("kind", [Channels, Linear, Efficient, Context, Classes, Unused])
 def test_other_softmaxes_are_not_taken_for_attention(kind):
     model = seeded(kind)
     with pytest.warns(Notice, match="no attention call at 'weights'"), ch.watch(model, "weights") as tape:
-        model(given(kind))
+        model(given())
     assert tape.names == []
     if kind is Unused:
         gc.collect()
@@ -224,19 +113,19 @@ def test_the_notice_for_a_model_of_timm_names_the_switch_of_its_fused_attention(
     monkeypatch.setattr(Channels, "__module__", "timm.models.xcit")
     model = seeded(Channels)
     with pytest.warns(Notice, match=r"set_fused_attn\(True, experimental=True\)"), ch.watch(model, "weights"):
-        model(given(Channels))
+        model(given())
 
 
 def test_a_module_with_a_fused_attention_has_that_alone():
     model = seeded(Fused)
     with ch.watch(model, "weights") as tape:
-        model(given(Fused))
+        model(given())
     assert tape.names == ["weights"]
     assert len(tape.calls("weights")) == 1
 
 
 def test_dropout_and_gradients_while_training():
-    model, x = seeded(Operator).train(), given(Operator)
+    model, x = seeded(Operator).train(), given()
     with pytest.warns(Notice, match="explicitly"), ch.watch(model, "weights", grad=True) as tape:
         model(x).sum().backward()
     torch.testing.assert_close(tape["weights"].dense().sum(-1), torch.ones(B, H, T))  # without dropout
@@ -245,7 +134,7 @@ def test_dropout_and_gradients_while_training():
 
 @pytest.mark.parametrize("inplace", [False, True])
 def test_the_weights_are_those_before_dropout(inplace):
-    model, x = seeded(Operator).train(), given(Operator)
+    model, x = seeded(Operator).train(), given()
     model.drop.inplace = inplace
     with torch.no_grad(), ch.watch(model, "weights", "entropy") as tape:
         model(x)
@@ -267,7 +156,7 @@ FORMS = {
 }
 
 
-class Form(Heads):
+class Form(ByHand):
     """One of these ways to multiply weights and values."""
 
     form = "list"
@@ -280,7 +169,7 @@ class Form(Heads):
 @torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
 def test_einsums_and_casts(form):
-    model, x = seeded(Form), given(Form)
+    model, x = seeded(Form), given()
     model.form = form
     before = model(x)
     with ch.watch(model, "weights", "heads") as tape:

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers as tf
-from foreign_models import PAIRS, VOCAB, build, inputs
 from torch import Tensor, nn
 
 import clearhead as ch
+from support.foreign_models import PAIRS, VOCAB, build, inputs
 
 B, H, E = 2, 2, 4
 WIDTH = H * E

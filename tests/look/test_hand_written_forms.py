@@ -9,27 +9,10 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.look import Notice
-
-B, T, H, E = 2, 6, 3, 4
-WIDTH = H * E
+from support.attention_by_hand import WIDTH, B, ByHand, E, H, T, seeded, silenced_by_hook
 
 
-class Base(nn.Module):
-    """Keeps its weights (b, h, q, k) and head outputs (b, h, q, e), to compare with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out, self.drop = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
-
-    def three(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values (..., h, e)."""
-        return self.qkv(x).unflatten(-1, (3, H, E)).unbind(-3)
-
-    def keep(self, weights: Tensor, heads: Tensor) -> None:
-        self.weights, self.heads = weights.detach().clone(), heads.detach().clone()
-
-
-class Head(Base):
+class Head(ByHand):
     """One head, as in Karpathy's lecture: three axes."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,7 +25,7 @@ class Head(Base):
         return self.out(out)
 
 
-class Untransposed(Base):
+class Untransposed(ByHand):
     """Values (b, k, h, e), by einsum."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +36,7 @@ class Untransposed(Base):
         return self.out(out.flatten(2))
 
 
-class HeadsLast(Base):
+class HeadsLast(ByHand):
     """Weights (b, q, k, h), by a softmax over axis 2."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +47,7 @@ class HeadsLast(Base):
         return self.out(out.flatten(2))
 
 
-class Flat(Base):
+class Flat(ByHand):
     """Rows and heads in one axis from the start, by bmm."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,7 +58,7 @@ class Flat(Base):
         return self.out(out.unflatten(0, (-1, H)).transpose(1, 2).flatten(2))
 
 
-class TimeFirst(Base):
+class TimeFirst(ByHand):
     """Tokens first, (n, b, d), as in fairseq."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,7 +70,7 @@ class TimeFirst(Base):
         return self.out(out.transpose(0, 1).reshape(n, b, WIDTH))
 
 
-class HeadsFirst(Base):
+class HeadsFirst(ByHand):
     """Heads before rows in one axis: not known to be rows and heads, so that each is a row of one head."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,16 +81,14 @@ class HeadsFirst(Base):
         return self.out(out.unflatten(0, (H, -1)).permute(1, 2, 0, 3).flatten(2))
 
 
-class Returned(Base):
+class Returned(ByHand):
     """A softmax of three axes whose weights are used with four."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        q, k, v = self.split(x)
         weights = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).softmax(-1)
         weights = self.drop(weights).view(x.shape[0], H, *weights.shape[1:])
-        out = weights @ v
-        self.keep(weights, out)
-        return self.out(out.transpose(1, 2).flatten(2))
+        return self.kept(weights, weights @ v)
 
 
 class Core(nn.Module):
@@ -118,18 +99,18 @@ class Core(nn.Module):
         return self.weights @ v
 
 
-class WithCore(Base):
+class WithCore(ByHand):
     def __init__(self) -> None:
         super().__init__()
         self.core = Core()
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.core(*(y.transpose(1, 2) for y in self.three(x)))
+        out = self.core(*self.split(x))
         self.keep(self.core.weights, out)
         return self.out(out.transpose(1, 2).flatten(2))
 
 
-class Unbatched(Base):
+class Unbatched(ByHand):
     """Tokens (n, d), weights (h, q, k)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,37 +121,31 @@ class Unbatched(Base):
         return self.out(out.transpose(0, 1).flatten(1))
 
 
-class ClassToken(Base):
+class ClassToken(ByHand):
     """A class token that the module itself puts before the tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(torch.cat([torch.ones_like(x[:, :1]), x], 1)))
+        q, k, v = self.split(torch.cat([torch.ones_like(x[:, :1]), x], 1))
         weights = (q @ k.mT * E**-0.5).softmax(-1)
-        out = weights @ v
-        self.keep(weights, out)
-        return self.out(out.transpose(1, 2).flatten(2))
+        return self.kept(weights, weights @ v)
 
 
-class Ids(Base):
+class Ids(ByHand):
     """A module that is called with ids."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(F.one_hot(ids, WIDTH).float()))
+        q, k, v = self.split(F.one_hot(ids, WIDTH).float())
         weights = (q @ k.mT * E**-0.5).softmax(-1)
-        out = weights @ v
-        self.keep(weights, out)
-        return self.out(out.transpose(1, 2).flatten(2))
+        return self.kept(weights, weights @ v)
 
 
-class Values(Base):
+class Values(ByHand):
     """The weights as the second factor of an einsum, as arguments by name, or copied."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        q, k, v = self.split(x)
         weights = (q @ k.mT * E**-0.5).softmax(-1)
-        out = self.times(weights, v)
-        self.keep(weights, out)
-        return self.out(out.transpose(1, 2).flatten(2))
+        return self.kept(weights, self.times(weights, v))
 
 
 class ValuesFirst(Values):
@@ -188,47 +163,88 @@ class Copied(Values):
         return weights.clone() @ v
 
 
-class Pooled(Base):
+class Pooled(ByHand):
     """Fewer keys than tokens, made of them by pooling (MViTv2)."""
 
     num_heads = H
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        q, k, v = self.split(x)
         k, v = (F.avg_pool2d(y, (2, 1)) for y in (k, v))
         weights = (q @ k.mT * E**-0.5).softmax(-1)
-        out = weights @ v
-        self.keep(weights, out)
-        return self.out(out.transpose(1, 2).flatten(2))
+        return self.kept(weights, weights @ v)
 
 
-class Sink(Base):
+class Sink(ByHand):
     """A key without a value that takes weight: the others sum to less than 1 (GPT-OSS)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        q, k, v = self.split(x)
         scores = torch.cat([q @ k.mT * E**-0.5, torch.ones(*q.shape[:3], 1)], dim=-1)
         weights = F.dropout(scores.softmax(-1)[..., :-1], 0.1, self.training)
-        out = weights @ v
-        self.keep(weights, out)
-        return self.out(out.transpose(1, 2).flatten(2))
+        return self.kept(weights, weights @ v)
 
 
-INPUTS = {TimeFirst: (T, B, WIDTH), Unbatched: (T, WIDTH)}
+class Operator(ByHand):
+    """As nanoGPT and timm write it: a mask, dropout, and @."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        scores = (q @ k.mT * E**-0.5).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1) > 0, float("-inf"))
+        weights = scores.softmax(dim=-1)
+        return self.kept(weights, self.drop(weights) @ v)
+
+
+class Cast(ByHand):
+    """As transformers writes it: a softmax in float32 that is cast, and torch.matmul."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        weights = F.softmax(torch.matmul(q, k.mT) * E**-0.5, dim=-1, dtype=torch.float32).to(q.dtype)
+        return self.kept(weights, torch.matmul(F.dropout(weights, 0.1, self.training), v))
+
+
+class Einsum(ByHand):
+    """As papers write it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        weights = torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) * E**-0.5, 3)
+        return self.kept(weights, torch.einsum("b h i j, b h j d -> b h i d", weights, v))
+
+
+class FlatView(ByHand):
+    """As BLOOM and DeBERTa write it: rows and heads are put into one axis after the softmax, and torch.bmm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = torch.bmm(self.drop(weights).view(-1, T, T), v.reshape(-1, T, E))
+        return self.kept(weights, out.view(B, H, T, E))
+
+
+class Windows(ByHand):
+    """Attention in windows of 2 x 2 of an image (b, y, x, c), as in Swin."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, y, w, c = x.shape
+        parts = x.view(b, y // 2, 2, w // 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, c)
+        q, k, v = self.split(parts)
+        weights = (q @ k.mT * E**-0.5).softmax(-1)
+        out = self.kept(weights, weights @ v)
+        return out.view(b, y // 2, w // 2, 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(b, y, w, c)
+
+
+INPUTS = {TimeFirst: (T, B, WIDTH), Unbatched: (T, WIDTH), Windows: (B, 4, 6, WIDTH)}
 TAKEN = [
     Head, Untransposed, HeadsLast, Flat, TimeFirst, HeadsFirst, Returned, WithCore, Unbatched, ClassToken, Ids,
-    ValuesFirst, ByName, Copied, Pooled, Sink,
+    ValuesFirst, ByName, Copied, Pooled, Sink, Operator, Cast, Einsum, FlatView, Windows,
 ]  # fmt: skip
 
 
 def given(kind: type[nn.Module]) -> Tensor:
     torch.manual_seed(1)
     return torch.randint(WIDTH, (B, T)) if kind is Ids else torch.randn(INPUTS.get(kind, (B, T, WIDTH)))
-
-
-def seeded(kind: type[nn.Module]) -> nn.Module:
-    torch.manual_seed(0)
-    return kind().eval()
 
 
 def address(kind: type[nn.Module], leaf: str) -> str:
@@ -240,13 +256,15 @@ def address(kind: type[nn.Module], leaf: str) -> str:
 def test_it_is_recorded_exactly_and_keeps_its_bits(kind):
     model, x = seeded(kind), given(kind)
     before = model(x)
-    with ch.watch(model, "**.weights", "**.entropy", "**.heads", "**.v") as tape:
+    leaves = ("weights", "heads", "v", "entropy", "received")
+    with ch.watch(model, *(f"**.{leaf}" for leaf in leaves)) as tape:
         assert torch.equal(model(x), before)
-    weights, heads, v, entropy = (tape[address(kind, leaf)] for leaf in ("weights", "heads", "v", "entropy"))
+    weights, heads, v, entropy, received = (tape[address(kind, leaf)] for leaf in leaves)
     torch.testing.assert_close(weights.dense(), model.weights)
     assert torch.equal(heads, model.heads)
     torch.testing.assert_close(weights.dense() @ v, heads)
     torch.testing.assert_close(entropy, torch.special.entr(model.weights).sum(-1))
+    torch.testing.assert_close(received, model.weights.sum(-2))
 
 
 @torch.no_grad()
@@ -255,11 +273,7 @@ def test_silencing_a_head_zeroes_its_slice(kind):
     model, x = seeded(kind), given(kind)
     with ch.edit(model, {address(kind, "heads"): ch.look.silence([1])}):
         silenced = model(x)
-    hook = model.out.register_forward_pre_hook(
-        lambda _, args: (args[0].unflatten(-1, (H, E)).index_fill(-2, torch.tensor(1), 0.0).flatten(-2),)
-    )
-    assert torch.equal(silenced, model(x))
-    hook.remove()
+    assert torch.equal(silenced, silenced_by_hook(model, x))
 
 
 @pytest.mark.parametrize("kind", TAKEN)
@@ -274,14 +288,31 @@ def test_gradients_of_weights_while_training(kind):
     torch.testing.assert_close(total, (out - model.out.bias).sum().detach(), atol=1e-5, rtol=1e-4)
 
 
-class Classes(Base):
+@torch.no_grad()
+@pytest.mark.parametrize("leaf", ["weights", "v"])
+@pytest.mark.parametrize("kind", [Operator, Cast, Einsum, FlatView, Windows])
+def test_weights_and_values_can_be_edited(kind, leaf):
+    model, x = seeded(kind), given(kind)
+    bias = model.out.bias
+    with (
+        warnings.catch_warnings(action="ignore", category=Notice),
+        ch.watch(model, "weights") as tape,
+        ch.edit(model, {leaf: lambda y: 2 * y}),
+    ):
+        doubled = model(x)
+    torch.testing.assert_close(doubled - bias, 2 * (model(x) - bias))
+    total = tape["weights"].dense().sum(-1)
+    torch.testing.assert_close(total, torch.full_like(total, 2.0 if leaf == "weights" else 1.0))
+
+
+class Classes(ByHand):
     """A mean of as many class embeddings as there are tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(x[..., :T].softmax(-1) @ torch.ones(B, T, WIDTH))
 
 
-class Linear(Base):
+class Linear(ByHand):
     """Linear attention with three axes, as many features as tokens, and context that is divided."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -290,7 +321,7 @@ class Linear(Base):
         return q.softmax(-1) @ context
 
 
-class EinsumLinear(Base):
+class EinsumLinear(ByHand):
     """The context of linear attention by einsum: a softmax of keys over tokens, multiplied with values."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -299,7 +330,7 @@ class EinsumLinear(Base):
         return torch.einsum("bnhd,bnhe->bhde", k.softmax(1), v)
 
 
-class Channels(Base):
+class Channels(ByHand):
     """Attention between channels with three axes; its values are (b, c, n)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -307,7 +338,7 @@ class Channels(Base):
         return (x @ x.mT).softmax(-1) @ x
 
 
-class FewChannels(Base):
+class FewChannels(ByHand):
     """The same with half of the channels, more than there are tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -315,7 +346,7 @@ class FewChannels(Base):
         return (x @ x.mT).softmax(-1) @ x
 
 
-class ImageChannels(Base):
+class ImageChannels(ByHand):
     """The same in an image with as many channels as positions."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -323,7 +354,7 @@ class ImageChannels(Base):
         return (x @ x.mT).softmax(-1) @ x
 
 
-class ChannelHeads(Base):
+class ChannelHeads(ByHand):
     """Attention between channels per head, with more channels than tokens, or as many as rows."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -337,7 +368,7 @@ class KnownChannelHeads(ChannelHeads):
     num_heads = H
 
 
-class ImageChannelHeads(Base):
+class ImageChannelHeads(ByHand):
     """Attention between the channels of a head of an image (b, c, y, x), as in Restormer."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -345,7 +376,7 @@ class ImageChannelHeads(Base):
         return (x @ x.mT).softmax(-1) @ x
 
 
-class Prototypes(Base):
+class Prototypes(ByHand):
     """A mixture of as many prototypes as there are tokens."""
 
     def __init__(self) -> None:
@@ -353,15 +384,15 @@ class Prototypes(Base):
         self.prototypes = nn.Parameter(torch.randn(1, H, T, E))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, _, _ = (y.transpose(1, 2) for y in self.three(x))
+        q, _, _ = self.split(x)
         return (q @ self.prototypes.mT).softmax(-1) @ self.prototypes.expand(len(x), -1, -1, -1)
 
 
-class ScaledContext(Base):
+class ScaledContext(ByHand):
     """Linear attention without a softmax of the keys, with as many features of a head as tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        q, k, v = self.split(x)
         context = k.sigmoid().mT @ v / x.shape[1]
         return q.softmax(-1) @ context
 
@@ -373,14 +404,14 @@ class ChannelCore(WithCore):
         return self.core(*(y.transpose(1, 2).mT for y in self.three(x)))
 
 
-class Elsewhere(Base):
+class Elsewhere(ByHand):
     """A softmax whose weights are multiplied transposed."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x @ x.mT).softmax(-1).mT @ x
 
 
-class Exponentials(Base):
+class Exponentials(ByHand):
     """Attention without a softmax of torch."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -436,7 +467,7 @@ def test_attention_is_seen_with_as_many_tokens_as_features_of_a_head(kind):
     torch.testing.assert_close(tape["weights"].dense(), model.weights)
 
 
-class TwoWays(Base):
+class TwoWays(ByHand):
     """Both softmaxes of one matrix of scores, each multiplied after both were taken."""
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -461,11 +492,11 @@ def test_two_softmaxes_before_two_products_are_both_seen_and_edited():
 # Attention of which a part is not seen
 
 
-class HeadMask(Base):
+class HeadMask(ByHand):
     """Weights that are multiplied with something else before they meet their values."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.transpose(1, 2) for y in self.three(x))
+        q, k, v = self.split(x)
         return self.out(((q @ k.mT).softmax(-1) * torch.ones(H, 1, 1) @ v).transpose(1, 2).flatten(2))
 
 

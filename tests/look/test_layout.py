@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from layered_models import ChannelsLast, ClassPyramid, Mixer, Reduced, TalkingHeads
 from torch import nn
 
 import clearhead as ch
 from clearhead.errors import InputError, Notice
 from clearhead.look import cka, cka_of_features, cls_maps, feature_maps, features, receptive_fields, rollout, saliency
 from clearhead.look.structure import record_layout
+from support.layered_models import ChannelsLast, ClassPyramid, Mixer, Reduced, TalkingHeads
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 

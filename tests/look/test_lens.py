@@ -1,6 +1,5 @@
 """The logit lens against the norm and the output layer applied by hand to every layer."""
 
-import foreign_models
 import numpy as np
 import pytest
 import torch
@@ -9,6 +8,7 @@ import clearhead as ch
 from clearhead.look import logit_lens
 from clearhead.look.causes import logit_lens as lens
 from clearhead.tokens import Characters, Words
+from support import foreign_models
 
 TEXT = "abcaab"
 

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import foreign_models
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.look import logit_attribution, patching
 from clearhead.tokens import Characters, Words
+from support import foreign_models
 
 IDS = torch.tensor([[1, 2, 3, 4]])
 OPTIONS = {

@@ -1,6 +1,5 @@
 """Activation patching: every cell equals a run of its own, in which one activation is replaced by hand."""
 
-import foreign_models
 import numpy as np
 import pytest
 import torch
@@ -8,6 +7,7 @@ import torch
 import clearhead as ch
 from clearhead.look import patching, targets
 from clearhead.tokens import Characters, Pair, Words
+from support import foreign_models
 
 CLEAN, CORRUPTED = torch.tensor([[1, 2, 3, 4, 0]]), torch.tensor([[1, 4, 3, 4, 0]])
 VIEWS = {

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from two_blocks import LEAVES, WIDTH, B, E, H, T, inputs
 
 import clearhead.look.capture.tap as tap_file
 from clearhead import build, watch
 from clearhead.layers import Additive, Attention, Block, Cache, Mask
 from clearhead.look import AttentionMap
 from clearhead.look.maps.call import LazyCall
+from support.two_blocks import LEAVES, WIDTH, B, E, H, T, inputs
 
 # What is computed and kept
 

@@ -16,10 +16,10 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor, nn
-from two_blocks import TwoBlocks, hooks_and_taps
-from two_blocks import inputs as vectors
 
 import clearhead as ch
+from support.two_blocks import TwoBlocks, hooks_and_taps
+from support.two_blocks import inputs as vectors
 
 quiet = pytest.mark.filterwarnings("ignore::clearhead.look.Notice")
 

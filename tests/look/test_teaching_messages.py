@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from foreign_models import build, inputs
 from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.look import Notice
+from support.foreign_models import build, inputs
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # wrong types are given on purpose
 ATTN = "transformer.h.0.attn"

@@ -8,15 +8,15 @@ from contextlib import ExitStack, nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from foreign_models import build, inputs, outputs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from two_blocks import hooks_and_taps
 
 import clearhead as ch
 from clearhead.layers import Attention
 from clearhead.look import Notice
 from clearhead.look.foreign import torch_attention
+from support.foreign_models import build, inputs, outputs
+from support.two_blocks import hooks_and_taps
 
 B, T, S, H, E = 2, 7, 5, 3, 4
 WIDTH = H * E
