@@ -14,8 +14,9 @@ import docstrings
 
 # The public modules, in the order of the site. The names of other modules are for the package itself.
 MODULES = (
-    "clearhead", "clearhead.tasks", "clearhead.weights", "clearhead.models", "clearhead.layers", "clearhead.look",
-    "clearhead.decode", "clearhead.training", "clearhead.training.objectives", "clearhead.data", "clearhead.tokens",
+    "clearhead", "clearhead.tasks", "clearhead.weights", "clearhead.inputs", "clearhead.models", "clearhead.layers",
+    "clearhead.look", "clearhead.decode", "clearhead.training", "clearhead.training.objectives",
+    "clearhead.data", "clearhead.tokens",
     "clearhead.metrics", "clearhead.draw", "clearhead.report", "clearhead.explore", "clearhead.fast",
     "clearhead.config", "clearhead.errors", "clearhead.devices", "clearhead.checks", "clearhead.counter_rng",
     "clearhead.atomic_files", "clearhead.progress", "clearhead.lazy", "clearhead.protobuf", "clearhead.cli",

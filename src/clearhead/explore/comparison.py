@@ -130,7 +130,9 @@ def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | 
                 np.array([group.statistics(layer)["distance"] for layer in layers]) / across
             )
         step()
-    return rounded(np.mean(found, axis=0)) if found else None
+    if not found:
+        return None
+    return rounded(np.mean(found, axis=0))
 
 
 def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:

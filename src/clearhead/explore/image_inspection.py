@@ -144,10 +144,8 @@ def inspect_image(
         )
     image, seen = model_input(bundle, file)
     model = bundle.model
-    stages, attentions = (
-        _stages(model),
-        [name for name, one in model.named_modules() if isinstance(one, Attention)],
-    )
+    stages = _stages(model)
+    attentions = [name for name, part in model.named_modules() if isinstance(part, Attention)]
     passed, every = 0, len(stages) + len(attentions)
 
     def keep(record: Any) -> Any:
@@ -164,7 +162,8 @@ def inspect_image(
     features = [Features(name=title, maps=tape[address]) for address, title in stages.items()]
     groups = _groups(model, tape, attentions, features, (seen.shape[0], seen.shape[1]))
     inspection = ImageInspection(groups, bundle, features=features, seen=seen)
-    return inspection, _classes(bundle, logits) if "classify" in bundle.can else None
+    classes = _classes(bundle, logits) if "classify" in bundle.can else None
+    return inspection, classes
 
 
 def _classes(bundle: Bundle, logits: Tensor) -> list[tuple[str, float]]:
@@ -265,7 +264,9 @@ def explain_image(
         )
     width = model_input(bundle, file)[1].shape[1]  # raises if the model would read too many pixels
     wanted = None if target is None else names.index(target)
-    options: dict[str, Any] = OPTIONS[method](width) if method in OPTIONS else {}
+    options: dict[str, Any] = {}
+    if method in OPTIONS:
+        options = OPTIONS[method](width)
     found = saliency(bundle, file, method=method, target=wanted, done=added_up(done), **options)
     if found.completeness is None:
         change = None

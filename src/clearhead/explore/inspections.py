@@ -119,7 +119,9 @@ class Inspection:
             )
         in_range("token", at, len(self.ids))
         x = self.states[-1].to(self.bundle.device)
-        x = F.normalize((x if self._norm is None else self._norm(x)).float(), dim=-1)
+        if self._norm is not None:
+            x = self._norm(x)
+        x = F.normalize(x.float(), dim=-1)
         return {"at": at, "similarity": rounded((x @ x[at]).cpu().numpy())}
 
     def effects(self, name: str) -> Iterator[dict[str, Any] | None]:
@@ -265,8 +267,9 @@ def inspect_output(
         passed += 1
         if done is not None:
             done(min(passed, blocks), blocks)
-        # a foreign layer may return several values
-        return (record[0] if isinstance(record, tuple) else record)[0]
+        if isinstance(record, tuple):  # a foreign layer may return several values
+            record = record[0]
+        return record[0]
 
     row = torch.tensor([ids], device=bundle.device)
     with (
@@ -290,11 +293,14 @@ def inspect_output(
 def silenced(model: nn.Module, off: Off | None) -> dict[str, Callable[[Tensor], Tensor]]:
     """The edits that silence heads, given by layer."""
     chosen = {layer: heads for layer, heads in (off or {}).items() if heads}
-    layers = list(attention_layers(model)) if chosen else []
-    return {
-        f"{layers[in_range('layer', i, len(layers))]}.heads": silence(heads)
-        for i, heads in chosen.items()
-    }
+    if not chosen:
+        return {}
+    layers = list(attention_layers(model))
+    edits = {}
+    for layer, heads in chosen.items():
+        address = layers[in_range("layer", layer, len(layers))]
+        edits[f"{address}.heads"] = silence(heads)
+    return edits
 
 
 def language_model_tokens(bundle: Bundle) -> Tokenizer:

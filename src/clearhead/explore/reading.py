@@ -47,9 +47,10 @@ def tokens_to_read(bundle: Bundle, text: str) -> Reading:
     if not len(row):
         raise InputError("the text is empty: expected a token or more")
     ids = cut(row, bundle.max_tokens).tolist()
-    # the last token of a text that was cut is its end token
-    left = len(ids) if len(ids) == len(row) else len(ids) - 1
-    return Reading(ids=ids, masks=[at for at in masks if at < left], of=len(row))
+    if len(ids) < len(row):
+        # the last token of a text that was cut is its end token
+        masks = [at for at in masks if at < len(ids) - 1]
+    return Reading(ids=ids, masks=masks, of=len(row))
 
 
 @torch.no_grad()

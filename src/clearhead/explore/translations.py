@@ -55,7 +55,8 @@ def translation_dict(one: Translation, text: str) -> dict[str, Any]:
     if one.cut:
         of = len(pair.read(text))
         unfinished = not ids or ids[-1] != pair.target.end
-        cut = {"source": [len(source), of] if len(source) < of else None, "target": unfinished}
+        source_cut = [len(source), of] if len(source) < of else None
+        cut = {"source": source_cut, "target": unfinished}
     return values | {
         "cut": cut,
         "source": token_names(pair.source, source.tolist()),

@@ -157,6 +157,7 @@ def prompt_tokens(bundle: Bundle, texts: Sequence[str]) -> list[list[str]]:
 
 def answer_token(tokens: Tokenizer, word: str) -> int:
     """The id of an answer: the word after a space if that is one token, or else the word as it is."""
+    # in most texts a word follows a space, which belongs to its token
     spellings = [word] if word.startswith(" ") else [f" {word}", word]
     for spelling in spellings:
         ids = tokens.encode(spelling)
@@ -195,7 +196,11 @@ def patch_prompts(
             f"a prompt has {longest:,} tokens: expected at most {MOST_TOKENS}, as each is exchanged by itself"
         )
     ids = [answer_token(tokens, word) for word in answers]
-    target: Any = None if not ids else ids[0] if len(ids) == 1 else (ids[0], ids[1])
+    target: Any = None
+    if len(ids) == 1:
+        target = ids[0]
+    elif ids:
+        target = (ids[0], ids[1])
     found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))
     return {
         "what": what,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .batch import ModelInput as ModelInput
     from .batch import device_of as device_of
     from .batch import network as network
-    from .read import Data as Data
-    from .read import Given as Given
     from .read import Inputs as Inputs
     from .read import read_input as read_input
 

@@ -19,7 +19,13 @@ B = TypeVar("B", bound="Batch")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """The arguments of one call of a model, with a row for each input."""
+    """The arguments of one call of a model, with a row for each input.
+
+    Examples:
+        >>> batch = Batch(args=(torch.zeros(1, 3),))
+        >>> batch.rows, batch.repeated(4).rows
+        (1, 4)
+    """
 
     args: tuple[Any, ...] = ()  # positional arguments
     named: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments
@@ -48,6 +54,12 @@ class Batch:
         named = {name: _repeated(x, rows) for name, x in self.named.items()}
         return replace(self, args=args, named=named)
 
+    def exchanged(self: B, old: Tensor, new: Tensor) -> B:
+        """The same arguments with another tensor in the place of one of them."""
+        args = tuple(new if x is old else x for x in self.args)
+        named = {name: new if x is old else x for name, x in self.named.items()}
+        return replace(self, args=args, named=named)
+
 
 def _repeated(x: Any, rows: int) -> Any:
     if isinstance(x, Tensor):
@@ -57,9 +69,15 @@ def _repeated(x: Any, rows: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInput(Batch):
-    """One input of a model: the arguments of its forward pass, one row each, and the names of its tokens or patches."""
+    """One input of a model: the arguments of its forward pass, one row each, and the names of its tokens or patches.
 
-    model: nn.Module
+    Examples:
+        >>> given = clearhead.inputs.read_input(clearhead.load("en-de"), "A dog runs.", target="Ein Hund")
+        >>> given.pieces, given.decoder_input
+        (['A', ' dog', ' runs', '.', '<end>'], ['<start>', 'Ein', ' Hund'])
+    """
+
+    model: nn.Module  # the network
     bundle: Bundle | None = None  # None: a bare torch module
     tokenizer: Any = None  # of transformers, if it read the text of a bare module
     # the text of each token, special ones included; for a translator, of the source
@@ -73,6 +91,11 @@ class ModelInput(Batch):
     grid: tuple[int, int] | None = None  # rows and columns of the patches of an image
     special: int = 0  # number of tokens before the patches
     picture: np.ndarray | None = None  # (height, width, 3) uint8: the image as the model sees it
+
+    @property
+    def can(self) -> frozenset[str]:
+        """The capabilities of a Bundle's model; empty for a bare torch module, of which they are not known."""
+        return frozenset() if self.bundle is None else self.bundle.can
 
     @property
     def read_ids(self) -> Tensor | None:
@@ -91,7 +114,10 @@ class ModelInput(Batch):
 
     def names(self, length: int, *, decoder: bool = False) -> list[str]:
         """The names of the tokens of an activation with this many tokens, of the encoder or of the decoder."""
-        sides = (self.decoder_input, self.pieces) if decoder else (self.pieces, self.decoder_input)
+        # a source and a target may have as many tokens: the side that was asked for comes first
+        sides = [self.pieces, self.decoder_input]
+        if decoder:
+            sides.reverse()
         for pieces in sides:
             if pieces is not None and len(pieces) == length:
                 return pieces
@@ -105,7 +131,8 @@ class ModelInput(Batch):
     def classifies(self) -> bool:
         """Whether the model has one answer for the whole input, and not one per token; a bare module runs once."""
         if self.bundle is not None:
-            return "classify" in self.bundle.can
+            return "classify" in self.can
+        # logits (1, classes) are one answer, logits (1, t, v) one per token
         with torch.no_grad():
             out = self.run(self.model)
         logits = getattr(out, "logits", out)
@@ -113,12 +140,29 @@ class ModelInput(Batch):
 
 
 def network(model: Bundle | nn.Module) -> nn.Module:
-    """The torch module of a Bundle, or the module itself."""
+    """Return the torch module of a Bundle, or the module itself.
+
+    Args:
+        model: A Bundle, or a torch module.
+
+    Examples:
+        >>> bundle = clearhead.load("everyday")
+        >>> network(bundle) is network(bundle.model)
+        True
+    """
     return model.model if isinstance(model, Bundle) else model
 
 
 def device_of(model: Bundle | nn.Module) -> torch.device:
-    """The device of a model's parameters; the CPU if it has none."""
+    """Return the device of a model's parameters; the CPU if it has none.
+
+    Args:
+        model: A Bundle, or a torch module.
+
+    Examples:
+        >>> device_of(torch.nn.ReLU())
+        device(type='cpu')
+    """
     return next((p.device for p in network(model).parameters()), torch.device("cpu"))
 
 

@@ -39,6 +39,7 @@ def read_image(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
     else:
         pixels, picture = pixels_and_picture(bundle, as_image(given))
         x = pixels[None]
+    # a vision transformer knows how its patches are laid out
     embed: Any = getattr(bundle.model, "embed", None)
     return ModelInput(
         model=bundle.model,
@@ -80,7 +81,9 @@ def pixels_and_picture(
     preprocessing = bundle.preprocessing
     assert preprocessing is not None
     pixels = preprocessing.pixels(opened)
-    colours = pixels[::-1] if preprocessing.channels == "bgr" else pixels
+    colours = pixels
+    if preprocessing.channels == "bgr":
+        colours = pixels[::-1]
     # (c, y, x) -> (y, x, 3); one channel is shown as grey
     shape = (*pixels.shape[1:], 3)
     picture = np.ascontiguousarray(np.broadcast_to(colours.transpose(1, 2, 0), shape))
@@ -91,12 +94,12 @@ def image_items(bundle: Bundle | None, data: Any) -> tuple[Sequence[Any], bool]:
     """The images, and whether it was one alone: an array with three axes is one image, a list or a folder several."""
     if isinstance(data, LabelledImages):
         return _Opened(data), False
+    # strings, files and arrays can be iterated over, too, but are one image
     one = isinstance(data, str | bytes | Path | IOBase | Mapping)
     one |= isinstance(data, np.ndarray | Tensor) and data.ndim != 4
-    several = isinstance(data, Iterable) and not one
-    given = list(data) if several else [data]
-    images = [image for item in given for image in _files(item)]
-    return images, not several and not _is_folder(data)
+    if one or not isinstance(data, Iterable):
+        return _files(data), not _is_folder(data)
+    return [image for item in data for image in _files(item)], False
 
 
 class _Opened(Sequence[Any]):
@@ -158,6 +161,7 @@ def _same_size(
     waiting: list[Tensor] = []
     for i, image in enumerate(images):
         pixels = bundle.pixels(image)
+        # images of another size begin another batch
         if waiting and (len(waiting) == most or pixels.shape != waiting[0].shape):
             yield numbers, _stacked(bundle, waiting)
             numbers, waiting = [], []

@@ -73,6 +73,7 @@ def pair_items(bundle: Bundle, data: Any) -> tuple[list[PairIds], bool]:
     single = isinstance(data, str)
     sources, targets = [], []
     for given in [data] if single else data:
+        # a source alone, or (source, target)
         source, target = (given, None) if isinstance(given, str) else given
         sources.append(bundle.pair().read(source))
         targets.append(_target_ids(bundle, target)[0])

@@ -75,7 +75,7 @@ def reader_of(bundle: Bundle) -> InputReader:
 def read_input(
     model: Bundle | nn.Module, given: Given, *, target: str | None = None, tokenizer: Any = None
 ) -> ModelInput:
-    """The input of a model for a text, an image or tensors, as the arguments of its forward pass.
+    """Return the input of a model for a text, an image or tensors, as the arguments of its forward pass.
 
     Args:
         model: A Bundle, or a torch module in evaluation mode.
@@ -83,6 +83,12 @@ def read_input(
             with one row, or a dict of arguments, or a text with `tokenizer`.
         target: What a translator's decoder has written so far; for a translator only.
         tokenizer: The tokenizer of a model of transformers, which reads the text and names the tokens.
+
+    Examples:
+        >>> bundle = clearhead.load("everyday")
+        >>> given = read_input(bundle, "A dog runs.")
+        >>> given.pieces, given.run(bundle.model).shape[1]
+        (['A', ' dog', ' runs', '.'], 4)
     """
     module = network(model)
     if module.training:
@@ -113,6 +119,11 @@ class Inputs:
         data: For a Bundle of images: images (paths, PIL images, arrays), LabelledImages or a folder. For one of texts:
             texts; for a translator pairs of texts, or sources alone. For a torch module: a tensor with a row per input,
             or tensors by the names of the arguments.
+
+    Examples:
+        >>> inputs = Inputs(clearhead.load("everyday"), ["A dog runs.", "A man", "It"])
+        >>> [batch.args[0].shape for batch in inputs.batches(0, 2)]
+        [torch.Size([2, 4])]
     """
 
     def __init__(self, model: Bundle | nn.Module, data: Data) -> None:

@@ -28,7 +28,11 @@ def read_tensors(model: Bundle | nn.Module, given: Any) -> ModelInput:
         )
     device = device_of(model)
     # ids (t,) are a text; anything else has an axis of rows
-    row = {name: (x[None] if x.ndim == 1 else x).to(device) for name, x in tensors.items()}
+    row: dict[str, Tensor] = {}
+    for name, x in tensors.items():
+        row[name] = x.to(device)
+        if x.ndim == 1:
+            row[name] = row[name][None]
     shapes = [tuple(x.shape) for x in row.values() if x.shape[:1] != (1,)]
     if shapes:
         raise InputError(f"tensors of shapes {shapes}: expected one row, the first axis of size 1")
@@ -70,7 +74,9 @@ def tensor_batches(model: Any, tensors: Tensors) -> Iterator[Batch]:
     named: dict[str, Tensor] = {}
     size = None
     for name, x in tensors.items():
-        x = x.to(device, dtype if x.is_floating_point() else x.dtype)
+        x = x.to(device)
+        if x.is_floating_point():
+            x = x.to(dtype)
         if x.ndim == 4 and size is None:
             size = (x.shape[2], x.shape[3])
         if name == "":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.text.labelled import MASKS, masked_ids, with_special
 from ..errors import InputError, TextError
@@ -90,13 +90,14 @@ def text_items(bundle: Bundle, data: Any) -> tuple[list[np.ndarray], bool]:
 def text_batches(bundle: Bundle, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
     """Yield rows of ids as one batch; one by one if their lengths differ and the model does not take lengths."""
     ids, lengths = padded(rows, bundle.tokenizer().pad, bundle.device)
-    named = {"lengths": lengths} if _takes_lengths(bundle.model) else {}
+    takes_lengths = "lengths" in inspect.signature(bundle.model.forward).parameters
     # a causal model never reads the padding, which comes after a text
-    padding_seen = not named and "predict" not in bundle.can
-    if padding_seen and len(set(lengths.tolist())) > 1:
+    padding_hidden = takes_lengths or "predict" in bundle.can
+    if not padding_hidden and len(set(lengths.tolist())) > 1:
         for row in rows:
             yield from text_batches(bundle, [row])
         return
+    named = {"lengths": lengths} if takes_lengths else {}
     yield Batch(args=(ids,), named=named, lengths=lengths)
 
 
@@ -113,7 +114,3 @@ def id_batches(
     for numbers in by_length([len(row) for row in rows], bundle.model):
         pad = bundle.tokenizer().pad
         yield numbers, *padded([rows[i] for i in numbers], pad, bundle.device)
-
-
-def _takes_lengths(model: nn.Module) -> bool:
-    return "lengths" in inspect.signature(model.forward).parameters

@@ -52,12 +52,14 @@ class ClassNames:
         exact = [i for i, label in enumerate(labels) if label == word]
         found = exact or [i for i, label in enumerate(labels) if label.lower() == word.lower()]
         if not found:
-            some = ", ".join(labels[:12]) + (" ..." if len(labels) > 12 else "")
-            raise InputError(
-                f"target={word!r}: expected one of {some}{nearest(word, labels)}"
-                if labels
-                else f"target={word!r}: this model's classes have no names, expected a number"
-            )
+            if not labels:
+                raise InputError(
+                    f"target={word!r}: this model's classes have no names, expected a number"
+                )
+            some = ", ".join(labels[:12])
+            if len(labels) > 12:
+                some += " ..."
+            raise InputError(f"target={word!r}: expected one of {some}{nearest(word, labels)}")
         return found[0]
 
 
@@ -246,7 +248,7 @@ class Answer:
 
 def answer_position(given: ModelInput, at: int | None) -> int | None:
     """The position whose logits are the answer: the last token of a language model, the masked one of an encoder."""
-    can = given.bundle.can if given.bundle is not None else frozenset()
+    can = given.can
     if "classify" in can:
         if at is not None:
             raise InputError("a classifier has one answer: expected no position `at`")
@@ -275,14 +277,19 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
     return at % length
 
 
-def answer_of(given: ModelInput, target: Wanted, at: int | None) -> Answer:
+def answer_of(
+    given: ModelInput, target: Wanted | None, at: int | None, logits: Float[Tensor, "v"]
+) -> Answer:
     """The answer that a target names.
 
     Args:
         given: An input of the model.
-        target: The name or number of a class or token, or a pair of them.
+        target: The name or number of a class or token, or a pair of them; None: the likeliest.
         at: The position whose logits are the answer's.
+        logits: The logits there.
     """
+    if target is None:
+        target = int(logits.argmax())
     both = target if isinstance(target, tuple) else (target,)
     if len(both) not in (1, 2):
         raise InputError(f"{len(both)} targets: expected one, or two, whose difference is measured")
@@ -338,8 +345,7 @@ def answer_logits(
 
 
 def _has_logits_per_token(given: ModelInput) -> bool:
-    can = given.bundle.can if given.bundle is not None else frozenset()
-    return bool(can & {"predict", "fill", "translate"}) and hasattr(given.model, "states")
+    return bool(given.can & {"predict", "fill", "translate"}) and hasattr(given.model, "states")
 
 
 def whole_output(

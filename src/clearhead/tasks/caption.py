@@ -90,6 +90,7 @@ class ImagePass:
         with _grid_sizes(model) as sizes:
             memory = model.look(images)[0]
         alone = memory[-math.prod(sizes[0]) :, None]  # (k, 1, d): each place is a memory of its own
+        # as many rows as places, each with the same caption
         logits = model.head(model.decoder.read(before.expand(len(alone), -1), alone, None, None))
         ids = torch.tensor(self.ids, device=before.device).expand(len(alone), -1)
         logp = logits.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]  # (k, t)
@@ -186,7 +187,8 @@ class Caption:
         tape, size = self.forced.watch(CROSS)
         rows = cross_attention(tape, layer, head)
         places = math.prod(size)
-        if rows.shape[1] > places:  # the first tokens have no place
+        if rows.shape[1] > places:
+            # the first tokens have no place: their weight is left out, and rows sum to 1 again
             rows = rows[:, -places:]
             rows = rows / np.maximum(rows.sum(1, keepdims=True), np.finfo(rows.dtype).tiny)
         return rows.reshape(len(rows), *size)

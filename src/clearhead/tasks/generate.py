@@ -205,9 +205,11 @@ def follow_answer(
         ended=stopper(tokens, options.stops),
         banned=bundle.spare_ids,
     )
+    # what is known of the answer so far; `shown` is the text that was yielded
     last = h = Hypothesis(ids=(), logprob=0.0, score=0.0, finished=False)
     for ((h,),) in follow(bundle.model, {}, plan):
         if len(h.ids) > len(last.ids):
+            # decoded as a whole, because a token may be a part of a character
             whole = text_after(tokens, [*prompt, *h.ids], len(prompt), before)
             cut, stopped = cut_at_stop(whole, options.stops)
             if stopped:
@@ -219,6 +221,7 @@ def follow_answer(
             shown, last = shown + new, h
     seed = seeds[0] if options.choice.sample else None
     result = generation(tokens, text, prompt, h, options, seed)
+    # the end may show that what looked like the start of a stop string is text
     if rest := result.text[len(shown) :]:
         yield Piece(text=rest, id=None, logprob=None)
     yield result
@@ -348,6 +351,7 @@ def generate(
     prompts = [bundle.prompt(one) for one in texts]
     seeds = options.seeds(len(texts))
     results: dict[int, Generation] = {}
+    # room for the prompt, the answer and all samples of it
     for rows in by_length([(len(prompt) + max_new) * samples for prompt in prompts], bundle.model):
         plan = Plan(
             start=[prompts[i] for i in rows],

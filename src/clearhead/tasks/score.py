@@ -153,6 +153,7 @@ def answer_likelihoods(
         )
     logprob, count, model = 0.0, 0, bundle.model
     for batch, ids, _ in id_batches(bundle, [row.ids for row in rows]):
+        # the token after each id where it is a part of an answer; a row's padding has none
         wanted = torch.full_like(ids, IGNORE)
         for i, number in enumerate(batch):
             wanted[i, : len(rows[number].targets)] = torch.from_numpy(rows[number].targets)

@@ -183,7 +183,8 @@ def likelihood(
     logprobs: list[float | None] = [None] * len(ids)
     # nothing predicts the first token
     row, first, begin = torch.tensor([ids], device=bundle.device), 1, 0
-    while first < len(ids):  # the window begins at `begin`, and its first new token is `first`
+    # the window begins at `begin`, and its first token that was not yet counted is `first`
+    while first < len(ids):
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
         x = model.states(row[:, begin : min(last + 1, begin + most)])[
             0, first - 1 - begin : last - begin

@@ -285,6 +285,7 @@ def translate(
     choice = Choice(sample=sample, temperature=temperature)
     seeds = seeds_of(seed if sample else 0, len(texts))
     results: dict[int, Translation] = {}
+    # sentences of similar length are searched together, the longest first
     for rows in by_length([len(sources[i][0]) for i in waiting], bundle.model, batch_tokens):
         batch = [waiting[row] for row in rows]
         plan = Plan(
@@ -299,6 +300,7 @@ def translate(
             banned=_banned(bundle, tokens),
         )
         answers = search(bundle.model, source_batch(bundle, [sources[i][0] for i in batch]), plan)
+        # the best hypothesis is the translation, with the next best ones in .others
         for i, hypotheses in zip(batch, answers, strict=True):
             used = seeds[i] if sample else None
             first, *others = [
@@ -355,6 +357,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     writes[: -len(written)] = -1
     before, targets = (torch.from_numpy(ids)[None].to(bundle.device) for ids in (reads, writes))
     logprob = float(forced(bundle.model, source_batch(bundle, [ids]), before, targets).sum())
+    # a translation that is given as ids may have no end yet
     finished = int(written[-1]) == _end(tokens)
     own = written[:-1] if finished else written
     h = Hypothesis(

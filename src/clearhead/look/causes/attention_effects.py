@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
-from ...inputs import Given, ModelInput, read_input
+from ...inputs import ModelInput, read_input
+from ...inputs.read import Given
 from ...progress import Done
 from ...weights import Bundle
 from ..capture.edits import Edit
@@ -139,7 +140,7 @@ def attention_effects(
         raise InputError(
             f"this {type(read.model).__name__} attends step by step: expected one that reads all at once"
         )
-    answer = answer_of(read, int(logits[0].argmax()) if target is None else target, place)
+    answer = answer_of(read, target, place, logits[0])
     # per layer, in float64: weights (h, q, k) and values (h, k, e)
     maps = [tape[f"{path}.weights"].dense()[0].double() for path in paths]
     values = [_per_head(tape[f"{path}.v"][0].double(), len(maps[0])) for path in paths]
@@ -212,7 +213,9 @@ def _changes(
 def _query(read: ModelInput, place: int | None, length: int) -> int | None:
     """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
     if place is not None and not read.classifies:
-        return place if place < length else None
+        if place < length:
+            return place
+        return None
     if getattr(getattr(read.model, "config", None), "pool", None) in ("cls", "first"):
         return 0
     return None

@@ -7,7 +7,7 @@ the head's effect. All heads of a layer are silenced in one batch, each in a row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from ... import draw
 from ...checks import one_of
 from ...errors import InputError, nearest
-from ...inputs import Given, ModelInput, read_input
+from ...inputs import ModelInput, read_input
+from ...inputs.read import Given
 from ...inputs.tensors import is_encoder_decoder
 from ...weights import Bundle
 from ..capture.edits import Edit
@@ -338,7 +339,7 @@ def class_ablation(given: ModelInput, target: str | int | None) -> Ablation:
     """The measurement of a class's log-probability; None: the likeliest class."""
     with torch.no_grad():
         logits = answer_logits(given)
-    answer = answer_of(given, int(logits[0].argmax()) if target is None else target, None)
+    answer = answer_of(given, target, None, logits[0])
 
     def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r 1"]:
         return answer.measure(answer_logits(given, rows, changes))[:, None]
@@ -389,10 +390,10 @@ def _is_causal(given: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
         return True
     other = ids.clone()
     # the first token in place of the last, or some other one if both are the same
-    other[0, -1] = (ids[0, -1] + 1) % 2 if ids[0, 0] == ids[0, -1] else ids[0, 0]
-    args = tuple(other if x is ids else x for x in given.args)
-    named = {name: other if x is ids else x for name, x in given.named.items()}
-    changed = whole_output(replace(given, args=args, named=named))
+    other[0, -1] = ids[0, 0]
+    if ids[0, 0] == ids[0, -1]:
+        other[0, -1] = (ids[0, -1] + 1) % 2
+    changed = whole_output(given.exchanged(ids, other))
     tolerance = 1e-3 * float(out.abs().max())
     return torch.allclose(changed[:, :-1], out[:, :-1], rtol=1e-3, atol=tolerance)
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from ... import draw
 from ...errors import InputError
 from ...fast.int8 import Int8
-from ...inputs import Given, ModelInput, read_input
+from ...inputs import ModelInput, read_input
+from ...inputs.read import Given
 from ...layers import Block, Patches
 from ...weights import Bundle
 from ..capture.addresses import Tree
@@ -298,7 +299,8 @@ class LogitPart:
         """The part in words."""
         if self.layer is None:
             return self.kind
-        return f"layer {self.layer}, {self.kind}" + ("" if self.head is None else f" {self.head}")
+        name = f"layer {self.layer}, {self.kind}"
+        return name if self.head is None else f"{name} {self.head}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -413,7 +415,7 @@ def logit_attribution(
     addresses = [f"{name}.input", *part_addresses(read, stack)]
     with torch.enable_grad(), expected_missing(), watch(read.model, *addresses) as tape:
         logits = answer_logits(read, changes={name: cut}, at=place)[0]
-        answer = answer_of(read, int(logits.argmax()) if target is None else target, place)
+        answer = answer_of(read, target, place, logits)
         chosen = _contrast(logits, answer.ids)
         (slope,) = torch.autograd.grad(chosen, leaves[-1])
     # the logit is y . slope + rest, if what follows the final norm is linear

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
-from ...inputs import Given, read_input
+from ...inputs import read_input
+from ...inputs.read import Given
 from ...weights import Bundle
 from ..capture.watch import watch
 from ..structure import first_tensor, layer_stack, view_addresses

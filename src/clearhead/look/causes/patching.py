@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
-from ...inputs import Given, ModelInput, read_input
+from ...inputs import ModelInput, read_input
+from ...inputs.read import Given
 from ...progress import Done
 from ...weights import Bundle
 from ..capture.edits import Edit
@@ -166,7 +167,7 @@ def patching(
     corrupted_logits = answer_logits(corrupted_input, at=place)
     if target is None:
         target = _answers(clean_logits, corrupted_logits)
-    answer = answer_of(clean_input, target, place)
+    answer = answer_of(clean_input, target, place, clean_logits[0])
     # m of both runs, between which that of a patched run is expected
     m_clean = float(answer.measure(clean_logits))
     m_corrupted = float(answer.measure(corrupted_logits))

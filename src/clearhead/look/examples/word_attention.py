@@ -317,9 +317,11 @@ def _measured(
 def _special(bundle: Bundle, ids: Any, target: bool = False) -> list[bool]:
     """Whether each id is a special token, but for an unknown word."""
     both = bundle.tokens
-    tokens: Tokenizer = (
-        (both.target if target else both.source) if isinstance(both, Pair) else bundle.tokenizer()
-    )
+    tokens: Tokenizer
+    if isinstance(both, Pair):
+        tokens = both.target if target else both.source
+    else:
+        tokens = bundle.tokenizer()
     named = {tokens.pad, tokens.start, tokens.end, *tokens.special_names.values()} - {
         tokens.unknown,
         None,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError, InputIndexError
-from ...inputs import Given
+from ...inputs.read import Given
 from ...weights import Bundle
 from ..capture.addresses import Tree, matching
 from ..capture.watch import watch

@@ -64,15 +64,17 @@ class TextAttention(draw.Result):
         else:
             assert self.target is not None
             assert self.decoder_input is not None
-            queries, keys = self.target, self.pieces if kind == "cross" else self.decoder_input
+            queries, keys = self.target, self.decoder_input
+            if kind == "cross":
+                keys = self.pieces
         if layer is None:
             return queries, keys
         sizes = self.maps[kind][self.layer_number(kind, layer)].shape[2:]
-        fitting = [
-            x if len(x) == n else [*map(str, range(n))]
-            for x, n in zip((queries, keys), sizes, strict=True)
-        ]
-        return fitting[0], fitting[1]
+        if len(queries) != sizes[0]:
+            queries = [str(i) for i in range(sizes[0])]
+        if len(keys) != sizes[1]:
+            keys = [str(i) for i in range(sizes[1])]
+        return queries, keys
 
     def layer_name(self, kind: str, layer: int) -> str:
         """The name of a map: "layer 2", or the address of its module where maps are not one per layer.
@@ -324,7 +326,9 @@ def _foreign_attention(
     maps = tape.match("**.weights")
     if not maps:
         raise InputError(f"no attention was seen in this {type(model).__name__}: {tape.unseen}")
-    return _text_attention(given, {"self": maps} if given.target is None else _by_kind(maps))
+    if given.target is None:
+        return _text_attention(given, {"self": maps})
+    return _text_attention(given, _by_kind(maps))
 
 
 def _run(given: ModelInput) -> None:

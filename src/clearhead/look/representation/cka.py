@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError, Notice
-from ...inputs import Data, device_of
+from ...inputs import device_of
+from ...inputs.read import Data
 from ...progress import Done
 from ...weights import Bundle, load
 from .features import ROWS, LayerReader

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...errors import InputError, nearest
-from ...inputs import Batch, Data, Inputs, network
+from ...inputs import Batch, Inputs, network
+from ...inputs.read import Data
 from ...layers import mean_of_tokens
 from ...progress import Done
 from ...weights import Bundle

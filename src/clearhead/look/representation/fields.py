@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from ... import draw
 from ...errors import InputError, InputIndexError, Notice
-from ...inputs import Batch, Data, network
+from ...inputs import Batch, network
+from ...inputs.read import Data
 from ...layers import Attention
 from ...progress import Done
 from ...weights import Bundle

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ... import draw
 from ...data.images.files import open_image
 from ...errors import InputError
-from ...inputs import Data, network
+from ...inputs import network
+from ...inputs.read import Data
 from ...layers import Patches
 from ...layers.positions.vectors import Vectors
 from ...weights import Bundle

@@ -20,8 +20,7 @@ class Attribution:
     """The saliency of one input before it is described."""
 
     values: Tensor  # (height, width) or (t,)
-    # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y,
-    # x)
+    # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
     whole: Tensor
     layer: str | None = None  # the layer that it was taken at
     layers: list[str] | None = None  # the layers whose attention was multiplied
@@ -32,7 +31,9 @@ class Attribution:
 
 def summed(explained: FloatInput, x: Tensor) -> Tensor:
     """The sum over the channels of an image (c, height, width), or over the width of embeddings (t, d)."""
-    return x.sum(0 if explained.kind == "image" else 1)
+    if explained.kind == "image":
+        return x.sum(0)
+    return x.sum(1)
 
 
 def magnitude(explained: FloatInput, x: Tensor) -> Tensor:
@@ -49,8 +50,8 @@ def gradients(
     with differentiable(explained.model):
         x = rows.detach().clone().requires_grad_()
         score = target.score(explained.logits(x)).sum()
-        (found,) = torch.autograd.grad(score, x)
-    return found
+        (slopes,) = torch.autograd.grad(score, x)
+    return slopes
 
 
 def layer_gradient(explained: FloatInput, target: Target, address: str) -> tuple[Tensor, Tensor]:
@@ -61,7 +62,9 @@ def layer_gradient(explained: FloatInput, target: Target, address: str) -> tuple
             score = target.score(explained.logits(x)).sum()
         record = first_tensor(tape.calls(address)[-1])
         (slope,) = torch.autograd.grad(score, record, allow_unused=True)
-    return record.detach(), torch.zeros_like(record) if slope is None else slope
+    if slope is None:  # the score does not depend on the module
+        slope = torch.zeros_like(record)
+    return record.detach(), slope
 
 
 def enlarged(grid: Float[Tensor, "y x"], size: tuple[int, int]) -> Float[Tensor, "height width"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from ...data.images.preprocessing import Preprocessing
 from ...data.text.labelled import MASKS
 from ...errors import InputError, InputIndexError
-from ...inputs import Given, ModelInput, read_input
+from ...inputs import ModelInput, read_input
 from ...inputs.images import one_image
+from ...inputs.read import Given
 from ...layers import Tokens
 from ...models import Model
 from ...weights import Bundle
@@ -108,15 +109,14 @@ def float_input(
 def _image(read: ModelInput, pixels: Tensor, at: int | None) -> FloatInput:
     """The pixels of an image, which is one of the model's arguments."""
 
-    def logits(rows: Tensor) -> Float[Tensor, "n v"]:
-        batch = read.repeated(len(rows))
-        args = tuple(
-            rows if x is pixels else other for x, other in zip(read.args, batch.args, strict=True)
-        )
-        named = {name: rows if x is pixels else batch.named[name] for name, x in read.named.items()}
-        return _at(replace(batch, args=args, named=named).run(read.model), place)
-
     place = None if read.bundle is not None else at or 0
+
+    def logits(rows: Tensor) -> Float[Tensor, "n v"]:
+        # the other arguments get as many rows
+        batch = read.repeated(len(rows))
+        repeated = next(x for x in batch.tensors if x.is_floating_point())
+        return _at(batch.exchanged(repeated, rows).run(read.model), place)
+
     return FloatInput(given=read, x=pixels, logits=logits, names=_class_names(read))
 
 
@@ -140,6 +140,7 @@ def _text(read: ModelInput, place: int | None) -> FloatInput:
     """The embeddings of a text's tokens; logits for every token are taken at one of them, those of classes as such."""
     arguments = _arguments(read)
     texts = [name for name in TEXTS if name in arguments] or list(arguments)[:1]
+    # one pass shows which embeddings are called with the ids, and whether every token has logits
     with torch.no_grad():
         embedded, out = embed_text(read.model, arguments, texts)
     queries = out.shape[1] if out.ndim == 3 else 0
@@ -180,16 +181,18 @@ def _arguments(read: ModelInput) -> dict[str, Tensor]:
 
 def _explained_place(read: ModelInput, given: Given, at: int | None) -> int | None:
     """The token whose prediction is explained: the first masked one of an encoder, the last of any other model."""
-    can = read.bundle.can if read.bundle is not None else frozenset({"predict", "fill"})
     if at is not None:
         return at
-    if "fill" in can and read.masks:
+    bare = read.bundle is None  # its capabilities are not known
+    if read.masks and (bare or "fill" in read.can):
         return read.masks[0]
-    if read.bundle is not None and "fill" in can:
+    if "fill" in read.can:
         raise InputError(
             f"{str(given)[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token"
         )
-    return -1 if can & {"predict", "translate"} else None
+    if bare or read.can & {"predict", "translate"}:
+        return -1
+    return None  # a classifier has one answer
 
 
 def _token_texts(read: ModelInput, ids: Sequence[Tensor]) -> list[str]:
@@ -325,6 +328,7 @@ def embed_text(
             )
         start = sum(part.shape[1] for part in parts)
         stop = start + call.x.shape[1]
+        # the tokens of several texts stand one after the other
         places.append(Place(address=call.address, call=call.number, start=start, stop=stop))
         parts.append(call.x)
     embedded = EmbeddedText(model=model, row=row, places=places, x=torch.cat(parts, dim=1))

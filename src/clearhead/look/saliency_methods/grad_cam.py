@@ -33,6 +33,7 @@ def grad_cam(
     last block of a model that answers from its class token, patches have no gradient any more: there the block before
     is the default.
     """
+    # one pass shows which layers have a grid
     with torch.no_grad(), record_layout(explained.model) as layout:
         explained.logits(explained.x)
     grids, blocks = layout.gridded(), layout.token_blocks()

@@ -241,6 +241,7 @@ class _Path:
         nodes, weights = np.polynomial.legendre.leggauss(order)
         places = [left + (right - left) * (node + 1) / 2 for left, right in spans for node in nodes]
         shares = [(right - left) * weight / 2 for left, right in spans for weight in weights]
+        # the integral of each span is the sum of its gradients, weighted by Gauss and Legendre
         sums = [torch.zeros_like(self.way[0]) for _ in spans]
         for first in range(0, len(places), self.rows):
             some = self.way.new_tensor(places[first : first + self.rows])
@@ -276,6 +277,7 @@ def _refined(path: _Path) -> Tensor:
         narrow = min(right - left for left, right in parts) < NARROW
         if not wrong or narrow or path.used >= MOST:
             return torch.stack(list(parts.values())).sum(0)
+        # the spans that are far off are replaced by their halves
         halves = []
         for left, right in wrong:
             middle = (left + right) / 2

@@ -6,6 +6,7 @@ small area under the curve); or they are put into a blurred image first, and it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
-from ...inputs import Given
+from ...inputs.read import Given
 from ...progress import Done
 from ...weights import Bundle
 from ..targets import Chosen, Target, choose_target
@@ -149,35 +150,29 @@ def perturbation_curves(
             raise InputError(
                 f"the map {name!r} has shape {tuple(one.values.shape)}: the input has {size}"
             )
+    if target is None:
+        target = index
+    if empty is None:
+        empty = "blur" if about.kind == "image" else "zero"
     with torch.no_grad():
-        goal = choose_target(
-            index if target is None else target, about.logits(about.x), about.names, about.name
-        )
-        places = about.x[0, 0].numel() if about.kind == "image" else size[0]
+        goal = choose_target(target, about.logits(about.x), about.names, about.name)
+        places = math.prod(size)
         counts = torch.linspace(0, places, min(steps, places) + 1).round().long()
-        start = baseline_of(
-            about, ("blur" if about.kind == "image" else "zero") if empty is None else empty
-        )
-        removed = baseline_of(about, deleted)
+        start, removed = baseline_of(about, empty), baseline_of(about, deleted)
         rows = 2 * len(maps) * len(counts)
-        curves: dict[str, list[Tensor]] = {}
+        deletion, insertion = {}, {}
         for name, one in maps.items():
             order = one.values.flatten().argsort(descending=True, stable=True)
-            rank = (
-                torch.empty_like(order)
-                .scatter_(0, order, torch.arange(places))
-                .reshape(size)
-                .to(about.x.device)
-            )
-            curves[name] = [
-                _curve(about, goal, rank, counts, before, after, done, rows)
-                for before, after in ((about.x, removed), (start, about.x))
-            ]
+            # the rank of each place, 0 for the most salient
+            rank = torch.empty_like(order).scatter_(0, order, torch.arange(places))
+            rank = rank.reshape(size).to(about.x.device)
+            deletion[name] = _curve(about, goal, rank, counts, about.x, removed, done, rows)
+            insertion[name] = _curve(about, goal, rank, counts, start, about.x, done, rows)
     return PerturbationCurves(
         target=goal.name,
         share=counts / places,
-        deletion={name: both[0] for name, both in curves.items()},
-        insertion={name: both[1] for name, both in curves.items()},
+        deletion=deletion,
+        insertion=insertion,
     )
 
 
@@ -192,7 +187,7 @@ def _curve(
     rows: int,
 ) -> Float[Tensor, "n"]:
     """The probability where the first places are from `after` and the others from `before`."""
-    found = []
+    parts = []
     for some in counts.split(about.rows(goal.outputs)):
         changed = rank < some.to(rank.device).reshape(-1, *[1] * rank.ndim)
         if about.kind == "image":
@@ -200,9 +195,10 @@ def _curve(
         else:
             changed = changed[:, :, None]
         logits = about.logits(torch.where(changed, after, before)).double()
-        found.append(
-            goal.score(logits) if goal.index is None else logits.softmax(-1)[:, goal.index]
-        )
+        if goal.index is None:
+            parts.append(goal.score(logits))
+        else:
+            parts.append(logits.softmax(-1)[:, goal.index])
         if done is not None:
             done(len(some), rows)
-    return torch.cat(found).cpu().float()
+    return torch.cat(parts).cpu().float()

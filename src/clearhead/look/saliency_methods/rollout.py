@@ -72,10 +72,11 @@ def gradient_weighted_rollout(
         layers = _maps(explained, tape)
         weights = [weights_of(layer) for layer in layers.values()]
         slopes = torch.autograd.grad(score, weights, allow_unused=True)
-    known = [
-        (w, torch.zeros_like(w) if s is None else s) for w, s in zip(weights, slopes, strict=True)
-    ]
-    return _placed(explained, target, layout, relevance(known)[0], layers)
+    weighted = []
+    for weight, slope in zip(weights, slopes, strict=True):
+        # a layer that the target does not depend on has no gradient
+        weighted.append((weight, torch.zeros_like(weight) if slope is None else slope))
+    return _placed(explained, target, layout, relevance(weighted)[0], layers)
 
 
 @contextmanager
@@ -120,10 +121,11 @@ def _maps(explained: FloatInput, tape: Tape) -> dict[str, AttentionMap]:
 
 
 def _unfit(explained: FloatInput) -> InputError:
+    fitting = "gradient, input-gradient, smoothgrad, integrated, occlusion"
+    if explained.kind == "image":
+        fitting += " and grad-cam"
     return InputError(
-        f"no self-attention was seen in this {explained.name}: rollout does not fit; gradient, input-gradient, "
-        "smoothgrad, integrated, occlusion"
-        + (" and grad-cam do" if explained.kind == "image" else " do")
+        f"no self-attention was seen in this {explained.name}: rollout does not fit; {fitting} do"
     )
 
 

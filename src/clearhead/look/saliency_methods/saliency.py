@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from ... import draw
 from ...checks import one_of
 from ...errors import InputError, Notice
-from ...inputs import Given
+from ...inputs.read import Given
 from ...progress import Done
 from ...weights import Bundle
 from ..maps.rollout import Fusion
-from ..targets import Chosen, Target, choose_target
+from ..targets import Chosen, Target, at_least_float32, choose_target
 from .attributions import Attribution
 from .float_input import FloatInput, float_input
 from .grad_cam import LayerOptions, grad_cam
@@ -134,7 +134,9 @@ class Saliency(draw.Result):
         inside = region_mask(region, tuple(self.values.shape))
         weights = self.values.clamp(min=0) if positive else self.values.abs()
         total = weights.double().sum()
-        return float(weights.double()[inside].sum() / total) if total > 0 else float("nan")
+        if total <= 0:
+            return float("nan")
+        return float(weights.double()[inside].sum() / total)
 
     def check_complete(self) -> None:
         """Raise if integrated gradients do not add up to the change of the score."""
@@ -154,7 +156,9 @@ class Saliency(draw.Result):
         """
         self.check_complete()
         answer = self.target.strip() or repr(self.target)
-        above, below = (f"for {answer}", f"against {answer}") if self.signed else (DARKER, "")
+        above, below = DARKER, ""
+        if self.signed:
+            above, below = f"for {answer}", f"against {answer}"
         values = self.values.numpy()
         if self.tokens is not None:
             return draw.coloured_tokens(
@@ -323,16 +327,21 @@ def _options(method: str, given: dict[str, Any]) -> Any:
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen:
         if name not in own:
-            others = ", ".join(
-                m
-                for m, o in SALIENCY_METHODS.items()
-                if name in [f.name for f in fields(o.options)]
-            )
+            others = ", ".join(methods_with(name))
             expected = ", ".join(own) or "none"
             raise InputError(
                 f"{name} is an option of {others}: of method={method!r} expected {expected}"
             )
     return kind(**chosen)
+
+
+def methods_with(option: str) -> list[str]:
+    """The methods that have an option."""
+    names = []
+    for name, method in SALIENCY_METHODS.items():
+        if option in [field.name for field in fields(method.options)]:
+            names.append(name)
+    return names
 
 
 def seen(about: FloatInput) -> np.ndarray | None:
@@ -342,7 +351,9 @@ def seen(about: FloatInput) -> np.ndarray | None:
     x = about.x[0].detach().float().cpu()
     low, high = float(x.min()), float(x.max())
     x = ((x - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)
-    return (x if len(x) == 3 else x[:1].expand(3, -1, -1)).permute(1, 2, 0).numpy()
+    if len(x) != 3:
+        x = x[:1].expand(3, -1, -1)  # the first channel, in grey
+    return x.permute(1, 2, 0).numpy()
 
 
 def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
@@ -356,7 +367,9 @@ def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
         return mask
     if mask.is_floating_point() or mask.ndim != 1:
         raise InputError(f"region={region!r}: expected whole numbers, or booleans of shape {shape}")
-    return _box(mask.tolist(), shape) if len(shape) == 2 else _tokens(mask.tolist(), shape[0])
+    if len(shape) == 2:
+        return _box(mask.tolist(), shape)
+    return _tokens(mask.tolist(), shape[0])
 
 
 def _box(box: Sequence[int], shape: tuple[int, ...]) -> Tensor:
@@ -381,4 +394,4 @@ def _tokens(numbers: Sequence[int], count: int) -> Tensor:
 
 def _plain(x: Tensor) -> Tensor:
     """A result on the CPU, in float32 or better."""
-    return x.detach().to("cpu", torch.float64 if x.dtype == torch.float64 else torch.float32)
+    return at_least_float32(x.detach()).cpu()

@@ -80,6 +80,7 @@ def nearest_neighbours(
     for some in F.normalize(test, dim=-1).split(ROWS):
         cosine, index = (some @ train.T).topk(min(neighbours, len(train)), dim=-1)
         votes = torch.zeros(len(some), classes, dtype=cosine.dtype, device=cosine.device)
+        # the nearest neighbour has the weight 1, so that exp does not overflow
         votes.scatter_add_(1, labels[index], ((cosine - cosine[:, :1]) / temperature).exp())
         found.append(votes.argmax(-1))
     return torch.cat(found) if found else labels[:0]
@@ -252,7 +253,8 @@ def class_scores(
     read = _images if bundle.reads == "images" else _texts
     read_data = read(bundle, data, chosen, root)
     labels = read_data.labels
-    start, predicted = time.perf_counter(), list[str]()
+    start = time.perf_counter()
+    predicted: list[str] = []
     for some in read_data.inputs:
         results: Any = classify(bundle, some, top=1)
         predicted += [classes[0][0] for classes in results]
