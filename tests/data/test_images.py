@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clearhead.config import ConfigError
 from clearhead.data import DataError, Preprocessing, make_data
 from clearhead.data import files as token_cache
 from clearhead.data.images import files as image_files
@@ -268,23 +267,6 @@ def test_bad_folders_are_refused(folder):
     (folder / "bad.zip").write_bytes(b"PK no")
     with pytest.raises(DataError, match=r"bad\.zip is neither a folder nor a complete zip file"):
         open_images(folder, path="bad.zip")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"size": 0}, "size=0"),
-        ({"workers": -1}, "workers=-1"),
-        ({"least": 0.0}, "least=0.0"),
-        ({"share": 1.5}, "share=1.5"),
-        ({"deviation": [1.0, 0.0, 1.0]}, "deviation"),
-        ({"valid_most": -2}, "valid_most=-2"),
-        ({"crop": "centre"}, "crop"),
-    ],
-)
-def test_bad_options_of_images_are_refused(folder, options, words):
-    with pytest.raises(ConfigError, match=words):
-        open_images(folder, **options)
 
 
 def test_a_random_crop_stays_inside_the_image():

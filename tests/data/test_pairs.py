@@ -6,7 +6,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from clearhead.config import ConfigError
 from clearhead.data import IGNORE, DataError, make_data
 
 RNG = np.random.default_rng(1)
@@ -151,9 +150,6 @@ def test_bad_pairs_are_refused(folder, content, words):
             open_pairs(folder, valid_path="bad.tsv")
 
 
-def test_bad_options_of_pairs_are_refused(folder):
+def test_a_missing_file_of_pairs_is_named(folder):
     with pytest.raises(FileNotFoundError, match=r"no\.tsv"):
         open_pairs(folder, path="no.tsv")
-    for options, words in (({"batch_tokens": 0}, "batch_tokens=0"), ({"share": -1}, "share"), ({"rows": 3}, "rows")):
-        with pytest.raises(ConfigError, match=words):
-            open_pairs(folder, **options)

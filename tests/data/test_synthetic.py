@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from clearhead.config import ConfigError
 from clearhead.data import IGNORE, make_data
 
 
@@ -139,25 +138,3 @@ def test_the_judge_counts_a_point_between_two_centres_once():
     data = gaussians(deviation=3.0)  # every point is near several centres
     scores = data.judge(data.batch(0)["x"])
     assert np.stack(list(scores.values())).sum(axis=0).max() == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("copy", {"symbols": 0}, "symbols=0: expected 1 or more"),
-        ("copy", {"length": 0}, "length=0"),
-        ("copy", {"length": [4, 2]}, r"length=\(4, 2\).*shortest, longest"),
-        ("copy", {"valid_length": 0}, "valid_length=0"),
-        ("copy", {"rows": 0}, "rows=0"),
-        ("copy", {"valid_batches": -1}, "valid_batches=-1"),
-        ("recall", {"age": 10}, "age=10: expected 0 to 9"),
-        ("recall", {"age": 8, "valid_length": 5}, "valid_age=8: expected 0 to 4"),
-        ("identity", {"width": 0}, "width=0"),
-        ("gaussians", {"modes": 0}, "modes=0"),
-        ("gaussians", {"radius": 0.0}, r"radius=0.0, deviation=0.1: expected numbers above 0"),
-        ("gaussians", {"deviation": -1.0}, "deviation=-1.0"),
-    ],
-)
-def test_bad_options_are_refused(name, options, words):
-    with pytest.raises(ConfigError, match=words):
-        make_data(name, options, seed=0)

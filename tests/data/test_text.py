@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pytest
 
-from clearhead.config import ConfigError
 from clearhead.data import IGNORE, DataError, make_data
 from clearhead.data.text.documents import divided
 
@@ -140,22 +139,6 @@ def test_bad_files_are_refused(folder):
     (folder / "not.gz").write_bytes(b"plain")
     with pytest.raises(DataError, match=r"not\.gz is not a complete gzip file"):
         open_text(folder, path="not.gz")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"context": 0}, "context=0"),
-        ({"share": 1.0}, "share=1.0"),
-        ({"valid_most": -1}, "valid_most=-1"),
-        ({"path": ""}, "path is empty"),
-        ({"separator": ""}, "separator is empty"),
-        ({"contxt": 3}, "context"),
-    ],
-)
-def test_bad_options_of_text_are_refused(folder, options, words):
-    with pytest.raises(ConfigError, match=words):
-        open_text(folder, **options)
 
 
 def everyday(tmp_path, **options):

@@ -153,16 +153,3 @@ def test_a_wrong_line_is_reported_with_its_number(tmp_path, content, problem):
     path.write_text(content)
     with pytest.raises(DataError, match=problem):
         make_data("labelled", {"path": str(path)}, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"share": 0.0}, "share=0.0"),
-        ({"longest": 2}, "longest=2: expected 3 or more"),
-        ({"valid_share": 1.0}, "valid_share"),
-    ],
-)
-def test_bad_options_are_refused(lines, options, problem):
-    with pytest.raises(ValueError, match=problem):
-        masked(lines, **options)

@@ -9,7 +9,6 @@ import pytest
 from chat_folder import spaced_folder
 
 import clearhead as ch
-from clearhead.config import ConfigError
 from clearhead.data import DataError, make_data
 from clearhead.data.text import documents as streams
 from clearhead.data.text import plain as tokenized
@@ -206,20 +205,6 @@ def test_each_row_of_a_table_is_a_document(folder, name, content, column):
     assert [subwords.tokens.decode(part) for part in parts[:2]] == ["the cat", dog]
     with pytest.raises(DataError, match="no column 'txt'"):
         open_text(folder, path=name, column="txt")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"size": 100}, "size=100: expected 260 or more"),
-        ({"tokens": "words", "size": 4}, "size=4: expected 5 or more for words"),
-        ({"tokens": "characters", "lower": True}, "lower=true is for words and subwords"),
-        ({"minimum": 0}, "minimum=0"),
-    ],
-)
-def test_bad_options_are_refused(folder, options, words):
-    with pytest.raises(ConfigError, match=words):
-        open_text(folder, **options)
 
 
 def test_an_unknown_kind_of_tokens_names_the_nearest(folder):

@@ -262,29 +262,6 @@ def test_odd_characters_are_kept(tmp_path):
         assert found == dict(zip(english, "wxyz", strict=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"source": "de"}, "both 'de'"),
-        ({"source": "es"}, "es"),
-        ({"vocabulary": "word"}, "vocabulary"),
-        ({"size": 100}, "size=100: expected 260 or more for subwords"),
-        ({"vocabulary": "words", "size": 4}, "size=4: expected 5 or more for words"),
-        ({"vocabulary": "characters", "lower": True}, "lower=true is for words and subwords"),
-        ({"minimum": 0}, "minimum=0"),
-        ({"longest": 1}, "longest=1: expected 2 or more"),
-        ({"batch_tokens": 0}, "batch_tokens=0"),
-        ({"join_sentences": [3, 2]}, r"join_sentences=\[3, 2\]"),
-        ({"join_sentences": [0, 2]}, r"join_sentences=\[0, 2\]"),
-        ({"valid_most": -1}, "valid_most=-1"),
-        ({"rows": 3}, "rows"),
-    ],
-)
-def test_bad_options_of_translations_are_refused(folder, options, words):
-    with pytest.raises(ConfigError, match=words):
-        multi30k(folder, **options)
-
-
 def test_pairs_that_fit_into_no_batch_are_named(folder):
     with pytest.raises(DataError, match=r"train\.en\.gz:\d+: this pair has \d+ tokens: expected batch_tokens=9"):
         multi30k(folder, batch_tokens=9)

@@ -124,6 +124,7 @@ class TextFile:
         decoder: codecs.IncrementalDecoder | None = None
         begin = b""
         feeds, column = 0, 0  # line feeds so far, and characters after the last of them
+        # the empty chunk at the end lets the decoder report a character that is cut
         for chunk in chain(self.chunks(), (b"",)):
             data = chunk
             if decoder is None:
@@ -135,6 +136,7 @@ class TextFile:
             try:
                 text = decoder.decode(data, final=not chunk)
             except UnicodeDecodeError:
+                # once more, with a stand-in for each byte, so that the place of the first is known
                 decoder.errors = "clearhead.keep_byte"
                 text = decoder.decode(data, final=not chunk)
                 decoder.errors = "strict"
@@ -161,7 +163,7 @@ class TextFile:
             *lines, rest = text.split("\n")
             if lines:
                 lines[0] = "".join([*parts, lines[0]])
-                if dropping:
+                if dropping:  # the end of a line that was too long
                     del lines[0]
                 parts, size, dropping = [], 0, False
             parts.append(rest)

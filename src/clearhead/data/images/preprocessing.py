@@ -70,7 +70,7 @@ class Preprocessing:
             raise InputError(f"scale={self.scale}: expected a number above 0")
         for name in ("resize", "crop"):
             size = getattr(self, name)
-            if min((size,) if isinstance(size, int) else size or (1,)) < 1:
+            if size is not None and np.min(size) < 1:
                 raise InputError(f"{name}={size}: expected 1 pixel or more")
 
     @property
@@ -82,7 +82,8 @@ class Preprocessing:
         """Resize and crop an image, without scaling and normalising."""
         from PIL import Image
 
-        image = _opaque(image).convert("L" if self.channels == "grey" else "RGB")
+        mode = "L" if self.channels == "grey" else "RGB"
+        image = _opaque(image).convert(mode)
         if self.resize is not None:
             image = self._resized(image, Image.Resampling[self.interpolation.upper()])
         pixels = np.asarray(image)
@@ -92,7 +93,9 @@ class Preprocessing:
             pixels = pixels.transpose(2, 0, 1)
         if self.channels == "bgr":
             pixels = pixels[::-1]
-        return np.ascontiguousarray(pixels if self.crop is None else _centre(pixels, *self.crop))
+        if self.crop is not None:
+            pixels = _centre(pixels, *self.crop)
+        return np.ascontiguousarray(pixels)
 
     def _resized(self, image: Image.Image, resample: Image.Resampling) -> Image.Image:
         """Resize an image; of a thin one, whose resized form would be huge, only the middle that the crop keeps.
@@ -130,14 +133,10 @@ class Preprocessing:
             height, width = _resized(image.height, image.width, self.resize)
         # pixels of the image per pixel of the resized one
         down, across = image.height / height, image.width / width
-        top, left = ((size - own) / 2 for size, own in zip((height, width), self.crop, strict=True))
-        bottom, right = top + self.crop[0], left + self.crop[1]
-        left, right, top, bottom = (
-            round(left * across),
-            round(right * across),
-            round(top * down),
-            round(bottom * down),
-        )
+        # the middle of the resized image, in pixels of the image itself
+        top, left = (height - self.crop[0]) / 2, (width - self.crop[1]) / 2
+        bottom, right = round((top + self.crop[0]) * down), round((left + self.crop[1]) * across)
+        top, left = round(top * down), round(left * across)
         # of a thin image at least a pixel
         return image.crop((left, top, max(right, left + 1), max(bottom, top + 1)))
 
@@ -217,11 +216,11 @@ def with_alpha(image: Image.Image) -> Image.Image:
     colour, tiles = image.info.get("transparency"), getattr(image, "tile", [])
     if image.mode != "RGB" or not isinstance(colour, tuple):
         return image
-    if tiles and tiles[0].args == UPPER:
+    if tiles and tiles[0].args == UPPER:  # not decoded yet: both halves can be read
         lower: Any = Image.open(cast(Any, image).fp)
         lower.tile = [tile._replace(args=LOWER) for tile in lower.tile]
         pixels = np.asarray(lower) + 256 * np.asarray(image).astype(np.uint16)
-    elif not tiles and max(colour) > 255:
+    elif not tiles and max(colour) > 255:  # decoded: only the upper halves are left
         pixels, colour = np.asarray(image), tuple(value >> 8 for value in colour)
     else:
         return image
@@ -267,6 +266,7 @@ def _centre(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     _, old_height, old_width = pixels.shape
     if old_height < height or old_width < width:
         tall, wide = max(height, old_height), max(width, old_width)
+        # an odd border is wider at the top and at the left, as in transformers
         top, left = -(-(tall - old_height) // 2), -(-(wide - old_width) // 2)
         bigger = np.zeros((len(pixels), tall, wide), pixels.dtype)
         bigger[:, top : top + old_height, left : left + old_width] = pixels

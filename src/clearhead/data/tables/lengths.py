@@ -53,11 +53,13 @@ class Measured:
         if not all(text.strip() for text in values.values()) or label == "":
             self.empty += 1
             return
+        # eight bytes per row, whatever its length, so that memory is bounded
         key = blake2b(
             "\0".join(values.values()).encode("utf-8", "surrogatepass"), digest_size=8
         ).digest()
         self.duplicates += key in self._seen
         self._seen.add(key)
+        # a column of many different values is no column of labels: its further ones are not kept
         if label is not None and (label in self.labels or len(self.labels) < CLASSES):
             self.labels[label] += 1
         for name, text in values.items():
@@ -207,6 +209,7 @@ def what_is_cut(
         pair, special = open_pair(tokens, root)
         # the last token is written, not read
         read = len(decoder_prompt(pair, special)) + len(pair.written("")) - 1
+        # by side: the tokens around a text
         sizes = {"source": len(pair.read("")), "target": read}
         return Longer(
             context, "pairs", {guessed.options[side]: size for side, size in sizes.items()}

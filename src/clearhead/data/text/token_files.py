@@ -105,21 +105,18 @@ def write_parts(path: str | Path, parts: Iterable[tuple[np.ndarray, bool]], *, v
         with ids_file.open("wb") as ids, ends_file.open("wb") as ends:
             for part, is_last in parts:
                 row = _checked(number, part, vocab)
+                # the byte order is fixed, so that files can be moved between machines
                 ids.write(row.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
                 tokens, number = tokens + row.size, number + is_last
-                if is_last and tokens > end:
+                if is_last and tokens > end:  # not an empty document
                     ends.write(np.array([tokens], "<i8").tobytes())
                     count, end = count + 1, tokens
         if not tokens:
             raise InputError(f"no ids to write to {path}")
         header.unlink(missing_ok=True)  # an old header must never describe new ids
-    content = (
-        json.dumps(
-            asdict(Header(dtype=dtype, tokens=tokens, documents=count, vocab=vocab)), indent=2
-        )
-        + "\n"
-    )
-    atomic_write(header, content.encode())
+    # the header comes last: files without it are not read
+    facts = asdict(Header(dtype=dtype, tokens=tokens, documents=count, vocab=vocab))
+    atomic_write(header, (json.dumps(facts, indent=2) + "\n").encode())
     return path
 
 

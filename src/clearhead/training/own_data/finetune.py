@@ -321,6 +321,7 @@ def _plan(
         held_out = None
     else:
         held_out = as_file(valid, place / "valid.jsonl")
+    # the model and the data decide together what is learned
     kind, options = understood(data, root, overrides)
     task = choose_task(bundle, kind, data)
     if method == "lora":
@@ -335,6 +336,7 @@ def _plan(
             f"{model} has no tokenizer, so that its ids mean nothing here: expected tokenizer.json, vocab.txt or a "
             "SentencePiece file in the folder"
         )
+    # [data]: as the task reads it, with the tokenizer of the checkpoint in the run folder
     section = task.data(bundle, options)
     if held_out is not None:
         _check_valid(section["name"], held_out)
@@ -345,6 +347,7 @@ def _plan(
     chosen = config.override(
         config.Table({"data": section}), *(word for word in overrides if word.startswith("data."))
     )
+    # the limits of a batch, which follow from the lengths of the rows
     limits, opened = batch_size(chosen["data"], root, task.rows, _context(bundle))
     section |= limits
     how = METHODS[method]
