@@ -30,6 +30,7 @@ import clearhead as ch
 from clearhead.data.files import DataError
 from clearhead.data.images.captions import read_flickr8k
 from clearhead.data.images.files import open_image, read_image
+from clearhead.draw.style import PALETTE, sheet
 from clearhead.layers import (
     Alibi,
     Attention,
@@ -1053,6 +1054,96 @@ def randomised() -> Figure:
         ylabel="rank correlation",
         width=9.0,
     )
+
+
+# 17: how the code is laid out
+
+FOLDERS = (
+    ("tokens/", "text <-> ids"),
+    ("data/", "files -> batches of (seed, step)"),
+    ("layers/", "tensors: attend, masks, positions, blocks"),
+    ("models/", "one family per file, made of layers"),
+    ("weights/", "folders and checkpoints <-> models"),
+    ("inputs", "text, image -> arguments, and names back"),
+    ("look/", "watch, edit, maps, exact statistics"),
+    ("decode/", "logits -> ids: one search"),
+    ("tasks/", "translate, generate, classify, ..."),
+    ("training/", "one loop, objectives, checkpoints"),
+    ("report/", "views, figures, comparisons"),
+    ("cli/, explore/", "the command line and the web page"),
+)
+# What each folder does on the way, in the order in which it is asked.
+WAYS = {
+    "clearhead translate en-de": {
+        "cli/, explore/": "the sentence and its options",
+        "tasks/": "translate: load, read, search",
+        "weights/": "the model and its tokens",
+        "inputs": "source ids and the first target id",
+        "tokens/": "words to ids",
+        "look/": "watches: the map of each step",
+        "decode/": "beams, one token at a time",
+        "models/": "start and step: logits",
+        "layers/": "attend",
+    },
+    "clearhead look MODEL cat.png cls": {
+        "cli/, explore/": "the image and the view",
+        "report/": "the view: what is measured, drawn",
+        "weights/": "the model and its preprocessing",
+        "inputs": "pixels as the model's arguments",
+        "data/": "the file: decoded, resized, cropped",
+        "look/": "watches, and reduces the maps",
+        "models/": "patches to logits",
+        "layers/": "attend; its tap records",
+    },
+    "clearhead train reverse": {
+        "cli/, explore/": "the recipe and its changes",
+        "training/": "step: losses, gradients, update",
+        "data/": "the batch of (seed, step)",
+        "tokens/": "texts to ids, once",
+        "models/": "forward",
+        "layers/": "attend, forward and backward",
+        "weights/": "saves the model in the end",
+    },
+}
+
+
+@picture
+def layout() -> Figure:
+    """The ways of a text, of an image and of a training step: a folder per row, a number per stop."""
+    figure = sheet(11.5, 6.6)
+    axes = figure.subplots()
+    axes.set_xlim(0, 12.4)
+    axes.set_ylim(len(FOLDERS) - 0.4, -1.2)  # the first folder on top
+    axes.axis("off")
+    rows = {name: row for row, (name, _) in enumerate(FOLDERS)}
+    for name, row in rows.items():
+        axes.axhspan(row - 0.46, row + 0.46, color="#f3f5f8" if row % 2 else "white", zorder=0)
+        axes.text(0.1, row - 0.14, name, va="center", weight="bold", fontsize=10)
+        axes.text(0.1, row + 0.24, dict(FOLDERS)[name], va="center", fontsize=7.5, color="#555555")
+    for column, (command, stops) in enumerate(WAYS.items()):
+        x = 3.6 + 3.0 * column
+        colour = PALETTE[column]
+        axes.text(
+            x - 0.2, -0.85, command, fontsize=9.5, color=colour, weight="bold", family="monospace"
+        )
+        heights = [rows[name] for name in stops]
+        axes.plot(
+            [x, x], [min(heights), max(heights)], color=colour, linewidth=2, alpha=0.35, zorder=1
+        )
+        for number, (name, what) in enumerate(stops.items(), start=1):
+            axes.scatter(x, rows[name], s=190, color=colour, zorder=2)
+            axes.text(
+                x,
+                rows[name],
+                str(number),
+                color="white",
+                ha="center",
+                va="center",
+                fontsize=8.5,
+                weight="bold",
+            )
+            axes.text(x + 0.22, rows[name], what, va="center", fontsize=8.5)
+    return figure
 
 
 # 16: bring your own
