@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from compare import close
-from language_models import CASES, CONTEXT, ENCODERS, ids, oracle
+from language_models import CASES, CONTEXT, ENCODERS, ids, oracle, output
 
 import clearhead as ch
 from clearhead.decode import Plan, search
@@ -35,7 +35,7 @@ class Float64Torch:
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def change(model_type: str) -> None:
-        folder = model_type.removesuffix("_text")
+        folder = model_type.removesuffix("_text").replace("-", "_")
         pytest.importorskip("transformers")
         for name in (f"models.{folder}.modeling_{folder}", "modeling_rope_utils"):
             monkeypatch.setattr(import_module(f"transformers.{name}"), "torch", Float64Torch())
@@ -44,8 +44,8 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return change
 
 
-@writers
-def test_logits_and_gradients_in_float64(case: str, in_float64: Callable[[str], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_gradients_in_float64(case: str, in_float64: Callable[[str], None], tmp_path: Path) -> None:
     in_float64(CASES[case][0])
     theirs = oracle(case).double()
     table = theirs.get_input_embeddings()
@@ -53,14 +53,17 @@ def test_logits_and_gradients_in_float64(case: str, in_float64: Callable[[str], 
         table.embed_scale = torch.tensor(table.embedding_dim**0.5, dtype=torch.float64)
     theirs.save_pretrained(tmp_path)
     ours = ch.load(tmp_path, device="cpu").model
-    logits, their_logits = ours(ids(CONTEXT)), theirs(ids(CONTEXT)).logits
-    assert logits.dtype == their_logits.dtype == torch.float64
-    close(logits, their_logits, "logits")
-    probe = torch.randn(logits.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    (logits * probe).sum().backward()
-    (their_logits * probe).sum().backward()
+    out, their_out = ours(ids(CONTEXT)), output(theirs, ids(CONTEXT))
+    assert out.dtype == their_out.dtype == torch.float64
+    close(out, their_out, "output")
+    probe = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    (out * probe).sum().backward()
+    (their_out * probe).sum().backward()
     mine, expected = dict(ours.named_parameters()), dict(theirs.named_parameters())
-    for row in huggingface.get_layout(theirs.config.model_type).rows(ours.config):
+    layout = huggingface.get_layout(theirs.config.model_type)
+    if not any(name.startswith(layout.prefix) for name in expected):  # a base model
+        expected = {f"{layout.prefix}{name}": p for name, p in expected.items()}
+    for row in layout.rows(ours.config):
         name = next(name for name in row.theirs if name in expected)
         close(row.conversion.to_theirs(*(mine[part].grad for part in row.ours)), expected[name].grad, name)
 
@@ -218,7 +221,7 @@ def test_a_phi3_with_other_angles_for_long_texts_opens_with_transformers(tmp_pat
 
 def test_without_transformers_such_a_phi3_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     longrope(tmp_path)
-    monkeypatch.setattr("clearhead.weights.huggingface.unconverted.find_spec", lambda name: None)
+    monkeypatch.setattr("clearhead.weights.huggingface.transformers_model.find_spec", lambda name: None)
     message = (
         r"rope_type='longrope' has other angles .*opens with transformers \(pip install clearhead\[transformers\]\)"
     )

@@ -1,9 +1,9 @@
-"""Our vision transformer against transformers' ViT and DINOv2 with registers; pooling, positions, published sizes."""
+"""Pooling, rotary positions on a grid and patches of our vision transformer, written out; published sizes."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from compare import HIDDEN, B, D, H, Table, adopt, adopt_twin, both, layers, match, noise, vit_block, whole
+from compare import HIDDEN, B, D, H, adopt_twin, both, match, noise
 from torch import Tensor, nn
 
 import clearhead as ch
@@ -14,94 +14,6 @@ SIZES = {
     "width": D, "depth": DEPTH, "heads": H, "hidden": HIDDEN, "eps": EPS, "patch": PATCH, "size": SIZE,
     "classes": CLASSES,
 }  # fmt: skip
-
-
-def theirs(size: int | tuple[int, int] = SIZE) -> nn.Module:
-    vit = pytest.importorskip("transformers.models.vit.modeling_vit")
-    config = vit.ViTConfig(  # their eager attention computes its softmax in float32
-        hidden_size=D, num_hidden_layers=DEPTH, num_attention_heads=H, intermediate_size=HIDDEN, image_size=size,
-        patch_size=PATCH, layer_norm_eps=EPS, num_labels=CLASSES, attn_implementation="sdpa",
-    )  # fmt: skip
-    return vit.ViTForImageClassification(config)
-
-
-def table(oracle: nn.Module) -> Table:
-    result: Table = {
-        "embed.cls": ("vit.embeddings.cls_token", whole),
-        "embed.cls_place": ("vit.embeddings.position_embeddings", lambda w: w[0, :1]),
-        "embed.places": ("vit.embeddings.position_embeddings", lambda w: w[0, 1:]),
-        **layers({"embed.project": "vit.embeddings.patch_embeddings.projection", "norm": "vit.layernorm"}),
-        **layers({"head": "classifier"}),
-    }
-    stack = "vit.layers" if hasattr(oracle.vit, "layers") else "vit.encoder.layer"
-    for i, block in enumerate(oracle.get_submodule(stack)):
-        result |= layers({f"blocks.{i}.{a}": f"{stack}.{i}.{b}" for a, b in vit_block(block).items()})
-    return result
-
-
-@both
-def test_class_logits(dtype: torch.dtype) -> None:
-    mine, oracle = ch.build("vit", **SIZES), theirs()
-    pairs = adopt(mine, oracle, table(oracle), dtype)
-    match(mine, lambda x: oracle(x).logits, noise(dtype, (B, 3, *SIZE)), pairs)
-
-
-@both
-def test_class_logits_of_images_of_another_size(dtype: torch.dtype) -> None:
-    mine, oracle = ch.build("vit", **SIZES | {"size": 12}), theirs(12)
-    pairs = adopt(mine, oracle, table(oracle), dtype)
-    other = noise(dtype, (B, 3, 4 * PATCH, 5 * PATCH))
-    match(mine, lambda x: oracle(x, interpolate_pos_encoding=True).logits, other, pairs)
-
-
-@both
-def test_registers_layer_scale_and_both_poolings_against_dinov2(dtype: torch.dtype) -> None:
-    name = "dinov2_with_registers"
-    dinov2 = pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
-    config = dinov2.Dinov2WithRegistersConfig(
-        hidden_size=D, num_hidden_layers=DEPTH, num_attention_heads=H, mlp_ratio=2, image_size=8, patch_size=PATCH,
-        num_register_tokens=2, layer_norm_eps=EPS, num_labels=CLASSES, attn_implementation="sdpa",
-    )  # fmt: skip
-    oracle = dinov2.Dinov2WithRegistersForImageClassification(config)
-    names = dict(oracle.named_parameters())
-    mine = ch.build(
-        "vit", **SIZES | {"size": 8, "hidden": 2 * D}, registers=2, layer_scale=1.0, pool="both"
-    )  # fmt: skip
-    body = next(n for n in names if n.endswith("cls_token")).removesuffix("embeddings.cls_token")
-    first = next(n for n in names if n.endswith("0.norm1.weight")).removesuffix("0.norm1.weight")
-    theirs_of = {
-        "attn.query": ("attention.attention.query", "attention.q_proj"),
-        "attn.key": ("attention.attention.key", "attention.k_proj"),
-        "attn.value": ("attention.attention.value", "attention.v_proj"),
-        "attn.out": ("attention.output.dense", "attention.o_proj"),
-        "attn_norm": ("norm1",), "mlp_norm": ("norm2",), "mlp.up": ("mlp.fc1",), "mlp.down": ("mlp.fc2",),
-    }  # fmt: skip
-    places: Table = {
-        "embed.cls": (f"{body}embeddings.cls_token", whole),
-        "embed.registers": (f"{body}embeddings.register_tokens", whole),
-        "embed.cls_place": (f"{body}embeddings.position_embeddings", lambda w: w[0, :1]),
-        "embed.places": (f"{body}embeddings.position_embeddings", lambda w: w[0, 1:]),
-        **layers({"embed.project": f"{body}embeddings.patch_embeddings.projection", "norm": f"{body}layernorm"}),
-        **layers({"head": "classifier"}),
-    }
-    for i in range(DEPTH):
-        at = f"{first}{i}."
-        chosen = {a: next(x for x in b if f"{at}{x}.weight" in names) for a, b in theirs_of.items()}
-        places |= layers({f"blocks.{i}.{a}": f"{at}{b}" for a, b in chosen.items()})
-        places[f"blocks.{i}.attn_scale"] = (f"{at}layer_scale1.lambda1", whole)
-        places[f"blocks.{i}.mlp_scale"] = (f"{at}layer_scale2.lambda1", whole)
-    # Their mask token, for pretraining, takes no part in this.
-    oracle.get_submodule(body + "embeddings").mask_token = None
-    pairs = adopt(mine, oracle, places, dtype)
-
-    # Their classifier takes the mean of the patches, and in some versions of the registers too.
-    hidden = oracle.get_submodule(body[:-1])
-
-    def written(x: Tensor) -> Tensor:
-        out = hidden(x).last_hidden_state
-        return oracle.classifier(torch.cat([out[:, 0], out[:, 3:].mean(1)], dim=-1))
-
-    match(mine, written, noise(dtype, (B, 3, 8, 8)), pairs)
 
 
 @both

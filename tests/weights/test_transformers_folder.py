@@ -253,7 +253,7 @@ def test_without_transformers_the_error_says_what_to_install(folder, monkeypatch
     path = folder("neox")
     plain = importlib.util.find_spec
     none = lambda name, *more: None if name == "transformers" else plain(name, *more)  # noqa: E731
-    for module in ("folder", "unconverted"):
+    for module in ("folder", "transformers_model"):
         monkeypatch.setattr(sys.modules[f"clearhead.weights.huggingface.{module}"], "find_spec", none)
     with pytest.raises(WeightsError, match=r"model_type is 'gpt_neox'.*pip install clearhead\[transformers\]"):
         ch.load(path, device="cpu")

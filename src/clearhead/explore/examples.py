@@ -189,7 +189,7 @@ def outline(folder: Path) -> Outline:
     """The outline of a model folder in our own layout, or of adapters that we saved; raises for other folders."""
     apart = peft.is_peft(folder)
     table = config.load(folder / (peft.OURS if apart else "config.json"))
-    saved = config.read(peft.SavedAdapters if apart else native.Saved, table)
+    saved = config.read(peft.AdapterSettings if apart else native.FolderSettings, table)
     kind, options = family(saved.model)
     chosen = config.read(options, config.Table(saved.options))
     with on_meta_device():

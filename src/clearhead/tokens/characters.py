@@ -71,6 +71,7 @@ class Characters(Tokenizer):
             return np.where(ids < 0, UNKNOWN, ids)
         if ids.min(initial=0) < 0:
             at = int(np.argmax(ids < 0))
+            # the message says where in the file the character is
             before = text[:at]
             raise InputError(
                 f"the character {text[at]!r} at {at} (line {before.count(chr(10)) + 1}, column "
@@ -96,20 +97,20 @@ class Characters(Tokenizer):
             row = self.encode(text_or_ids)
         else:
             row = as_row(text_or_ids, len(self))
-        real = row >= min(UNKNOWN, self._first)
-        ends = np.cumsum(real)
-        return words_of(
-            self.decode(row), list(zip((ends - real).tolist(), ends.tolist(), strict=True))
-        )
+        is_text = row >= min(UNKNOWN, self._first)
+        # special ids have no character in the decoded text
+        ends: np.ndarray = np.cumsum(is_text)
+        starts: np.ndarray = ends - is_text
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        return words_of(self.decode(row), list(spans))
 
     def __len__(self) -> int:
         return self._first + len(self.symbols)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Characters) and (self.symbols, self.special) == (
-            other.symbols,
-            other.special,
-        )
+        if not isinstance(other, Characters):
+            return False
+        return (self.symbols, self.special) == (other.symbols, other.special)
 
     def __hash__(self) -> int:
         return hash((self.symbols, self.special))
@@ -131,9 +132,10 @@ class Characters(Tokenizer):
 
     def to_dict(self) -> dict[str, Any]:
         """The values that tokens.json holds."""
-        return {"kind": self.kind, "symbols": list(self.symbols)} | (
-            {"special": True} if self.special else {}
-        )
+        values: dict[str, Any] = {"kind": self.kind, "symbols": list(self.symbols)}
+        if self.special:
+            values["special"] = True
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Characters:

@@ -17,11 +17,8 @@ from .special import Special, tokenizer_settings
 from .tokenizer import Tokenizer
 
 CHAT = "chat_template.jinja"  # the file of a template in a folder
-SOURCE = (
-    # characters of a template: those of checkpoints have a fifth of it, and compiling takes time
-    # and memory
-    100_000
-)
+# characters of a template: those of checkpoints have a fifth of it, and compiling takes time and memory
+SOURCE = 100_000
 # characters that a rendered conversation, or any text that a template builds, may have
 LONGEST = 1 << 22
 LARGEST = 1 << 16  # largest number by which a template may repeat, pad or count
@@ -44,7 +41,8 @@ def read_template(folder: Path) -> str | None:
             raise InputError(f"{path}: is not UTF-8 text ({cause})") from cause
     template = tokenizer_settings(folder).get("chat_template")
     if isinstance(template, list):  # several, each with a name
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        sections = [section for section in template if isinstance(section, dict)]
+        named = {section.get("name"): section.get("template") for section in sections}
         template = named.get("default")
     return template if isinstance(template, str) else None
 
@@ -93,6 +91,7 @@ def render(
     try:
         compiled = _compiled(template)
         length, parts = 0, []
+        # part by part, so that a text that is too long is noticed before it is built
         for part in compiled.generate(**given, **names):
             parts.append(part)
             length += len(part)
@@ -127,6 +126,7 @@ class _Work:
         # characters of each message, and of all, by id: they need no second count
         self.known: dict[int, int] = {}
         number = 0
+        # counted once here, so that a template that reads them pays for one value each
         for message in (*messages, messages):
             more, characters = _size(message, self.known, None)
             self.known[id(message)] = characters
@@ -172,11 +172,11 @@ class _Work:
         """The number of values, with all that is in them, and of their characters; raises if these are too many."""
         number = characters = 0
         for value in values:
-            if type(value) is str:
-                more, text = (1, len(value))
+            if type(value) is str:  # as `_size` counts it, in less time
+                more, length = 1, len(value)
             else:
-                more, text = _size(value, self.known, self.steps)
-            number, characters = number + more, characters + text
+                more, length = _size(value, self.known, self.steps)
+            number, characters = number + more, characters + length
         if characters > self.longest:
             _raise(f"it uses texts of more than {self.longest:,} characters")
         return number, characters
@@ -200,26 +200,27 @@ def _size(value: Any, known: Mapping[int, int], most: int | None) -> tuple[int, 
     number = characters = 0
     waiting = [value]
     while waiting and (most is None or number <= most):
-        one = waiting.pop()
+        item = waiting.pop()
         number += 1
-        if id(one) in known:
-            characters += known[id(one)]
+        if id(item) in known:
+            characters += known[id(item)]
             continue
-        if isinstance(one, str | bytes):
-            characters += len(one)
-        elif isinstance(one, int):
-            if one.bit_length() > BITS:
+        if isinstance(item, str | bytes):
+            characters += len(item)
+        elif isinstance(item, int):
+            # powers of powers grow faster than any text
+            if item.bit_length() > BITS:
                 _raise(f"it computes a number of more than {BITS:,} bits")
-            number += one.bit_length() // CHARACTERS_PER_STEP
-        elif isinstance(one, range):
-            number += len(one)
-        elif isinstance(one, dict):
-            waiting += one.keys()
-            waiting += one.values()
-        elif isinstance(one, Namespace):
-            waiting.append(one._Namespace__attrs)
-        elif isinstance(one, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
-            waiting += one
+            number += item.bit_length() // CHARACTERS_PER_STEP
+        elif isinstance(item, range):
+            number += len(item)
+        elif isinstance(item, dict):
+            waiting += item.keys()
+            waiting += item.values()
+        elif isinstance(item, Namespace):
+            waiting.append(item._Namespace__attrs)
+        elif isinstance(item, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
+            waiting += item
     return number, characters
 
 
@@ -241,12 +242,8 @@ def _environment() -> Any:
         sandbox.filters[name] = _refused(name) if name in REFUSED else _counted(name, function)
     for name in COMPARISONS & sandbox.tests.keys():
         sandbox.tests[name] = _counted(name, sandbox.tests[name])
-    for function in (
-        _step,
-        _made,
-        _compared,
-        _joined,
-    ):  # with the context they are not computed when a template is compiled
+    # with the context they are not computed when a template is compiled
+    for function in (_step, _made, _compared, _joined):
         sandbox.filters[function.__name__] = pass_context(function)
     return sandbox
 
@@ -263,21 +260,19 @@ def _sandbox_class() -> Any:
                 work.write(len(left) + len(right))
                 work.step(1 + (len(left) + len(right)) // CHARACTERS_PER_STEP)
                 return left + right
-            if (
-                operator == "+"
-                and isinstance(left, list | tuple)
-                and isinstance(right, list | tuple)
-            ):
+            are_lists = isinstance(left, list | tuple) and isinstance(right, list | tuple)
+            if operator == "+" and are_lists:
                 # what is in the lists was counted when they were made
                 work.step(1 + len(left) + len(right))
                 return super().call_binop(context, operator, left, right)
             work.read(left, right)
-            texts = any(isinstance(side, SEQUENCES) for side in (left, right))
-            if operator == "**" or texts:
+            has_text = any(isinstance(side, SEQUENCES) for side in (left, right))
+            if operator == "**" or has_text:
                 _check_numbers(left, right)
-            if operator == "*" and texts:
-                times, length = (x if isinstance(x, int) else len(x) for x in (left, right))
-                if times * length > LONGEST:
+            if operator == "*" and has_text:
+                # the length of one side times the other
+                sizes = [side if isinstance(side, int) else len(side) for side in (left, right)]
+                if sizes[0] * sizes[1] > LONGEST:
                     _raise("it repeats too long a text")
             if operator == "%" and isinstance(left, str | bytes):
                 _raise("the % of texts is not allowed")
@@ -287,6 +282,7 @@ def _sandbox_class() -> Any:
             _check_numbers(*args, *kwargs.values())
             work, owner = _WORK.get(), getattr(__obj, "__self__", None)
             work.read(owner, *args, *kwargs.values())
+            # methods of texts may build texts of any size
             if isinstance(owner, str | bytes):
                 name = getattr(__obj, "__name__", "")
                 if name in REFUSED:
@@ -323,11 +319,11 @@ def _counting(tree: Any, environment: Any) -> Any:
 
     class Counters(NodeTransformer):
         def visit_For(self, node: Any) -> Any:  # noqa: N802  (as in jinja2)
+            # the template's own text inside the loop is written once per iteration
             written = sum(len(part.data) for part in node.find_all(nodes.TemplateData))
             self.generic_visit(node)
-            node.body.insert(
-                0, nodes.ExprStmt(filtered(nodes.Const(written, lineno=node.lineno), _step))
-            )
+            counter = filtered(nodes.Const(written, lineno=node.lineno), _step)
+            node.body.insert(0, nodes.ExprStmt(counter))
             if node.test is not None:
                 node.test = filtered(node.test, _made)
             return node
@@ -474,6 +470,7 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             given = signature.bind(*args, **kwargs)
             FILTERS[name](given.arguments)
             args, kwargs = given.args, given.kwargs
+        # slow filters take more steps per character
         characters = work.read(*args, *kwargs.values())
         work.step(characters * SLOW.get(name, 0) // CHARACTERS_PER_STEP)
         return work.made(function(*args, **kwargs))
@@ -491,10 +488,9 @@ def _check_paths(*values: Any) -> None:
 
 
 def _check_replace(text: str, old: str, new: str, count: int | None = None) -> None:
-    if count is None or count < 0:
-        times = text.count(old)
-    else:
-        times = min(count, text.count(old))
+    times = text.count(old)
+    if count is not None and count >= 0:
+        times = min(count, times)
     _WORK.get().write(len(text) + times * len(new))
 
 
@@ -526,7 +522,8 @@ def _expandtabs_method(text: Any, tabsize: int = 8) -> tuple[Any, ...]:
 
 def _translate_method(text: Any, table: Any, *more: Any) -> tuple[Any, ...]:
     values = table.values() if isinstance(table, dict) else ()
-    _WORK.get().write(len(text) * max((len(x) for x in values if isinstance(x, str)), default=1))
+    longest = max((len(value) for value in values if isinstance(value, str)), default=1)
+    _WORK.get().write(len(text) * longest)
     return (table, *more)
 
 
@@ -559,39 +556,24 @@ def _sum_filter(given: dict[str, Any]) -> None:
 SEQUENCES = (str, list, tuple, bytes)
 # filters and methods of texts
 REFUSED = frozenset({"decode", "encode", "format", "pprint", "striptags", "urlize"})
-PADDING = frozenset(
-    {"batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap"}
-)
+PADDING = frozenset({
+    "batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap",
+})  # fmt: skip
+# times as long as other filters
 SLOW = {
     "title": 64,
     "urlencode": 64,
     "wordcount": 64,
     "wordwrap": 1024,
     "xmlattr": 64,
-}  # times as long as other filters
-COMPARISONS = frozenset(
-    {
-        "eq",
-        "equalto",
-        "==",
-        "ne",
-        "!=",
-        "gt",
-        "greaterthan",
-        ">",
-        "ge",
-        ">=",
-        "lt",
-        "lessthan",
-        "<",
-        "le",
-        "<=",
-        "in",
-    }
-)
-ATTRIBUTES = frozenset(
-    {"groupby", "join", "map", "max", "min", "rejectattr", "selectattr", "sort", "sum", "unique"}
-)  # filters that take the path of an attribute: a.b.c
+}
+COMPARISONS = frozenset({
+    "eq", "equalto", "==", "ne", "!=", "gt", "greaterthan", ">", "ge", ">=", "lt", "lessthan", "<", "le", "<=", "in",
+})  # fmt: skip
+# filters that take the path of an attribute: a.b.c
+ATTRIBUTES = frozenset({
+    "groupby", "join", "map", "max", "min", "rejectattr", "selectattr", "sort", "sum", "unique",
+})  # fmt: skip
 PARTS = 100  # parts that such a path may have
 _PARTS = re.compile("[.,]")
 METHODS: dict[str, Callable[..., tuple[Any, ...]]] = {

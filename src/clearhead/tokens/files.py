@@ -54,6 +54,7 @@ def save(tokens: Tokenizer | Pair, folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = tokens.files()
+    # the new files first, and then those of another tokenizer are removed
     for name, content in files.items():
         atomic_write(folder / name, content)
     remove(folder, keep=set(files))
@@ -82,10 +83,12 @@ def load(folder: str | Path) -> Tokenizer | Pair:
         raise InputError(f"{folder}: there is no tokens.json in this folder, and no tokenizer.json")
     if path.name == marian.ENTRY:
         return marian.read_marian(folder)
+    # a pair's tokens.json only names the files of its sides
     values = _read_json(path) if path.name == Pair.file else None
     if not isinstance(values, dict) or values.get("kind") != Pair.kind:
         return _load_one(path)
     names: dict[str, Any] = {side: values.get(side) for side in ("source", "target")}
+    # a name from a file: only files that `save` writes are opened
     for side, name in names.items():
         if name not in (Subwords.file, *_SIDES):
             expected = ", ".join((Subwords.file, *_SIDES))
@@ -95,10 +98,9 @@ def load(folder: str | Path) -> Tokenizer | Pair:
         if not (folder / name).is_file():
             raise InputError(f"{path}: {side} = {name!r}: there is no such file")
     source = _load_one(folder / names["source"])
-    return Pair(
-        source,
-        source if names["source"] == names["target"] else _load_one(folder / names["target"]),
-    )
+    if names["source"] == names["target"]:
+        return Pair(source, source)
+    return Pair(source, _load_one(folder / names["target"]))
 
 
 def saved(folder: str | Path) -> Path | None:
@@ -114,9 +116,10 @@ def saved(folder: str | Path) -> Path | None:
         >>> saved(tmp).name
         'tokens.json'
     """
-    return next(
-        (Path(folder) / entry for entry in _ENTRIES if (Path(folder) / entry).is_file()), None
-    )
+    for entry in _ENTRIES:
+        if (Path(folder) / entry).is_file():
+            return Path(folder) / entry
+    return None
 
 
 def remove(folder: str | Path, keep: set[str] | None = None) -> None:

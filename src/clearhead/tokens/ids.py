@@ -37,6 +37,7 @@ def as_row(ids: Ids, size: int) -> Int[np.ndarray, "t"]:
         raise InputError(f"ids of type {row.dtype}: expected whole numbers")
     if row.ndim != 1:
         raise InputError(f"ids of shape {row.shape}: expected one row")
+    # numpy would take a negative id from the end
     wrong = np.flatnonzero((row < 0) | (row >= size))
     if len(wrong):
         raise InputError(f"id {row[wrong[0]]} at {wrong[0]}: expected 0 to {size - 1}")
@@ -80,6 +81,7 @@ def split(text: str) -> list[str]:
 
 def words_of(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     """For each span of a text, the index of the word in which it begins; -1 if it is empty or all white space."""
+    # the number of the word at each character
     word = np.full(len(text), -1, np.int64)
     for number, match in enumerate(_pattern().finditer(text)):
         word[match.start() : match.end()] = number
@@ -104,8 +106,9 @@ def _marks() -> str:
     """The combining marks of Unicode as ranges of a character class, because \\w does not match them."""
     points = [p for part in ((0x300, 0x20000), (0xE0100, 0xE01F0)) for p in range(*part)]
     marks = [p for p in points if unicodedata.category(chr(p))[0] == "M"]
-    runs = [
-        [p for _, p in run]
-        for _, run in groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])
-    ]
-    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
+    ranges = []
+    # within a run of neighbours the code point grows as the index does
+    for _, group in groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0]):
+        run = [point for _, point in group]
+        ranges.append(f"{chr(run[0])}-{chr(run[-1])}")
+    return "".join(ranges)

@@ -32,6 +32,7 @@ def read_marian(folder: Path, start: int | None = None) -> Pair:
     settings = tokenizer_settings(folder)
     separate = bool(settings.get("separate_vocabs", False))
     file = "target_vocab.json" if separate else "vocab.json"
+    # the start id may be named in config.json by an id that only the target's vocabulary explains
     target = _read_pieces(folder, "target", file, settings)
     if start is None:
         start = read_special(folder, target).start
@@ -57,6 +58,7 @@ def _read_pieces(
 ) -> Pieces:
     vocab = read_vocab(folder / file)
     special = {} if start is None else {"start": start}
+    # their special tokens are named in the settings, and have ids in the vocabulary
     for name, (key, usual) in SPECIAL_TOKENS.items():
         token = settings.get(key) or usual
         if token not in vocab:

@@ -67,10 +67,10 @@ class Pair:
         end = self.source.end or 0
         if self.before is not None:
             ids, around = self.source.encode(text).tolist(), self.source.wrapped("").tolist()
-            last = len(around) > 1 and around[0] == end
-            return np.array(
-                [*ids, end, self.before] if last else [self.before, *ids, end], np.int64
-            )
+            is_last = len(around) > 1 and around[0] == end  # </s> language, as in mBART
+            row = [*ids, end, self.before] if is_last else [self.before, *ids, end]
+            return np.array(row, np.int64)
+        # an M2M-100 puts its language before the text, an mBART behind </s>
         ids = self.source.wrapped(text)
         if end in ids:
             return ids

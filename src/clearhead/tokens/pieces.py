@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -33,9 +34,9 @@ class Pieces(Tokenizer):
         languages: Pieces of the vocabulary that name a language, as special tokens (M2M-100).
 
     Examples:
-        >>> from clearhead.tokens.sentencepiece import Model
+        >>> from clearhead.tokens.sentencepiece import SentencePieceModel
         >>> pieces, scores = ("<unk>", "<s>", "</s>", "▁a", "▁do", "g"), (0.0, 0.0, 0.0, -1.0, -2.0, -3.0)
-        >>> tokens = Pieces(Model(pieces=pieces, scores=scores, types=(2, 3, 3, 1, 1, 1)), first=True)
+        >>> tokens = Pieces(SentencePieceModel(pieces=pieces, scores=scores, types=(2, 3, 3, 1, 1, 1)), first=True)
         >>> tokens.encode("a dog").tolist(), tokens.wrapped("a dog").tolist()
         ([3, 4, 5], [1, 3, 4, 5])
         >>> tokens.decode([3, 4, 5, 2])
@@ -71,28 +72,29 @@ class Pieces(Tokenizer):
                 f"{len(self.vocab)} pieces with {len(set(self.vocab.values()))} numbers: expected an id for each"
             )
         self._names = {i: piece for piece, i in self.vocab.items()}
+        # ids may have gaps
         self._size = max(self._names, default=-1) + 1
         self._overrides = dict(special or {})
         for name, i in self._overrides.items():
             if name not in NAMES:
                 raise InputError(f"special id {name}={i}: expected one of {', '.join(NAMES)}")
-        self.pad, self.start, self.end, self.unknown = (
-            self._overrides.get(
-                name, next((self.vocab[word] for word in words if word in self.vocab), None)
-            )
-            for name, words in NAMES.items()
-        )
+        special_by_name: dict[str, int | None] = {}
+        for name, words in NAMES.items():
+            usual = next((self.vocab[word] for word in words if word in self.vocab), None)
+            special_by_name[name] = self._overrides.get(name, usual)
+        self.pad, self.start, self.end, self.unknown = special_by_name.values()
+        # text outside the vocabulary must have an id
         if self.unknown is None:
             raise InputError("there is no piece for what is unknown: expected <unk>")
-        self.codes = frozenset(
-            piece for piece in self.vocab if piece.startswith(">>") and piece.endswith("<<")
-        )
+        is_code = re.compile(">>.*<<", re.DOTALL).fullmatch
+        self.codes = frozenset(piece for piece in self.vocab if is_code(piece))
         types = zip(self._model.pieces, self._model.types, strict=True)
-        control = [self.vocab.get(piece) for piece, kind in types if kind in (CONTROL, UNKNOWN)]
+        control = [self.vocab.get(piece) for piece, type_ in types if type_ in (CONTROL, UNKNOWN)]
         self.languages = tuple(languages)
         for name in self.languages:
             if name not in self.vocab:
                 raise InputError(f"the language {name!r} has no id in the vocabulary")
+        # what decoding leaves out: special ids, control pieces, languages
         named = (self.vocab[name] for name in self.languages)
         special_ids = (self.pad, self.start, self.end, self.unknown, *control, *named)
         self._special = frozenset(i for i in special_ids if i is not None)
@@ -105,15 +107,13 @@ class Pieces(Tokenizer):
             if code in self.codes:
                 ids, text = [self.vocab[code]], text[len(code) :]
         unknown = self.unknown or 0
+        # in Marian the vocabulary lacks some pieces of the model
         ids += [self.vocab.get(piece, unknown) for piece in self._model.cut(text)]
         return np.array(ids, np.int64)
 
     def wrapped(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode a text, with <s> before it and </s> after it if its language model expects that."""
-        if self._first and self.start is not None:
-            before = [self.start]
-        else:
-            before = []
+        before = [self.start] if self._first and self.start is not None else []
         after = [self.end] if self._last and self.end is not None else []
         return np.array([*before, *self.encode(text), *after], np.int64)
 
@@ -145,11 +145,13 @@ class Pieces(Tokenizer):
             row = self.encode(text_or_ids)
         else:
             row = as_row(text_or_ids, len(self))
-        not_text = {*self._special, *(self.vocab[code] for code in self.codes)} - {self.unknown}
-        parts = [
-            "" if i in not_text else part
-            for i, part in zip(row.tolist(), self.pieces(row), strict=True)
-        ]
+        # <unk> stands for a word of the text
+        codes = {self.vocab[code] for code in self.codes}
+        not_text = (self._special | codes) - {self.unknown}
+        parts = self.pieces(row)
+        for at, i in enumerate(row.tolist()):
+            if i in not_text:
+                parts[at] = ""
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
 
@@ -162,21 +164,12 @@ class Pieces(Tokenizer):
         return self._size
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pieces) and (
-            self._model,
-            self.vocab,
-            self._overrides,
-            self._first,
-            self._last,
-            self.languages,
-        ) == (
-            other._model,
-            other.vocab,
-            other._overrides,
-            other._first,
-            other._last,
-            other.languages,
-        )
+        return isinstance(other, Pieces) and self._state == other._state
+
+    @property
+    def _state(self) -> tuple[Any, ...]:
+        around = (self._overrides, self._first, self._last, self.languages)
+        return (self._model, self.vocab, *around)
 
     def __hash__(self) -> int:
         return hash((self._model.pieces, self._model.scores))
@@ -197,12 +190,15 @@ class Pieces(Tokenizer):
             "model": base64.b64encode(self._model.to_bytes()).decode(),
             "special": self._overrides,
         }
-        values |= {"first": True} if self._first else {}
-        values |= {"last": True} if self._last else {}
-        values |= {"languages": list(self.languages)} if self.languages else {}
-        if self._own:
-            return values
-        return values | {"vocab": self.vocab}
+        if self._first:
+            values["first"] = True
+        if self._last:
+            values["last"] = True
+        if self.languages:
+            values["languages"] = list(self.languages)
+        if not self._own:
+            values["vocab"] = self.vocab
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pieces:

@@ -242,6 +242,7 @@ class _Normaliser:
         """The text with its rules applied, part by part: the longest match is replaced, once."""
         data, at = text.encode(), 0
         while at < len(data):
+            # pieces added by the user are kept as they are
             length = next((n for n in self._lengths if data[at : at + n] in self._defined), 0)
             if length:
                 yield data[at : at + length].decode()
@@ -315,6 +316,7 @@ class _Unigram:
             if type_ == NORMAL:
                 normal.append(score)
             if type_ in (NORMAL, DEFINED):
+                # beginnings are in the table, too: the search stops where none goes on
                 for end in range(1, len(piece)):
                     self._scores.setdefault(piece[:end], None)
                 self._scores[piece] = _defined_score(piece) if type_ == DEFINED else score

@@ -57,6 +57,7 @@ def sentences(text: str) -> list[str]:
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     if match[0][0] in _ALWAYS:
         return True
+    # what follows, without the quotation mark or bracket that opens it
     rest = line[match.end() :].lstrip().lstrip(_OPENING).lstrip()
     if not rest or not rest[0].isalpha() or rest[0].islower():
         return False

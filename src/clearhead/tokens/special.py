@@ -19,9 +19,8 @@ ID_KEYS = (
 )  # fmt: skip
 # model types whose answers begin with their language, if the vocabulary has several
 LANGUAGES = ("m2m_100", "mbart")
-LANGUAGE = re.compile(
-    r"__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}"
-)  # __fr__ of M2M-100, fr_XX of mBART, fra_Latn of NLLB
+# __fr__ of M2M-100, fr_XX of mBART, fra_Latn of NLLB
+LANGUAGE = re.compile(r"__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 SHOWN = 8  # languages that a message lists
 
 
@@ -50,9 +49,8 @@ class Special:
         target = tokens.target if isinstance(tokens, Pair) else tokens
         if target is None:
             return Special()
-        return Special(
-            pad=target.pad, start=target.start, ends=() if target.end is None else (target.end,)
-        )
+        ends = () if target.end is None else (target.end,)
+        return Special(pad=target.pad, start=target.start, ends=ends)
 
 
 def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
@@ -70,6 +68,7 @@ def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
     if given.first is not None:
         return [start, given.first]
     known = tokens.target.special_names if given.languages else {}
+    # the tokens of a vocabulary that are written like a language
     codes = {name: i for name, i in known.items() if LANGUAGE.fullmatch(name)}
     if len(codes) > 1 and start not in codes.values():
         more = f" and {len(codes) - SHOWN} more" if len(codes) > SHOWN else ""
@@ -84,14 +83,13 @@ def special_ids(folder: Path, table: config.Table) -> Special:
     """The special ids of generation_config.json, or else of config.json, or else of its decoder's section."""
     path = folder / "generation_config.json"
     generation = config.load(path) if path.is_file() else config.Table()
-    ids: dict[str, tuple[int, ...]] = {}
     decoder = table.get("decoder")
-    for keys in (
-        decoder if isinstance(decoder, config.Table) else config.Table(),
-        table,
-        generation,
-    ):
+    if not isinstance(decoder, config.Table):
+        decoder = config.Table()
+    ids: dict[str, tuple[int, ...]] = {}
+    for keys in (decoder, table, generation):  # the last one counts
         ids |= {name: _ids(keys, name) for name in ID_KEYS if keys.get(name) is not None}
+    # a translator's decoder begins with a token of its own, others with BOS
     start = ids.get("decoder_start_token_id", ids.get("bos_token_id", ()))
     pad = ids.get("pad_token_id", ())
     first, last = (ids.get(f"forced_{name}_token_id", ()) for name in ("bos", "eos"))
@@ -112,22 +110,23 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
     """
     path, own = folder / "config.json", Special.of(tokens)
     table = config.load(path) if path.is_file() else config.Table()
+    # a folder of ours says everything about its special ids
     if "clearhead" in table:
         if "special" in table:
             return config.read(Special, table["special"])
         return own
-    found, settings = special_ids(folder, table), tokenizer_settings(folder)
-    named = {
-        key: tokens.special_names.get(settings[key]) if isinstance(settings.get(key), str) else None
-        for key in ("pad_token", "bos_token", "eos_token")
-    }
-    ends = dict.fromkeys(i for i in (named["eos_token"], *found.ends) if i is not None)
+    given, settings = special_ids(folder, table), tokenizer_settings(folder)
+    named: dict[str, int | None] = {}
+    for key in ("pad_token", "bos_token", "eos_token"):
+        token = settings.get(key)
+        named[key] = tokens.special_names.get(token) if isinstance(token, str) else None
+    ends = dict.fromkeys(i for i in (named["eos_token"], *given.ends) if i is not None)
     return Special(
-        pad=_first(found.pad, named["pad_token"], own.pad),
-        start=_first(found.start, named["bos_token"], own.start),
+        pad=_first(given.pad, named["pad_token"], own.pad),
+        start=_first(given.start, named["bos_token"], own.start),
         ends=tuple(ends) or own.ends,
-        first=found.first,
-        last=found.last,
+        first=given.first,
+        last=given.last,
     )
 
 
@@ -136,13 +135,12 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
+            # tokenizer_config.json counts where both name a token
             settings |= config.load(folder / name)
-    return {
-        name: value["content"]
-        if isinstance(value, dict) and isinstance(value.get("content"), str)
-        else value
-        for name, value in settings.items()
-    }
+    for name, value in settings.items():
+        if isinstance(value, dict) and isinstance(value.get("content"), str):
+            settings[name] = value["content"]
+    return settings
 
 
 def _first(*values: int | None) -> int | None:

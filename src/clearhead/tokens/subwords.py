@@ -54,10 +54,13 @@ class Subwords(Tokenizer):
             self._tokenizer = Backend.from_str(content)
         except Exception as cause:  # the library raises no narrower class
             raise InputError(f"not a tokenizer: {cause}") from cause
+        # lengths are the model's business, and padding that of batches
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        # a name of a special token in a text is text: nobody can type a special id
         self._tokenizer.encode_special_tokens = True
         vocab = self._tokenizer.get_vocab(with_added_tokens=True)
+        # ids may have gaps
         self._size = max(vocab.values(), default=-1) + 1
         self.pad, self.start, self.end, self.unknown = (
             next((vocab[name] for name in names if name in vocab), None) for names in NAMES.values()
@@ -95,38 +98,34 @@ class Subwords(Tokenizer):
         if isinstance(texts, str):
             raise InputError(f"expected several texts, got one: {texts[:40]!r}")
         texts = [checked(text) for text in texts]
+        # every byte is in the vocabulary from the start, so that no text is unknown
         settings: dict[str, Any] = {
             "vocab_size": size,
             "special_tokens": list(SPECIAL),
             "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
             "show_progress": False,
         }
-        learned = _byte_level(models.BPE() if kind == "bpe" else models.Unigram(), lower)
         if kind == "bpe":
-            learned.train_from_iterator(
-                texts, trainers.BpeTrainer(min_frequency=minimum, **settings)
-            )
+            learned = _byte_level(models.BPE(), lower)
+            trainer = trainers.BpeTrainer(min_frequency=minimum, **settings)
+            learned.train_from_iterator(texts, trainer)
             return cls(learned.to_str())
         if not any(text.strip() for text in texts):
             raise InputError("the texts are empty: unigram has nothing to learn pieces from")
-        learned.train_from_iterator(
-            texts, trainers.UnigramTrainer(unk_token=SPECIAL[UNKNOWN], **settings)
-        )
-        model = _byte_level(
-            models.Unigram(_in_order(json.loads(learned.to_str())["model"]["vocab"]), UNKNOWN),
-            lower,
-        )
-        model.add_special_tokens(list(SPECIAL))
-        return cls(model.to_str())
+        learned = _byte_level(models.Unigram(), lower)
+        unigram = trainers.UnigramTrainer(unk_token=SPECIAL[UNKNOWN], **settings)
+        learned.train_from_iterator(texts, unigram)
+        # built again with its pieces in an order that does not depend on the process
+        pieces = _in_order(json.loads(learned.to_str())["model"]["vocab"])
+        backend = _byte_level(models.Unigram(pieces, UNKNOWN), lower)
+        backend.add_special_tokens(list(SPECIAL))
+        return cls(backend.to_str())
 
     @classmethod
     def read(cls, path: str | Path) -> Subwords:
         """Read a tokenizer.json; settings of a tokenizer_config.json beside it win, as in transformers."""
         path = Path(path)
-        if path.name == cls.file:
-            settings = tokenizer_settings(path.parent)
-        else:
-            settings = {}
+        settings = tokenizer_settings(path.parent) if path.name == cls.file else {}
         try:
             return cls(with_settings(path.read_text(encoding="utf-8"), settings))
         except ValueError as cause:
@@ -175,14 +174,15 @@ class Subwords(Tokenizer):
             row = self.encode(text_or_ids)
         else:
             row = as_row(text_or_ids, len(self))
+        is_special = [i in self._special for i in row.tolist()]
         if self._bytewise:
-            return words_of(
-                *_characters([b"" if i in self._special else self._raw(i) for i in row.tolist()])
-            )
-        parts = [
-            "" if i in self._special else part
-            for i, part in zip(row.tolist(), self.pieces(row), strict=True)
-        ]
+            raw = [
+                b"" if hidden else self._raw(i)
+                for i, hidden in zip(row.tolist(), is_special, strict=True)
+            ]
+            return words_of(*_characters(raw))
+        pieces = zip(self.pieces(row), is_special, strict=True)
+        parts = ["" if hidden else piece for piece, hidden in pieces]
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
 
@@ -261,10 +261,10 @@ def _in_order(vocab: Iterable[Sequence[Any]]) -> list[tuple[str, float]]:
     pieces = [(str(piece), float(score)) for piece, score in vocab]
     special, learned = pieces[: len(SPECIAL)], pieces[len(SPECIAL) :]
     least = min(score for _, score in learned)
-    rounded = [
-        (piece, round(least - 1 if len(piece) == 1 and score < least + 1e-4 * _BYTES else score, 6))
-        for piece, score in learned
-    ]
+    rounded = []
+    for piece, score in learned:
+        is_unseen = len(piece) == 1 and score < least + 1e-4 * _BYTES
+        rounded.append((piece, round(least - 1 if is_unseen else score, 6)))
     return special + sorted(rounded, key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -275,8 +275,11 @@ def _characters(parts: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
     starts = np.cumsum([0, *(len(c.encode("utf-8", "surrogateescape")) for c in text)])
     spans, at = [], 0
     for part in parts:
-        first, at = int(np.searchsorted(starts, at, "right")) - 1, at + len(part)
-        spans.append((first, int(np.searchsorted(starts, at, "left")) if part else first))
+        # the character in which the part begins, and that after the one in which it ends
+        first = int(np.searchsorted(starts, at, "right")) - 1
+        at += len(part)
+        last = int(np.searchsorted(starts, at, "left")) if part else first
+        spans.append((first, last))
     return text, spans
 
 
@@ -290,9 +293,8 @@ def _byte_of() -> dict[str, int]:
     """GPT-2's letters for bytes: a printable byte is its own character, the others follow from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(_BYTES) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + i): byte for i, byte in enumerate(others)
-    }
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 _BYTE_OF = _byte_of()

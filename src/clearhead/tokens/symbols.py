@@ -52,6 +52,7 @@ class Symbols(Tokenizer):
         """Encode symbols; anything else raises."""
         for mark in self.marks:
             text = text.replace(mark, f" {mark} ")
+        # letters need no space between them, numbers do
         names = [name for part in text.split() for name in (part if self.letters else [part])]
         for at, name in enumerate(names):
             if name not in self._ids:

@@ -79,13 +79,13 @@ class Tokenizer(ABC):
         """Encode a text in which special tokens are written by their names, as chat templates do."""
         if not self.special_names:
             return self.encode(text)
-        parts = self._special_pattern.split(text)
-        ids = [
-            [self.special_names[part]] if i % 2 else self.encode(part)
-            for i, part in enumerate(parts)
-            if part
-        ]
-        return np.concatenate([np.zeros(0, np.int64), *ids]).astype(np.int64)
+        ids = [np.zeros(0, np.int64)]
+        for i, part in enumerate(self._special_pattern.split(text)):
+            if i % 2:  # the pattern has one group, so that every second part is a name
+                ids.append(np.array([self.special_names[part]], np.int64))
+            elif part:
+                ids.append(self.encode(part))
+        return np.concatenate(ids).astype(np.int64)
 
     def continued(self, text: str, *, marked: bool = False) -> Int[np.ndarray, "t"]:
         """Encode a text that continues another, without the space that SentencePiece puts before a text.
@@ -95,6 +95,7 @@ class Tokenizer(ABC):
             marked: Whether special tokens are written by their names in it, as in `marked`.
         """
         encode = self.marked if marked else self.encode
+        # the text is encoded behind another one, whose ids are then cut off
         for before, alone in self._known_before if self.adds_space else ():
             both = encode(before + text)
             if np.array_equal(both[: len(alone)], alone):
@@ -105,13 +106,14 @@ class Tokenizer(ABC):
         """Encode each of several texts that continue others."""
         if not self.adds_space or not self._known_before:
             return self.encode_all(texts)
+        # all in one batch behind the first of these texts; what crosses the border is encoded by itself
         before, alone = self._known_before[0]
-        return [
-            row[len(alone) :] if np.array_equal(row[: len(alone)], alone) else self.continued(text)
-            for text, row in zip(
-                texts, self.encode_all([before + text for text in texts]), strict=True
-            )
-        ]
+        rows = self.encode_all([before + text for text in texts])
+        continued = []
+        for text, row in zip(texts, rows, strict=True):
+            is_apart = np.array_equal(row[: len(alone)], alone)
+            continued.append(row[len(alone) :] if is_apart else self.continued(text))
+        return continued
 
     @property
     def adds_space(self) -> bool:
@@ -121,10 +123,12 @@ class Tokenizer(ABC):
     @cached_property
     def _known_before(self) -> list[tuple[str, np.ndarray]]:
         """The texts of _BEFORE of which no token is unknown, since several of these may become one; with their ids."""
-        encoded = [(text, self.encode(text)) for text in _BEFORE]
-        return [
-            (text, ids) for text, ids in encoded if len(ids) and self.unknown not in ids.tolist()
-        ]
+        known = []
+        for text in _BEFORE:
+            ids = self.encode(text)
+            if len(ids) and self.unknown not in ids.tolist():
+                known.append((text, ids))
+        return known
 
     @property
     def special_names(self) -> dict[str, int]:
@@ -133,5 +137,6 @@ class Tokenizer(ABC):
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
+        # the longest first, since one name may begin another
         names = sorted(self.special_names, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, names))})")

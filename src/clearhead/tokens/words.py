@@ -81,15 +81,13 @@ class Words(Tokenizer):
         counts: Counter[str] = Counter()
         for text in _texts(texts):
             counts.update(split(text.lower() if lower else text))
-        kept = sorted(
-            (word for word, n in counts.items() if n >= minimum),
-            key=lambda word: (-counts[word], word),
-        )
-        kept = kept[:most]
+        kept = [word for word, count in counts.items() if count >= minimum]
+        kept = sorted(kept, key=lambda word: (-counts[word], word))[:most]
         return cls(kept, (counts[word] for word in kept), lower=lower)
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode the words of a text; words outside the list become <unk>."""
+        # unknown words keep their place in the text
         words = split(text.lower() if self.lower else text)
         return np.fromiter((self._ids.get(word, UNKNOWN) for word in words), np.int64, len(words))
 
@@ -101,12 +99,14 @@ class Words(Tokenizer):
             if i < UNKNOWN:
                 continue
             word = self.symbols[i]
-            clitic = word[0] in APOSTROPHES and len(word) > 1
-            ending = clitic or word in _CLOSING or word == "-" or (word == '"' and quoted)
-            text += word if closed or ending else " " + word
+            # no space before 's, a closing mark, a hyphen, or the quotation mark that closes
+            is_clitic = word[0] in APOSTROPHES and len(word) > 1
+            joins = is_clitic or word in _CLOSING or word == "-" or (word == '"' and quoted)
+            text += word if closed or joins else " " + word
             quoted ^= word == '"'
-            elided = word[-1] in APOSTROPHES and len(word) > 1
-            closed = elided or word in _OPENING or word == "-" or (word == '"' and quoted)
+            # and none after l', an opening mark, a hyphen, or the quotation mark that opens
+            is_elided = word[-1] in APOSTROPHES and len(word) > 1
+            closed = is_elided or word in _OPENING or word == "-" or (word == '"' and quoted)
         return text
 
     def pieces(self, ids: Ids) -> list[str]:
@@ -119,18 +119,17 @@ class Words(Tokenizer):
             row = self.encode(text_or_ids)
         else:
             row = as_row(text_or_ids, len(self))
-        real = row >= UNKNOWN
-        return np.where(real, np.cumsum(real) - 1, -1).tolist()
+        is_word = row >= UNKNOWN
+        return np.where(is_word, np.cumsum(is_word) - 1, -1).tolist()
 
     def __len__(self) -> int:
         return len(self.symbols)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Words) and (self.symbols, self.counts, self.lower) == (
-            other.symbols,
-            other.counts,
-            other.lower,
-        )
+        if not isinstance(other, Words):
+            return False
+        mine = (self.symbols, self.counts, self.lower)
+        return mine == (other.symbols, other.counts, other.lower)
 
     def __hash__(self) -> int:
         return hash((self.symbols, self.lower))

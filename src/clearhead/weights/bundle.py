@@ -72,6 +72,7 @@ class Bundle:
     scores: Scores = field(default="softmax", kw_only=True)
 
     def __post_init__(self) -> None:
+        # in place: a bundle and the model that it was made of are the same network
         accelerate(self.model.eval())
         if self.config is None and isinstance(self.model, Model):
             object.__setattr__(self, "config", self.model.config)
@@ -81,8 +82,9 @@ class Bundle:
     def __repr__(self) -> str:
         """One line: the family, its size, what it can do, and where it is."""
         size = sum(p.numel() for p in self.model.parameters())
+        can = ", ".join(sorted(self.can)) or "nothing"
         place = "" if self.folder is None else f", from {str(self.folder)!r}"
-        return f"Bundle({self.name}, {size:,} parameters, can {', '.join(sorted(self.can)) or 'nothing'}{place})"
+        return f"Bundle({self.name}, {size:,} parameters, can {can}{place})"
 
     @property
     def device(self) -> torch.device:
@@ -124,11 +126,15 @@ class Bundle:
     @property
     def spare_ids(self) -> Sequence[int]:
         """Outputs that stand for no token, as padded vocabularies have: they are never written, unless one is EOS."""
+        # padded vocabularies: the model has more outputs than the tokenizer has tokens
         target = self.tokens.target if isinstance(self.tokens, Pair) else self.tokens
         outputs = getattr(self.config, "target_vocab", None) or getattr(self.config, "vocab", None)
         spare = range(0) if target is None or outputs is None else range(len(target), outputs)
+        # some models end with an id that their tokenizer does not have
         ends = {i for i in (self.special or Special()).ends if i in spare}
-        return [i for i in spare if i not in ends] if ends else spare
+        if not ends:
+            return spare
+        return [i for i in spare if i not in ends]
 
     def require(self, capability: str, expected: str) -> None:
         """Raise unless the model has a capability; `expected` is the kind of model that the message asks for."""
@@ -142,9 +148,9 @@ class Bundle:
                 f"this {self.name} reads pairs of texts: expected a model with one tokenizer"
             )
         if self.tokens is None:
-            problem = (
-                f"reads {self.reads}" if self.reads in ("images", "vectors") else "has no tokenizer"
-            )
+            problem = "has no tokenizer"
+            if self.reads in ("images", "vectors"):
+                problem = f"reads {self.reads}"
             raise InputError(f"this {self.name} {problem}: expected a model that reads text")
         return self.tokens
 
@@ -185,6 +191,7 @@ class Bundle:
 
     def prompt(self, text: str) -> list[int]:
         """Prompt ids of a text; an empty text becomes BOS (or EOS)."""
+        # an empty text still gets BOS from some tokenizers
         ids = [int(i) for i in self.tokenizer().wrapped(text)]
         special = self.special or Special()
         first = [i for i in (special.start, *special.ends) if i is not None]
@@ -207,14 +214,12 @@ class Bundle:
     def open_image(self, image: ImageLike) -> Image.Image:
         """An image that the model can read, opened; raises if the model reads none, or if there is no such file."""
         if self.preprocessing is None:
-            problem = (
-                "has no image preprocessing"
-                if self.reads in ("images", "captions")
-                else "reads no images"
-            )
+            reads_images = self.reads in ("images", "captions")
+            problem = "has no image preprocessing" if reads_images else "reads no images"
             raise InputError(
                 f"this {self.name} {problem}: expected a model with image preprocessing"
             )
+        # the message names models' pictures as well as files
         if isinstance(image, str | Path) and not os.path.exists(image_path(image)):
             raise MissingFileError(
                 f"{str(image)[-200:]!r}: there is no such file, and this {self.name} reads images: expected a path, a "
@@ -239,6 +244,7 @@ class Bundle:
         ids = torch.from_numpy(self.tokenizer().wrapped(given)).to(self.device)
         if not len(ids):
             raise InputError("the text is empty: expected a token or more")
+        # learned positions end here; rotary ones would go on, untrained
         if self.max_tokens is not None and len(ids) > self.max_tokens:
             raise InputError(
                 f"the text has {len(ids)} tokens: this model reads {self.max_tokens} at once"
@@ -248,6 +254,7 @@ class Bundle:
 
 
 def _language(tokens: Tokenizer, name: str) -> int:
+    # M2M-100 writes fr as __fr__
     known = tokens.special_names
     for token in (name, f"__{name}__"):
         if token in known:
@@ -260,12 +267,13 @@ def _language(tokens: Tokenizer, name: str) -> int:
 def check_tokens(tokens: Tokenizer | Pair | None, options: Any, where: str) -> None:
     """Raise if a tokenizer has more ids than the model has embeddings; `where` begins the message."""
     vocab = getattr(options, "vocab", None)
+    sizes: dict[str, tuple[Tokenizer, int | None]] = {}
     if isinstance(tokens, Pair):
         target = getattr(options, "target_vocab", None) or vocab
-        both = {"source tokens": (tokens.source, vocab), "target tokens": (tokens.target, target)}
-    else:
-        both = {} if tokens is None else {"tokens": (tokens, vocab)}
-    for name, (tokenizer, size) in both.items():
+        sizes = {"source tokens": (tokens.source, vocab), "target tokens": (tokens.target, target)}
+    elif tokens is not None:
+        sizes = {"tokens": (tokens, vocab)}
+    for name, (tokenizer, size) in sizes.items():
         if len(tokenizer) > (size or 0):
             what = "reads no tokens" if size is None else f"was built for {size}"
             raise WeightsError(f"{where}: there are {len(tokenizer)} {name}, and the model {what}")

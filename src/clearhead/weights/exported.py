@@ -51,15 +51,13 @@ def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = Fals
     """
     place = Path(folder)
     with new_folder(place) as temporary:
-        if isinstance(model, Bundle):
-            bundle = model
-        else:
-            bundle = load(model, device="cpu", merge=not apart)
+        bundle = model if isinstance(model, Bundle) else load(model, "cpu", merge=not apart)
         if apart and not (bundle.base and adapters(bundle.model)):
             raise InputError(
                 f"apart is for adapters that a training kept apart (finetune --apart), and this {bundle.name} has "
                 "none: leave it out for the whole model"
             )
+        # the base model must be one that PEFT can open, too
         if apart:
             check_exportable(bundle)
         save(bundle, temporary, layout="peft" if apart else "huggingface")
@@ -75,6 +73,7 @@ def check_exportable(bundle: Bundle) -> None:
     if bundle.base is None:
         huggingface.contents(bundle)
         return
+    # adapters name their base model, which PEFT loads with transformers
     path, layout = find(bundle.base)
     if foreign_layout(layout) is None:
         raise WeightsError(
@@ -89,39 +88,38 @@ def write_card(bundle: Bundle, folder: Path, name: str) -> None:
 
 
 def _card(bundle: Bundle, folder: Path, name: str) -> Iterator[str]:
-    whole = (folder / "config.json").is_file()  # no adapters
-    library = "transformers" if whole else "peft"
+    is_whole = (folder / "config.json").is_file()  # and not adapters
+    library = "transformers" if is_whole else "peft"
     if sentence_folder.is_sentence_folder(folder):
         library = "sentence-transformers"
     yield from ("---", f"library_name: {library}")
+    # the same capability is another pipeline where the input is an image
     tasks = PIPELINES | (OF_IMAGES if bundle.reads == "images" else {})
     task = next((tasks[can] for can in tasks if can in bundle.can), None)
     if task is not None:
         yield f"pipeline_tag: {task}"
     yield from ("tags:", "- clearhead", "---", "", f"# {name}", "")
-    if whole:
-        (kind,) = config.load(folder / "config.json")["architectures"]
-        what = f"`transformers.{kind}`"
-    else:
-        what = f"Adapters (LoRA) of {Path(bundle.base or '').name}"
+    what = f"Adapters (LoRA) of {Path(bundle.base or '').name}"
+    if is_whole:
+        (class_name,) = config.load(folder / "config.json")["architectures"]
+        what = f"`transformers.{class_name}`"
     parameters = list(bundle.model.parameters())
     size = sum(p.numel() for p in parameters)
     yield f"{what}: {size:,} parameters in {dtype_name(parameters[0])}, written by clearhead {__version__}."
-    facts = list(_facts(bundle))
-    yield from ["", *(f"- {fact}" for fact in facts)] if facts else []
+    facts = [f"- {fact}" for fact in _facts(bundle)]
+    if facts:
+        yield from ("", *facts)
 
 
 def _facts(bundle: Bundle) -> Iterator[str]:
     """What a reader of a model card should know about its inputs and outputs."""
     if bundle.labels is not None:
         more = len(bundle.labels) - LISTED
-        yield f"classes: {', '.join(bundle.labels[:LISTED])}" + (
-            f", and {more} more" if more > 0 else ""
-        )
+        rest = f", and {more} more" if more > 0 else ""
+        yield f"classes: {', '.join(bundle.labels[:LISTED])}{rest}"
     if bundle.columns:
-        yield "columns that it was trained on: " + ", ".join(
-            f"{name} ({use})" for use, name in bundle.columns.items()
-        )
+        uses = ", ".join(f"{name} ({use})" for use, name in bundle.columns.items())
+        yield f"columns that it was trained on: {uses}"
     longest = bundle.longest or bundle.max_tokens
     if bundle.tokens is not None and longest is not None:
         yield f"tokens that it reads at once: {longest}"

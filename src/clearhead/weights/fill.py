@@ -27,34 +27,29 @@ class WeightsError(InputError):
     """The files of a model are missing, damaged, or do not fit the model; the message names the file."""
 
 
-def build_empty(kind: type[M], options: Any, shapes: Shapes, where: Path, file: Path) -> M:
+def build_empty(family_class: type[M], options: Any, shapes: Shapes, where: Path, file: Path) -> M:
     """Build a model without allocating its weights, on the meta device: `fill` or `set_tensor` gives them.
 
     Sizes that the file cannot hold are refused first, because building a billion blocks takes minutes even on the meta
     device, and constants such as rotary angles are always allocated.
 
     Args:
-        kind: The class of the model.
+        family_class: The class of the model.
         options: Its Config.
         shapes: The shapes of the tensors in `file`.
         where: The file with the config, for error messages.
         file: The file with the weights, for error messages.
     """
+    # before anything is built
     _check_sizes(options, shapes, where, file)
     try:
         with on_meta_device():
-            return kind(options)
-    except (
-        RuntimeError,
-        TypeError,
-        OverflowError,
-        MemoryError,
-    ) as cause:  # torch, of sizes beyond 64 bits
-        if str(cause):
-            reason = str(cause).splitlines()[0]
-        else:
-            reason = type(cause).__name__
-        raise WeightsError(f"{where}: a model of these sizes cannot be built ({reason})") from cause
+            return family_class(options)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as cause:  # sizes beyond 64 bits
+        lines = str(cause).splitlines() or [type(cause).__name__]
+        raise WeightsError(
+            f"{where}: a model of these sizes cannot be built ({lines[0]})"
+        ) from cause
 
 
 @contextmanager
@@ -77,6 +72,7 @@ def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
     if hasattr(options, "encoder_config"):  # a captioner has the options of its encoder, too
         _check_sizes(options.encoder_config(), shapes, where, file)
     weights = sum(math.prod(shape) for shape in shapes.values())
+    # every block has a tensor of its own
     for name in DEPTHS:
         if sum(_numbers(options, name)) > len(shapes):
             raise WeightsError(
@@ -84,6 +80,7 @@ def _check_sizes(options: Any, shapes: Shapes, where: Path, file: Path) -> None:
             )
     if hasattr(options, "depth") and not any(_numbers(options, "depth")):
         return  # without blocks, sizes of their parts need no weights
+    # a vocabulary of n needs n weights or more, and so does a width
     for name in SIZES:
         if max(_numbers(options, name), default=0) > weights:
             raise WeightsError(
@@ -104,19 +101,20 @@ def _numbers(options: Any, name: str) -> tuple[int, ...]:
 def state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors that a model is saved as: its parameters, each once, and its persistent buffers."""
     kept = model.state_dict(keep_vars=True).keys()
-    return dict(model.named_parameters()) | {
-        name: x for name, x in model.named_buffers() if name in kept
-    }
+    buffers = {name: x for name, x in model.named_buffers() if name in kept}
+    return dict(model.named_parameters()) | buffers
 
 
 def slots(model: nn.Module) -> dict[str, Slot]:
     """The tensors of `state`, each with every place that holds it: a tied one has several."""
+    # tied weights are one tensor in several modules, so they are found by identity
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
-        for leaf, x in (
-            *module.named_parameters(recurse=False),
-            *module.named_buffers(recurse=False),
-        ):
+        parameters, buffers = (
+            module.named_parameters(recurse=False),
+            module.named_buffers(recurse=False),
+        )
+        for leaf, x in (*parameters, *buffers):
             places.setdefault(id(x), []).append((module, leaf))
     return {name: (x, places[id(x)]) for name, x in state(model).items()}
 
@@ -124,11 +122,10 @@ def slots(model: nn.Module) -> dict[str, Slot]:
 def set_tensor(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> None:
     """Replace a tensor of a model by a copy of another: a copy, because the file may change or be deleted."""
     old, holders = slot
-    if dtype is not None and tensor.is_floating_point():
-        kind = dtype
-    else:
-        kind = tensor.dtype
-    new = tensor.detach().to(device, kind, copy=True).contiguous()
+    if dtype is None or not tensor.is_floating_point():
+        dtype = tensor.dtype
+    # contiguous, because a row of a table may be a transposed view
+    new = tensor.detach().to(device, dtype, copy=True).contiguous()
     if isinstance(old, nn.Parameter):
         new = nn.Parameter(new, requires_grad=old.requires_grad)
     for module, leaf in holders:
@@ -145,6 +142,7 @@ def check_dtype(name: str, tensor: Tensor, slot: Tensor, path: Path) -> None:
 
 def check_shapes(shapes: Shapes, expected: Shapes, path: Path) -> None:
     """Raise unless a file has exactly the tensors of a model."""
+    # a misspelt name is missing on one side and extra on the other: the hint puts both together
     extra = [name for name in shapes if name not in expected]
     for name, shape in expected.items():
         if name not in shapes:

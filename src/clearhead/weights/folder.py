@@ -23,12 +23,12 @@ from .bundle import Bundle, quantise
 from .fill import WeightsError
 from .gguf import model as gguf
 from .huggingface import folder as huggingface
-from .huggingface import unconverted as transformers_folder
+from .huggingface import transformers_model
 from .image_libraries import keras_resnet, state_files, timm
-from .native import Saved
+from .native import FolderSettings
 from .peft import load as peft
 from .peft import save as peft_save
-from .table import Used
+from .table import UsedTensors
 
 # The models that ship with the package: small, each with the recipe that trained it.
 #
@@ -72,6 +72,7 @@ def shipped() -> dict[str, Card]:
         >>> "en-de" in shipped()
         True
     """
+    # a folder without a card is not finished
     folders = sorted(path.parent for path in ZOO.glob("*/card.toml"))
     return {folder.name: config.read(Card, config.load(folder / "card.toml")) for folder in folders}
 
@@ -111,8 +112,10 @@ def fetch(name: str) -> Path:
         files = needed_files(file.rfilename for file in hub.HfApi().model_info(name).siblings or ())
         return Path(hub.snapshot_download(name, allow_patterns=files))
     except Exception as cause:  # the network, the server and the library can raise anything
+        # without a network: what the cache has
         with suppress(Exception):
             return Path(hub.snapshot_download(name, local_files_only=True))
+        # the server's messages have many lines
         reason = " ".join(str(cause).split())[:300]
         raise WeightsError(
             f"{name}: there is no such folder, and the hub has no such model ({reason})"
@@ -123,15 +126,15 @@ def needed_files(files: Iterable[str]) -> list[str]:
     """The files of a model that we read: its small files, and its weights, as safetensors if it has them."""
     top = [file for file in files if "/" not in file]
     small = [file for file in top if file.endswith(SMALL)]
+    # the same weights are often there in both formats
     safe = [file for file in top if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", file)]
-    return small + (
-        safe or [file for file in top if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file)]
-    )
+    pickled = [file for file in top if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file)]
+    return small + (safe or pickled)
 
 
 def _load_unfinished(
     path: Path, device: torch.device, dtype: torch.dtype | None
-) -> tuple[Bundle, Used]:
+) -> tuple[Bundle, UsedTensors]:
     from .checkpoints.unfinished import load
 
     return load(path, device, dtype)
@@ -143,9 +146,9 @@ WRITERS: dict[str, Callable[[Bundle, Path], Path]] = {
     "torchvision": state_files.save_torchvision, "peft": peft_save.save,
 }  # fmt: skip
 # Layouts that `load` reads, by the first word of what `find` returns.
-READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bundle, Used]]] = {
+READERS: dict[str, Callable[[Path, torch.device, torch.dtype | None], tuple[Bundle, UsedTensors]]] = {
     "clearhead": native.load, "huggingface": huggingface.load, "gguf": gguf.load, "timm": timm.load,
-    "file": state_files.load, "tfjs": keras_resnet.load, "transformers": transformers_folder.load, "peft": peft.load,
+    "file": state_files.load, "tfjs": keras_resnet.load, "transformers": transformers_model.load, "peft": peft.load,
     "unfinished": _load_unfinished,
 }  # fmt: skip
 
@@ -182,14 +185,15 @@ def load(
         >>> load(folder, device="cpu")("abba").shape
         torch.Size([4, 3])
     """
+    # 8 bits are rounded from float32, whatever is stored
     if dtype == "int8":
         return quantise(load(folder, "cpu" if device == "auto" else device, "float32"))
     device, dtype = find_device(device), find_dtype(dtype)
     path, layout = find(folder)
-    bundle = read(
-        path, layout, device, torch.float32 if dtype is None and path.parent == ZOO else dtype
-    )[0]
-    return bundle if not merge else merged(bundle)
+    if dtype is None and path.parent == ZOO:
+        dtype = torch.float32  # shipped models are stored in fewer bits
+    bundle, _ = read(path, layout, device, dtype)
+    return merged(bundle) if merge else bundle
 
 
 def merged(bundle: Bundle) -> Bundle:
@@ -202,7 +206,7 @@ def merged(bundle: Bundle) -> Bundle:
 
 def read(
     path: Path, layout: str, device: torch.device, dtype: torch.dtype | None
-) -> tuple[Bundle, Used]:
+) -> tuple[Bundle, UsedTensors]:
     """Load the path and layout that `find` returned; returns the bundle, and which tensors it was loaded from."""
     return READERS[layout.partition(" ")[0]](path, device, dtype)
 
@@ -223,12 +227,13 @@ def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
     return settings.model, settings.options
 
 
-def read_settings(folder: str | Path) -> Saved:
-    """Everything that a folder says about its model beside its weights and tokenizer."""
+def read_settings(folder: str | Path) -> FolderSettings:
+    """Everything that a folder says about its model beside its weights and tokenizer; no weight is read."""
     path, layout = find(folder)
     if layout in ("clearhead", "unfinished"):
         return native.read_settings(path)
-    return native.settings_of(read(path, layout, torch.device("meta"), None)[0])
+    bundle, _ = read(path, layout, torch.device("meta"), None)
+    return native.settings_of(bundle)
 
 
 def save(
@@ -261,25 +266,21 @@ def save(
         raise InputError(
             f"layout={layout!r}: expected one of {', '.join(WRITERS)}{nearest(layout, WRITERS)}"
         )
-    bare = model.model if isinstance(model, Bundle) else model
-    bare = getattr(bare, "_orig_mod", bare)  # torch.compile wraps the model
-    training = bare.training
-    if layout != "peft" and adapters(bare):
-        bare = merge_adapters(deepcopy(bare))
-    if isinstance(model, Bundle):
-        same = tokens is None or tokens == model.tokens
-        bundle = replace(
-            model,
-            model=bare,
-            tokens=model.tokens if tokens is None else tokens,
-            special=model.special if same else None,
-        )
-    else:
-        bundle = Bundle(bare, tokens)
+    network = model.model if isinstance(model, Bundle) else model
+    network = getattr(network, "_orig_mod", network)  # torch.compile wraps the model
+    is_training = network.training
+    if layout != "peft" and adapters(network):
+        network = merge_adapters(deepcopy(network))
+    if not isinstance(model, Bundle):
+        bundle = Bundle(network, tokens)
+    elif tokens is None or tokens == model.tokens:
+        bundle = replace(model, model=network)
+    else:  # other tokens have other special ids
+        bundle = replace(model, model=network, tokens=tokens, special=None)
     try:
         return WRITERS[layout](bundle, Path(folder))
     finally:
-        bare.train(training)  # a Bundle puts its model into evaluation mode
+        network.train(is_training)  # a Bundle puts its model into evaluation mode
 
 
 WEIGHTS = (".gguf", *state_files.SUFFIXES)  # endings of files that hold a model
@@ -290,6 +291,7 @@ def find(folder: str | Path) -> tuple[Path, str]:
     path = Path(folder)
     if is_hub_name(str(folder)):
         path = fetch(str(folder))
+    # what is here counts before what ships, and the layouts that say what they are before those that do not
     if path.is_file() and path.suffix == ".gguf":
         return path, "gguf"
     if path.is_file() and path.suffix in state_files.SUFFIXES:
@@ -299,19 +301,20 @@ def find(folder: str | Path) -> tuple[Path, str]:
     if path.is_file():
         raise WeightsError(f"{path}: is a file, not a folder")
     if not path.is_dir() and path.suffix in WEIGHTS:
-        if path.parent.is_dir():
-            files = [file.name for file in path.parent.iterdir() if file.suffix in WEIGHTS]
-        else:
-            files = []
+        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+        files = [file.name for file in siblings if file.suffix in WEIGHTS]
         raise WeightsError(f"{path}: there is no such file{nearest(path.name, files)}")
     if not path.is_dir():
         raise WeightsError(f"{path}: there is no such folder{_suggestion(path)}")
+    # before config.json, which may be that of the base model
     if peft.is_peft(path):
         return path, "peft"
     if (path / "config.json").is_file():
         return path, _layout(path)
+    # the run folder of a training
     if (path / "recipe.toml").exists():
         return _find_in_run(path)
+    # folders without a config.json say what they are by their files
     if keras_resnet.is_tfjs(path):
         return path, "tfjs"
     if (path / "model.safetensors").is_file():
@@ -329,6 +332,7 @@ def find(folder: str | Path) -> tuple[Path, str]:
 
 def _find_in_run(run: Path) -> tuple[Path, str]:
     """The model of a training; of one that is not finished that of a checkpoint."""
+    # a finished training has written its result
     if (run / "model" / "config.json").is_file() or peft.is_peft(run / "model"):
         return find(run / "model")
     if not any((run / "checkpoints").glob("step-*")):
@@ -346,27 +350,27 @@ def _find_in_run(run: Path) -> tuple[Path, str]:
 def _suggestion(path: Path) -> str:
     """The folders beside it and shipped models with a similar name, or else all shipped models."""
     zoo = shipped()
-    if path.parent.is_dir():
-        folders = [p.name for p in path.parent.iterdir() if p.is_dir()]
-    else:
-        folders = []
-    return (
-        nearest(path.name, [*folders, *zoo])
-        or f"; the models that ship with the package are {', '.join(zoo)}"
-    )
+    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+    folders = [sibling.name for sibling in siblings if sibling.is_dir()]
+    hint = nearest(path.name, [*folders, *zoo])
+    return hint or f"; the models that ship with the package are {', '.join(zoo)}"
 
 
 def _layout(folder: Path) -> str:
     """The layout of a folder with a config.json: ours has none of the keys that Hugging Face's has."""
+    # which also has our config.json
     if (folder / "training.json").is_file():
         return "unfinished"
     table = config.load(folder / "config.json")
+    # timm's own key; a folder of transformers may have it too, beside a model_type
     if "architecture" in table and "clearhead" not in table and "model_type" not in table:
         return "timm"
     keys = [("model_type",), *huggingface.MARKS.values()]
-    if "clearhead" in table or not any(all(key in table for key in marks) for marks in keys):
+    is_theirs = any(all(key in table for key in marks) for marks in keys)
+    if "clearhead" in table or not is_theirs:
         return "clearhead"
-    if transformers_folder.knows(table):
+    # only what none of our families reads
+    if transformers_model.knows(table):
         return "transformers"
     return f"huggingface {huggingface.model_type(table)}"
 

@@ -7,7 +7,7 @@ chat_template.jinja        the Jinja template that turns a conversation into one
 preprocessor_config.json   how an image becomes the model's input, if it reads images
 
 Saving and loading returns the same bits, whatever the dtype. The layout "compact" rounds matrices to 8 bits instead,
-and may take a part of the model from a folder beside it: see compact.py.
+and may take a part of the model from a folder beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .bundle import Bundle, Scores, check_tokens
 from .fill import WeightsError, build_empty, check_dtype, check_shapes, set_tensor, slots, state
 from .huggingface.preprocessor import read_preprocessing, write_preprocessing
 from .huggingface.tokenizers import write_chat
-from .table import Used, dtype_name
+from .table import UsedTensors, dtype_name
 from .tensor_files import Tensors, open_file, replace_tensors
 
 # Compact storage in our own folder: matrices in 8 bits, and parts of a model that another folder holds.
@@ -60,13 +60,16 @@ def compress(tensors: Mapping[str, Tensor], buffers: frozenset[str]) -> dict[str
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         x = tensor.detach().cpu()
+        # statistics and counters stay exact
         if name in buffers or not x.is_floating_point():
             stored[name] = x
+        # vectors are few: a scale for each would cost more than it saves
         elif x.ndim < 2 or x.shape[0] == 1:
             half = x.half()
-            # too large for half precision
-            stored[name] = half if torch.equal(half.isfinite(), x.isfinite()) else x
+            fits = torch.equal(half.isfinite(), x.isfinite())
+            stored[name] = half if fits else x
         else:
+            # one scale per row: the largest value of a row becomes 127
             rows = x.float().flatten(1)
             scale = (rows.abs().amax(1) * UP / MOST).clamp(min=TINY).bfloat16()
             stored[name] = (rows / scale.float()[:, None]).round().to(torch.int8).reshape(x.shape)
@@ -84,10 +87,12 @@ def without_shared(
         folder: The folder that is written.
         shared: Part of the model: name of the folder beside `folder` that holds it.
     """
+    # equal to the bit, or the parts could not be taken from the other folder later
     kept = dict(tensors)
     for part, other in shared.items():
         with open_file(_file_beside(folder, part, other)) as there:
-            for name in [name for name in tensors if name.startswith(f"{part}.")]:
+            own = [name for name in tensors if name.startswith(f"{part}.")]
+            for name in own:
                 if name not in there.shapes or not torch.equal(there[name], tensors[name]):
                     raise WeightsError(
                         f"{there.path}: the tensor {name} is not that of the model to be saved"
@@ -99,6 +104,7 @@ def without_shared(
 @contextmanager
 def open_compact(path: Path, shared: Mapping[str, str]) -> Iterator[Tensors]:
     """Open a safetensors file with the shared parts of its model; one with 8-bit tensors is read as float32."""
+    # all files stay open until the tensors have been read
     with ExitStack() as stack:
         tensors = stack.enter_context(open_file(path))
         for part, other in shared.items():
@@ -123,17 +129,19 @@ def _file_beside(folder: Path, part: str, other: str) -> Path:
 
 def _joined(own: Tensors, there: Tensors, prefix: str) -> Tensors:
     """The tensors of a file, and those of another file whose names begin with a prefix."""
+    # the other folder may hold more than the shared part
     names = {name for name in there.shapes if name.startswith(prefix)}
     for name in sorted(names & own.shapes.keys()):
         raise WeightsError(
             f"{own.path}: the tensor {name} is also in {there.path}, which it is shared with"
         )
-    return Tensors(
-        own.path,
-        {**own.shapes, **{name: there.shapes[name] for name in names}},
-        {**own.files, **{name: there.files[name] for name in names}},
-        lambda name: there.read(name) if name in names else own.read(name),
-    )
+    shapes = {**own.shapes, **{name: there.shapes[name] for name in names}}
+    files = {**own.files, **{name: there.files[name] for name in names}}
+
+    def read(name: str) -> Tensor:
+        return there.read(name) if name in names else own.read(name)
+
+    return Tensors(own.path, shapes, files, read)
 
 
 def _expanded(tensors: Tensors) -> Tensors:
@@ -156,8 +164,10 @@ def _expanded(tensors: Tensors) -> Tensors:
             raise WeightsError(
                 f"{tensors.files[name]}: the tensor {name} is {x.dtype}, expected int8, for its scale"
             )
-        return x.float() * tensors.read(name + SCALE).float().reshape(-1, *[1] * (x.ndim - 1))
+        scale = tensors.read(name + SCALE).float()
+        return x.float() * scale.reshape(-1, *[1] * (x.ndim - 1))
 
+    # scales are not tensors of the model
     scales = {name + SCALE for name in rounded}
     kept = [name for name in tensors.shapes if name not in scales]
     return Tensors(
@@ -170,7 +180,7 @@ def _expanded(tensors: Tensors) -> Tensors:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
+class FolderSettings:
     """The contents of config.json."""
 
     clearhead: str  # version that wrote it
@@ -221,6 +231,7 @@ def write_without_weights(bundle: Bundle, folder: Path) -> Path:
 def _checked_settings(bundle: Bundle, shared: Mapping[str, str]) -> dict[str, Any]:
     """The content of config.json; raises for a model that could not be loaded again."""
     settings = config.dump(replace(settings_of(bundle), shared=dict(shared), chat=None))
+    # before anything is written
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     return {name: value for name, value in settings.items() if value is not None and value != {}}
 
@@ -236,16 +247,15 @@ def _write_settings(bundle: Bundle, folder: Path, settings: Mapping[str, Any]) -
     return folder
 
 
-def read_settings(folder: Path) -> Saved:
+def read_settings(folder: Path) -> FolderSettings:
     """The contents of config.json, with the chat template beside it."""
-    return replace(
-        config.read(Saved, config.load(folder / "config.json")), chat=read_template(folder)
-    )
+    saved = config.read(FolderSettings, config.load(folder / "config.json"))
+    return replace(saved, chat=read_template(folder))
 
 
-def settings_of(bundle: Bundle) -> Saved:
+def settings_of(bundle: Bundle) -> FolderSettings:
     """The settings of a bundle, as its folder would have them."""
-    return Saved(
+    return FolderSettings(
         clearhead=__version__,
         model=family_of(bundle.model),
         options=config.dump(bundle.config),
@@ -258,30 +268,33 @@ def settings_of(bundle: Bundle) -> Saved:
     )
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, UsedTensors]:
     """Load a folder that `save` wrote; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
-    saved = config.read(Saved, table)
+    saved = config.read(FolderSettings, table)
     path = folder / "model.safetensors"
     if not path.is_file():
         raise WeightsError(f"{folder}: there is no model.safetensors in this folder")
     try:
-        kind, options = family(saved.model)
+        family_class, options_class = family(saved.model)
     except ValueError as cause:
         raise WeightsError(f"{table.origin.place(('model',))}{cause}") from cause
-    chosen = config.read(options, table["options"])
+    options = config.read(options_class, table["options"])
     tokens_file = text.saved(folder)
     tokens = None if tokens_file is None else text.load(folder)
-    check_tokens(tokens, chosen, str(tokens_file))
+    check_tokens(tokens, options, str(tokens_file))
     with open_compact(path, saved.shared) as tensors:
-        model = build_empty(kind, chosen, tensors.shapes, folder / "config.json", path)
+        where = folder / "config.json"
+        model = build_empty(family_class, options, tensors.shapes, where, path)
         used = fill_model(model, tensors, device, dtype)
     return make_bundle(folder, saved, model, tokens), used
 
 
 def make_bundle(
     folder: Path,
-    saved: Saved,
+    saved: FolderSettings,
     model: nn.Module,
     tokens: Tokenizer | Pair | None,
     *,
@@ -307,20 +320,20 @@ def make_bundle(
 @torch.no_grad()
 def fill_model(
     model: nn.Module, tensors: Tensors, device: torch.device, dtype: torch.dtype | None
-) -> Used:
+) -> UsedTensors:
     """Give a model from `build_empty` the tensors of its folder; on the meta device only their shapes are checked."""
-    check_shapes(
-        tensors.shapes, {name: tuple(x.shape) for name, x in state(model).items()}, tensors.path
-    )
+    expected = {name: tuple(x.shape) for name, x in state(model).items()}
+    check_shapes(tensors.shapes, expected, tensors.path)
     types: Counter[str] = Counter()
-    for name, slot in slots(model).items() if device.type != "meta" else ():
+    reads_values = device.type != "meta"
+    for name, slot in slots(model).items() if reads_values else ():
         tensor = tensors[name]
         check_dtype(name, tensor, slot[0], tensors.files[name])
         types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
         set_tensor(slot, tensor, device, dtype)
     model.to(device)  # constants, which are not in the state
     files = dict.fromkeys(file.name for file in tensors.files.values())
-    return Used(dict(tensors.shapes), {}, dict(types), tuple(files))
+    return UsedTensors(dict(tensors.shapes), {}, dict(types), tuple(files))
 
 
 # fingerprint: a short text by which a change of a model's weights is noticed.
@@ -337,10 +350,10 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     Args:
         tensors: The tensors by name, on any device.
     """
+    # a sum of bits is one pass over the memory, and much faster than a hash of all bytes
     digest = hashlib.blake2b(digest_size=12)
     for name, x in sorted(tensors.items()):
-        bits = (
-            x.detach().contiguous().reshape(-1).view(BITS[x.element_size()]).sum(dtype=torch.int64)
-        )
+        numbers = x.detach().contiguous().reshape(-1).view(BITS[x.element_size()])
+        bits = numbers.sum(dtype=torch.int64)
         digest.update(f"{name} {x.dtype} {tuple(x.shape)} {int(bits)}\n".encode())
     return digest.hexdigest()

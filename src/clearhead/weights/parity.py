@@ -20,7 +20,7 @@ from . import folder as folders
 from .bundle import Bundle
 from .fill import WeightsError
 from .huggingface import folder as huggingface
-from .huggingface.unconverted import quiet
+from .huggingface.transformers_model import quiet
 from .tensor_files import open_safetensors, replace_tensors
 
 PROBE = "probe.safetensors"  # the inputs of forward by name, and its output as `logits`
@@ -59,13 +59,10 @@ class Certificate:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in self.types.items())
-        if self.difference is None:
-            parity = f"not compared: {self.note}"
-        else:
-            parity = (
-                f"largest difference {self.difference:.2e}, of outputs up to {self.largest:.3g}"
-            )
-            parity += f" ({self.reference})"
+        parity = f"not compared: {self.note}"
+        if self.difference is not None:
+            size = f"largest difference {self.difference:.2e}, of outputs up to {self.largest:.3g}"
+            parity = f"{size} ({self.reference})"
         return "\n".join(
             [
                 f"{self.folder}: {self.kind} -> {self.model}, {self.parameters:,} parameters",
@@ -90,8 +87,10 @@ def parity(folder: str | Path, *, compare: bool = True) -> Certificate:
         ('model.safetensors',)
     """
     path, kind = folders.find(folder)
+    # float32, since the bound on differences is one of float32
     bundle, used = folders.read(path, kind, torch.device("cpu"), torch.float32)
-    reference, difference, largest, note = None, None, None, None if compare else "compare=False"
+    reference = difference = largest = None
+    note = None if compare else "compare=False"
     if compare:
         try:
             reference, ours, theirs = _outputs(bundle, path, kind)
@@ -145,8 +144,10 @@ class _NoReferenceError(Exception):
 
 def _outputs(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor]:
     """The name of the reference, our output, and the reference's."""
+    # beside a GGUF file, or inside a folder
     probe = (path if path.is_dir() else path.parent) / PROBE
     if not probe.is_file():
+        # random ids and pixels show a lost tensor as well as a text does, and need no tokenizer
         inputs = _random_inputs(bundle, seed=0)
         name, theirs = _transformers(bundle, path, kind, inputs)
         return name, _ours(bundle, inputs), theirs
@@ -197,6 +198,7 @@ def _transformers(
         raise _NoReferenceError(
             "transformers is not installed, and the folder has no probe"
         ) from cause
+    # eager attention rounds as the explicit formula does
     options: dict[str, Any] = {
         "local_files_only": True,
         "dtype": torch.float32,
@@ -204,12 +206,12 @@ def _transformers(
     }
     where = path
     if kind == "gguf":
+        # transformers dequantises GGUF files with these
         if not all(map(importlib.util.find_spec, ("accelerate", "gguf"))):
             raise _NoReferenceError("transformers needs accelerate and gguf to read GGUF files")
         options, where = {**options, "gguf_file": path.name}, path.parent
-    layout = huggingface.get_layout(
-        "llama" if kind == "gguf" else kind.removeprefix("huggingface ")
-    )
+    model_type = "llama" if kind == "gguf" else kind.removeprefix("huggingface ")
+    layout = huggingface.get_layout(model_type)
 
     def pretrained(class_name: str) -> Any:
         return getattr(transformers, class_name).from_pretrained(where, **options).eval()

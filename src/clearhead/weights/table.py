@@ -50,16 +50,19 @@ JOINED_TRANSPOSED = Conversion(
     lambda *parts: torch.cat([part.t() for part in parts], dim=1),
     lambda x, shapes: [part.t() for part in x.split([shape[0] for shape in shapes], dim=1)],
 )
-# Vectors of several tokens and places, as one table (1, t, d).
-TABLE = Conversion(
-    lambda *parts: torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])[None],
-    lambda x, shapes: [
-        part.reshape(shape)
-        for part, shape in zip(
-            x[0].split([math.prod(shape[:-1]) for shape in shapes]), shapes, strict=True
-        )
-    ],
-)
+
+
+def _to_table(*parts: Tensor) -> Tensor:
+    """Vectors of several tokens and places as one table (1, t, d)."""
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])[None]
+
+
+def _from_table(x: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    parts = x[0].split([math.prod(shape[:-1]) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+TABLE = Conversion(_to_table, _from_table)
 # tensors of a batch norm
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -176,6 +179,7 @@ def check_options(c: Any, name: str, free: Iterable[str], fixed: Mapping[str, An
         free: Options that the layout can express.
         fixed: Options that are always the same in this layout.
     """
+    # an option that neither side mentions must have its default, or the file could not tell
     for option in fields(c):
         value = getattr(c, option.name)
         expected = fixed.get(option.name, option.default)
@@ -196,6 +200,7 @@ def pairs(
         conversion: How the weights are stored; None: as ours. Biases always are.
     """
     for ours, theirs in names.items():
+        # blocks.0.attn.query+key -> blocks.0.attn, [query, key]
         module, dot, last = ours.rpartition(".")
         layers = [f"{module}{dot}{name}" for name in last.split("+")]
         plain = SAME if len(layers) == 1 else JOINED
@@ -234,21 +239,17 @@ def conv_norms(names: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
 
 def with_counters(tensors: Tensors) -> Tensors:
     """The same tensors, with the counter of batches of each batch norm, which old files lack, as 0."""
-    norms = (
-        name.removesuffix("running_mean")
-        for name in tensors.shapes
-        if name.endswith("running_mean")
-    )
-    missing = [
-        f"{norm}num_batches_tracked"
-        for norm in norms
-        if f"{norm}num_batches_tracked" not in tensors.shapes
-    ]
-    return tensors.replaced((), {name: torch.tensor(0) for name in missing})
+    missing = {}
+    for name in tensors.shapes:
+        if name.endswith("running_mean"):
+            counter = f"{name.removesuffix('running_mean')}num_batches_tracked"
+            if counter not in tensors.shapes:
+                missing[counter] = torch.tensor(0)
+    return tensors.replaced((), missing)
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedTensors:
     """Which tensors of a folder a model was loaded from."""
 
     used: dict[str, tuple[int, ...]]  # name: shape
@@ -265,46 +266,45 @@ def fill(
     ignored: Ignored,
     device: torch.device,
     dtype: torch.dtype | None,
-) -> Used:
+) -> UsedTensors:
     """Give a model from `build_empty` the tensors of another library's files; returns which were used.
 
     On the meta device names and shapes are checked, and no tensor is read.
     """
     reads = device.type != "meta"
+    # the table must name every parameter once: this is a mistake of ours, not of the file
     places, rows = slots(model), list(rows)
     names = [name for row in rows for name in row.ours]
     assert sorted(names) == sorted(places), (
         f"in the table or the model, not in both: {set(names) ^ set(places)}"
     )
+    # constants and heads of other tasks first: they are not in the table
     left_out = _ignored(model, tensors, ignored, check_values=reads)
-    shapes = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
-    sources = _sources(rows, shapes, tensors, check_values=reads)
-    _check_shapes(shapes, rows, sources, places, tensors)
+    used = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
+    remaining = dict(used)
+    sources = _sources(rows, remaining, tensors, check_values=reads)
+    _check_shapes(remaining, rows, sources, places, tensors)
     types: Counter[str] = Counter()
     for row, name in zip(rows, sources, strict=True) if reads else ():
         tensor = tensors[name]
         check_dtype(name, tensor, places[row.ours[0]][0], tensors.files[name])
         types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
-        parts = row.conversion.to_ours(tensor, [tuple(places[ours][0].shape) for ours in row.ours])
-        for ours, part in zip(row.ours, parts, strict=True):
+        shapes = [tuple(places[ours][0].shape) for ours in row.ours]
+        for ours, part in zip(row.ours, row.conversion.to_ours(tensor, shapes), strict=True):
             set_tensor(places[ours], part, device, dtype)
     model.to(device)  # constants, which are not in the state
-    used = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
-    return Used(
-        used, left_out, dict(types), tuple(sorted({path.name for path in tensors.files.values()}))
-    )
+    files = sorted({path.name for path in tensors.files.values()})
+    return UsedTensors(used, left_out, dict(types), tuple(files))
 
 
 def export(model: nn.Module, rows: Iterable[Row]) -> dict[str, Tensor]:
     """The parameters of a model under the names and in the layout of another library, on the CPU."""
-    places = slots(model)
-    return {
-        row.theirs[0]: row.conversion.to_theirs(
-            *(places[ours][0].detach().cpu() for ours in row.ours)
-        ).contiguous()
-        for row in rows
-        if all(ours in places for ours in row.ours)
-    }
+    places, tensors = slots(model), dict[str, Tensor]()
+    for row in rows:
+        if all(ours in places for ours in row.ours):
+            parts = (places[ours][0].detach().cpu() for ours in row.ours)
+            tensors[row.theirs[0]] = row.conversion.to_theirs(*parts).contiguous()
+    return tensors
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -318,14 +318,15 @@ def _ignored(
     """The tensors that the model does not need; raises if a constant has other values than the model computes."""
     matched = {}
     for name, shape in tensors.shapes.items():
-        pattern = next((pattern for pattern in ignored if fnmatchcase(name, pattern)), None)
-        if pattern is not None:
-            check = ignored[pattern]
-            if check_values and check is not None and not check(tensors[name], model.config):
-                raise WeightsError(
-                    f"{tensors.files[name]}: {name} is not the constant that such a model has"
-                )
-            matched[name] = shape
+        patterns = [pattern for pattern in ignored if fnmatchcase(name, pattern)]
+        if not patterns:
+            continue
+        check = ignored[patterns[0]]
+        if check_values and check is not None and not check(tensors[name], model.config):
+            raise WeightsError(
+                f"{tensors.files[name]}: {name} is not the constant that such a model has"
+            )
+        matched[name] = shape
     return matched
 
 
@@ -339,6 +340,7 @@ def _sources(
     """The tensor that each row is read from; a second, equal one is taken out of `shapes`."""
     sources = []
     for row in rows:
+        # a tied table may be in a file under several names
         present = [name for name in row.theirs if name in shapes]
         for other in present[1:]:
             differ = shapes[other] != shapes[present[0]]
@@ -349,6 +351,7 @@ def _sources(
                     f"{tensors.files[other]}: {present[0]} and {other} differ, and the model has one table for both"
                 )
             del shapes[other]
+        # a missing one is reported under its usual name
         sources.append(present[0] if present else row.theirs[0])
     return sources
 
@@ -361,10 +364,10 @@ def _check_shapes(
     tensors: Tensors,
 ) -> None:
     """Raise unless there are exactly the tensors of the model; the message names the file of a wrong one."""
-    expected = {
-        name: tuple(row.conversion.to_theirs(*(places[ours][0] for ours in row.ours)).shape)
-        for row, name in zip(rows, sources, strict=True)
-    }
+    expected = {}
+    for row, name in zip(rows, sources, strict=True):
+        ours = (places[part][0] for part in row.ours)  # on the meta device
+        expected[name] = tuple(row.conversion.to_theirs(*ours).shape)
     for name, shape in expected.items():
         if name in shapes and shapes[name] != shape:
             check_shapes({name: shapes[name]}, {name: shape}, tensors.files[name])

@@ -58,31 +58,30 @@ class Tensors:
             raise WeightsError(
                 f"{self.path}: the tensors {twice} and {other} both become {rename(twice)}"
             )
-        return Tensors(
-            self.path,
-            {new: self.shapes[name] for new, name in old.items()},
-            {new: self.files[name] for new, name in old.items()},
-            lambda name: self.read(old[name]),
-            {new: self.types[name] for new, name in old.items() if name in self.types},
-        )
+        shapes = {new: self.shapes[name] for new, name in old.items()}
+        files = {new: self.files[name] for new, name in old.items()}
+        types = {new: self.types[name] for new, name in old.items() if name in self.types}
+        return Tensors(self.path, shapes, files, lambda name: self.read(old[name]), types)
 
     def replaced(self, removed: Collection[str], added: Mapping[str, Tensor]) -> Tensors:
         """The same tensors without some, and with others that were computed from them."""
         kept = [name for name in self.shapes if name not in removed]
-        return Tensors(
-            self.path,
-            {name: self.shapes[name] for name in kept}
-            | {name: tuple(x.shape) for name, x in added.items()},
-            {name: self.files[name] for name in kept} | dict.fromkeys(added, self.path),
-            lambda name: added[name] if name in added else self.read(name),
-            {name: self.types[name] for name in kept if name in self.types},
-        )
+        shapes = {name: self.shapes[name] for name in kept}
+        shapes |= {name: tuple(x.shape) for name, x in added.items()}
+        files = {name: self.files[name] for name in kept} | dict.fromkeys(added, self.path)
+        types = {name: self.types[name] for name in kept if name in self.types}
+
+        def read(name: str) -> Tensor:
+            return added[name] if name in added else self.read(name)
+
+        return Tensors(self.path, shapes, files, read, types)
 
 
 @contextmanager
 def open_tensors(folder: Path) -> Iterator[Tensors]:
     """Open the weight files of a folder; the tensors can be read inside the `with` block."""
     with ExitStack() as stack:
+        # safetensors first: a folder often has the same weights in both formats
         for name in WHOLE:
             if (folder / name).is_file():
                 yield _combined(folder / name, {name: set()}, stack)
@@ -116,15 +115,13 @@ def safetensors_shapes(file: Any) -> dict[str, tuple[int, ...]]:
 def _read_index(index: Path) -> dict[str, set[str]]:
     """The files that an index names, each with the tensors that it must have."""
     table = config.load(index).get("weight_map")
-    if (
-        not isinstance(table, dict)
-        or not table
-        or not all(isinstance(file, str) for file in table.values())
-    ):
+    is_map = isinstance(table, dict) and all(isinstance(file, str) for file in table.values())
+    if not table or not is_map:
         raise WeightsError(
             f"{index}: there is no weight_map: expected the name of a file for each tensor"
         )
     parts: dict[str, set[str]] = {}
+    # an index may name any path: only files beside it are opened
     for tensor, file in table.items():
         if Path(file).name != file or file in ("", ".", ".."):
             raise WeightsError(
@@ -153,11 +150,11 @@ def _combined(path: Path, parts: Mapping[str, set[str]], stack: ExitStack) -> Te
     readers: dict[Path, Reader] = {}
     for part, names in parts.items():
         file = path.parent / part
-        safe = file.suffix == ".safetensors"
-        if safe:
+        if file.suffix == ".safetensors":
             part_shapes, readers[file] = _open_safetensors(file, stack)
         else:
             part_shapes, readers[file] = _open_pickle(file)
+        # the index and the parts may disagree where an upload was broken off
         for name in sorted(names - part_shapes.keys()):
             raise WeightsError(
                 f"{file}: the tensor {name} is missing, which {path.name} lists for this file"
@@ -186,6 +183,7 @@ def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )
     except Exception as cause:  # a damaged or malicious file can raise anything
+        # torch names the function that the file wanted to call
         code = re.search(r"GLOBAL (\S+)", str(cause))
         if code:
             raise WeightsError(
@@ -194,20 +192,21 @@ def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
         raise WeightsError(
             f"{path}: is not a file of weights ({type(cause).__name__}: {cause})"
         ) from cause
-    inner = [
-        key for key in WRAPPERS if isinstance(tensors, dict) and isinstance(tensors.get(key), dict)
-    ]
-    if inner:  # the checkpoint of a training script, which also holds its optimiser and its step
-        tensors = tensors[inner[0]]
+    if isinstance(tensors, dict):
+        for key in WRAPPERS:
+            if isinstance(tensors.get(key), dict):
+                # the checkpoint of a training script, which also holds its optimiser and its step
+                tensors = tensors[key]
+                break
     if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
+        keys = type(tensors).__name__
         if isinstance(tensors, dict):
             keys = ", ".join(map(repr, list(tensors)[:5]))
-        else:
-            keys = type(tensors).__name__
         raise WeightsError(
             f"{path}: does not hold a dictionary of tensors, or one under {', '.join(map(repr, WRAPPERS))}; it has "
             f"{keys}"
         )
+    # DataParallel wraps the whole model in a module of that name
     if tensors and all(name.startswith(PARALLEL) for name in tensors):
         tensors = {name.removeprefix(PARALLEL): x for name, x in tensors.items()}
     return {name: tuple(x.shape) for name, x in tensors.items()}, tensors.__getitem__
@@ -230,7 +229,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
 
     Unlike the safetensors library's own writer it raises OSError if the disk is full.
     """
-    # keeps values aligned
+    # the widest dtype first, which keeps all values aligned
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -242,9 +241,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()
+    # the data begin at a multiple of 8 bytes
     text += b" " * (-len(text) % 8)
     head = torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), dtype=torch.uint8)
     sha256 = hashlib.sha256()
+    # in chunks, so that hashing needs no second copy
     with open(path, "wb") as file:
         for data in (head, *(tensor for _, tensor in ordered)):
             view = data.reshape(-1).view(torch.uint8).numpy()

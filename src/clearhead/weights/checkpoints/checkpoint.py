@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -42,6 +42,7 @@ def share(length: int, parts: int, at: int) -> tuple[int, int]:
 
     Shards are of equal length, rounded up, so that the last ones are shorter or empty.
     """
+    # rounded up, as torch.chunk does
     most = -(-length // parts)
     start = min(most * at, length)
     return start, min(most, length - start)
@@ -51,20 +52,22 @@ def place(tensor: Tensor, rank: int = 0) -> tuple[Tensor, tuple[int, ...], bool]
     """This worker's shard of a tensor, its offset in the full tensor, and whether this worker writes it."""
     if not isinstance(tensor, DTensor):  # equal on all workers
         return tensor.detach(), (0,) * tensor.ndim, rank == 0
+    # an axis of the mesh either splits a dimension of the tensor or repeats all of it
     mesh, local = tensor.device_mesh, tensor.to_local().detach()
     offset, shape, writes = [0] * tensor.ndim, list(tensor.shape), True
     coordinate = mesh.get_coordinate()
     if coordinate is None:  # this worker holds nothing of it
         return local.new_empty((0,) * tensor.ndim), tuple(offset), False
-    for axis, (kind, at) in enumerate(zip(tensor.placements, coordinate, strict=True)):
-        if type(kind) is Shard:  # strided shards derive from it in some versions
-            start, shape[kind.dim] = share(shape[kind.dim], mesh.size(axis), at)
-            offset[kind.dim] += start
-        elif type(kind) is Replicate:
-            writes = writes and at == 0
+    for axis, (placement, at) in enumerate(zip(tensor.placements, coordinate, strict=True)):
+        if type(placement) is Shard:  # strided shards derive from it in some versions
+            # a dimension that is split twice is split again within the shard of the first
+            start, shape[placement.dim] = share(shape[placement.dim], mesh.size(axis), at)
+            offset[placement.dim] += start
+        elif type(placement) is Replicate:
+            writes = writes and at == 0  # the first of the equal ones
         else:
             raise CheckpointError(
-                f"a tensor placed as {kind} cannot be saved or filled: expected Shard or Replicate"
+                f"a tensor placed as {placement} cannot be saved or filled: expected Shard or Replicate"
             )
     if list(local.shape) != shape:
         raise CheckpointError(
@@ -91,10 +94,11 @@ def gather(tensors: dict[str, Any], part: str, theirs: dict[str, Any]) -> None:
 def check_cover(tensors: dict[str, Any]) -> None:
     """Raise unless the shards of every tensor cover it completely."""
     for name, about in tensors.items():
-        held, needed = sum(prod(piece["shape"]) for piece in about["pieces"]), prod(about["shape"])
-        if held != needed or len({tuple(piece["offset"]) for piece in about["pieces"]}) != len(
-            about["pieces"]
-        ):
+        pieces, needed = about["pieces"], prod(about["shape"])
+        # every number once: as many as the tensor has, and no shard twice
+        held = sum(prod(piece["shape"]) for piece in pieces)
+        offsets = {tuple(piece["offset"]) for piece in pieces}
+        if held != needed or len(offsets) < len(pieces):
             raise CheckpointError(
                 f"the shards of {name!r} hold {held} numbers, the tensor has {needed}"
             )
@@ -108,6 +112,7 @@ def read_index(path: Path) -> dict[str, Any]:
         index, sha256 = sealed["index"], sealed["sha256"]
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as cause:
         raise DamagedError(f"{path} cannot be read: {cause}") from cause
+    # a JSON file may be cut where it still parses
     if not isinstance(index, dict) or seal(index) != sha256:
         raise DamagedError(f"{path} is damaged: its checksum differs")
     return index
@@ -123,9 +128,8 @@ def file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as cause:
-        raise DamagedError(
-            f"{path} is missing" if isinstance(cause, FileNotFoundError) else str(cause)
-        ) from cause
+        is_missing = isinstance(cause, FileNotFoundError)
+        raise DamagedError(f"{path} is missing" if is_missing else str(cause)) from cause
 
 
 def file_sha256(path: Path) -> str:
@@ -164,6 +168,7 @@ def latest(
 
     Without `verify` only the sizes of its files are checked, not their checksums, which takes no time.
     """
+    # the newest first
     for path in reversed(_checkpoint_folders(Path(folder))):
         try:
             checkpoint = Checkpoint(path)
@@ -178,6 +183,7 @@ def latest(
 def _checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     steps = []
+    # one that was put aside counts after the new one of the same step
     for path in folder.iterdir() if folder.is_dir() else ():
         if final := FINAL.match(path.name):
             steps.append((int(final[1]), True, path))
@@ -203,6 +209,7 @@ class Checkpoint:
         self._open: dict[str, Any] = {}
         for name, file in self._files.items():
             size = file_size(self.path / name)
+            # sizes are cheap to compare; checksums are for `check`
             if size != file["size"]:
                 raise DamagedError(
                     f"{self.path / name} is truncated or overwritten: {size} bytes of {file['size']}"
@@ -235,38 +242,36 @@ class Checkpoint:
     def fill(self, name: str, tensor: Tensor) -> None:
         """Copy a tensor into an existing one of the same shape and dtype; a DTensor gets only this worker's shard."""
         about = self._about(name)
+        # copying would convert silently
         target = (type_name(tensor.dtype), list(tensor.shape))
         if target != (about["dtype"], about["shape"]):
-            if about["pieces"]:
-                file = about["pieces"][0]["file"]
-            else:
-                file = "index.json"
+            pieces = about["pieces"]
+            file = pieces[0]["file"] if pieces else "index.json"
             raise CheckpointError(
                 f"{name!r} in {self.path / file} is {about['dtype']} {tuple(about['shape'])}, "
                 f"but the tensor to fill is {target[0]} {tuple(target[1])}"
             )
+        # any number of workers may have written it
         local, start, _ = place(tensor)
         for piece in about["pieces"]:
             # The intersection of the piece and our shard in each dimension, then relative to either.
-            both = [
+            overlap = [
                 (max(a, b), min(a + m, b + n))
                 for a, m, b, n in zip(
                     piece["offset"], piece["shape"], start, local.shape, strict=True
                 )
             ]
-            if any(low >= high for low, high in both):
+            if any(low >= high for low, high in overlap):
                 continue
-            theirs = tuple(
-                slice(lo - a, hi - a) for (lo, hi), a in zip(both, piece["offset"], strict=True)
-            )
-            ours = tuple(slice(lo - b, hi - b) for (lo, hi), b in zip(both, start, strict=True))
-            whole = all(s == slice(0, n) for s, n in zip(theirs, piece["shape"], strict=True))
+            in_piece = _relative(overlap, piece["offset"])
+            in_shard = _relative(overlap, start)
+            reads_all = in_piece == tuple(slice(0, n) for n in piece["shape"])
             file = self._reader(piece["file"])
-            if whole:
+            if reads_all:
                 source = file.get_tensor(name)
             else:
-                source = file.get_slice(name)[theirs]
-            local[ours].copy_(source)
+                source = file.get_slice(name)[in_piece]
+            local[in_shard].copy_(source)
 
     def close(self) -> None:
         """Close the files; a later read opens them again."""
@@ -283,3 +288,8 @@ class Checkpoint:
         if file not in self._open:
             self._open[file] = safe_open(self.path / file, framework="pt")
         return self._open[file]
+
+
+def _relative(ranges: Sequence[tuple[int, int]], start: Sequence[int]) -> tuple[slice, ...]:
+    """Ranges of each dimension as slices of a tensor that begins at `start`."""
+    return tuple(slice(low - a, high - a) for (low, high), a in zip(ranges, start, strict=True))

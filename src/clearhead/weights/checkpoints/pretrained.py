@@ -44,7 +44,7 @@ def in_head(model: nn.Module, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FillReport:
     """What `fill_pretrained` did."""
 
     names: frozenset[str]  # tensors of the model that were filled
@@ -58,7 +58,7 @@ def fill_pretrained(
     start: Pretrained,
     tokens: Tokenizer | Pair | None = None,
     classes: tuple[str, ...] | None = None,
-) -> Filled:
+) -> FillReport:
     """Copy the weights of a folder into a model, or a part of it; returns which were filled, and which not used.
 
     A head that the folder lacks, or has in another shape or for other labels, keeps its random weights. Position
@@ -72,23 +72,27 @@ def fill_pretrained(
     """
     bundle = load(start.folder, device="cpu", dtype="float32")
     checkpoint = bundle.model
+    # a part of a model, such as an image encoder, may read something else
     if start.is_whole and "tokens" not in start.differ:
         _check_same_tokens(bundle.tokens, tokens, start)
+    # nothing is copied before all of it fits
     source, target = chosen_parts(checkpoint, model, start)
     check_fit(checkpoint, model, start)
     theirs, used, names = tensors(source), set(), set()
     note = _other_labels(bundle, model, classes) if start.is_whole else ""
     for name, slot in tensors(target).items():
         if note and name.startswith(f"{OUTPUT}."):
-            continue
-        if _fits(name, theirs.get(name), slot, source, target):
-            slot.copy_(_fitted(name, theirs[name], slot, source, target))
-            used.add(id(theirs[name]))
+            continue  # the head stands for other labels
+        weight = theirs.get(name)
+        if weight is not None and _fits(name, weight, slot, source, target):
+            slot.copy_(_fitted(name, weight, slot, source, target))
+            used.add(id(weight))
             names.add(name if start.into is None else f"{start.into}.{name}")
-    unused = [
-        f"{start.folder}: {name}" for name, x in tensors(checkpoint).items() if id(x) not in used
-    ]
-    return Filled(frozenset(names), unused, note)
+    unused = []
+    for name, weight in tensors(checkpoint).items():
+        if id(weight) not in used:
+            unused.append(f"{start.folder}: {name}")
+    return FillReport(frozenset(names), unused, note)
 
 
 def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | None) -> str:
@@ -97,17 +101,14 @@ def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | N
         return ""
     if (bundle.labels or tuple(map(str, range(bundle.config.classes)))) == classes:
         return ""
-    if bundle.labels:
-        theirs = f"are {_few(bundle.labels)}"
-    else:
-        theirs = "have no names"
+    theirs = f"are {_few(bundle.labels)}" if bundle.labels else "have no names"
     return f"the head is new: the labels of the checkpoint {theirs}, and those of the data {_few(classes)}"
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (
-        f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    )
+    """The first names, and the number of the others."""
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_same_tokens(
@@ -116,15 +117,16 @@ def _check_same_tokens(
     """Raise if an id means another token in the data than in the checkpoint, whose embeddings would be nonsense."""
     if theirs is None or ours is None:
         return
-    for one, other in zip(_sides(theirs), _sides(ours), strict=False):
-        mine, saved = other.pieces(range(len(other))), one.pieces(range(len(one)))
-        i = next((i for i, (a, b) in enumerate(zip(mine, saved, strict=False)) if a != b), None)
-        if i is not None:
-            raise WeightsError(
-                f"pretrained={start.folder!r}: token {i} is {saved[i]!r} in the checkpoint and {mine[i]!r} in the "
-                f'data: expected the same tokens (data.tokens = "{start.folder}" if the data has this option), or '
-                'differ = ["tokens"] to give the ids new meanings'
-            )
+    for saved, given in zip(_sides(theirs), _sides(ours), strict=False):
+        saved_names, names = saved.pieces(range(len(saved))), given.pieces(range(len(given)))
+        # one vocabulary may be longer, as that of a model with a mask token
+        for i, (saved_name, name) in enumerate(zip(saved_names, names, strict=False)):
+            if saved_name != name:
+                raise WeightsError(
+                    f"pretrained={start.folder!r}: token {i} is {saved_name!r} in the checkpoint and {name!r} in the "
+                    f'data: expected the same tokens (data.tokens = "{start.folder}" if the data has this option), or '
+                    'differ = ["tokens"] to give the ids new meanings'
+                )
 
 
 def _sides(tokens: Tokenizer | Pair) -> list[Tokenizer]:
@@ -137,9 +139,11 @@ def check_fit(
     checkpoint: nn.Module, model: nn.Module, start: Pretrained, where: str = "pretrained"
 ) -> None:
     """Raise unless the weights of a checkpoint have the names and shapes of a model; `where` begins the message."""
+    # a model that is filled whole must use all weights; a part may leave some
     source, target = chosen_parts(checkpoint, model, start, where)
     problem = misfit(source, target, all_used=start.into is None)
     if problem:
+        # a weight that is there under another prefix: the hint names it
         missing, _, rest = problem.partition(" is missing")
         hint = _part_hint(missing, checkpoint, start) if rest else ""
         raise WeightsError(f"{where}={start.folder!r}: {problem}{hint}")
@@ -157,26 +161,24 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
     """The first weight that does not fit, in words; "" if all do. With `all_used` none may be left out but the head."""
     theirs, ours = tensors(source), tensors(target)
     for name, slot in ours.items():
-        if in_head(target, name) or _fits(name, theirs.get(name), slot, source, target):
+        weight = theirs.get(name)
+        # a head may be new
+        if in_head(target, name):
             continue
-        if name not in theirs:
+        if weight is None:
             return f"{name} is missing, expected {tuple(slot.shape)}"
-        learned = isinstance(dict(target.named_modules()).get(name.rpartition(".")[0]), Learned)
-        if learned:
-            note = ": learned positions cannot be used with another context"
-        else:
-            note = ""
-        return (
-            f"{name} has the shape {tuple(theirs[name].shape)}, expected {tuple(slot.shape)}{note}"
-        )
+        if not _fits(name, weight, slot, source, target):
+            home = dict(target.named_modules()).get(name.rpartition(".")[0])
+            is_learned = isinstance(home, Learned)
+            note = ": learned positions cannot be used with another context" if is_learned else ""
+            return f"{name} has the shape {tuple(weight.shape)}, expected {tuple(slot.shape)}{note}"
+    if not all_used:
+        return ""
+    # weights for other tasks, which may be left out
     spare = source.spare_parts if isinstance(source, Model) else ()
-    extra = [
-        name
-        for name in theirs
-        if name not in ours and name not in spare and not in_head(source, name)
-    ]
-    if all_used and extra:
-        return f"{extra[0]} has no place in the model of this recipe"
+    for name in theirs:
+        if name not in ours and name not in spare and not in_head(source, name):
+            return f"{name} has no place in the model of this recipe"
     return ""
 
 
@@ -195,6 +197,7 @@ def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Mo
         return model
     modules = dict(model.named_modules())
     if name not in modules:
+        # the innermost module that exists, whose parts the message lists
         outer = name
         while outer not in modules:  # the module "" is the model itself
             outer = outer.rpartition(".")[0]
@@ -208,11 +211,9 @@ def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Mo
 
 def _part_hint(missing: str, checkpoint: nn.Module, start: Pretrained) -> str:
     """The value of `part` with which a missing weight would be there."""
-    parts = [
-        name.removesuffix(f".{missing}")
-        for name in tensors(checkpoint)
-        if name.endswith(f".{missing}")
-    ]
+    ending = f".{missing}"
+    parts = [name.removesuffix(ending) for name in tensors(checkpoint) if name.endswith(ending)]
+    # whoever has named a part has meant that one
     if not parts or start.part is not None:
         return ""
     part = start.into if start.into in parts else parts[0]
@@ -221,11 +222,10 @@ def _part_hint(missing: str, checkpoint: nn.Module, start: Pretrained) -> str:
     )
 
 
-def _fits(
-    name: str, weight: Tensor | None, slot: Tensor, source: nn.Module, target: nn.Module
-) -> bool:
-    if weight is None or weight.shape == slot.shape:
-        return weight is not None
+def _fits(name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module) -> bool:
+    """Whether a weight has the shape of its slot in the model, or can be interpolated to it."""
+    if weight.shape == slot.shape:
+        return True
     return weight.shape[1:] == slot.shape[1:] and _grids(name, source, target) is not None
 
 
@@ -233,11 +233,10 @@ def _fitted(
     name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module
 ) -> Tensor:
     """A weight in the shape of its slot in the model."""
-    if weight.shape == slot.shape:
-        grids = None
-    else:
-        grids = _grids(name, source, target)
-    return weight if grids is None else resize(weight, *grids)
+    grids = _grids(name, source, target)
+    if weight.shape == slot.shape or grids is None:
+        return weight
+    return resize(weight, *grids)
 
 
 def _grids(
@@ -245,9 +244,10 @@ def _grids(
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The old and the new grid of a weight that is interpolated to another image size; None for all others."""
     home, _, leaf = name.rpartition(".")
+    # only positions of patches can be interpolated
     if leaf != "places":
         return None
-    old, new = (dict(m.named_modules()).get(home) for m in (source, target))
+    old, new = (dict(module.named_modules()).get(home) for module in (source, target))
     if isinstance(old, Patches) and isinstance(new, Patches):
         return (old.grid, new.grid)
     return None
@@ -257,5 +257,4 @@ def describe(left_out: list[str]) -> str:
     """A sentence about pretrained weights that were not used; empty if all were."""
     if not left_out:
         return ""
-    few = ", ".join(left_out[:5]) + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")
-    return f"pretrained weights that are not used: {few}"
+    return f"pretrained weights that are not used: {_few(left_out)}"

@@ -27,7 +27,7 @@ from ...tokens import Pair, Tokenizer
 from .. import native
 from ..bundle import Bundle
 from ..fill import WeightsError, build_empty, check_shapes, set_tensor, slots, state
-from ..table import Used, dtype_name
+from ..table import UsedTensors, dtype_name
 from .checkpoint import Checkpoint, CheckpointError, DamagedError, latest, step_name
 from .pretrained import Pretrained, fill_pretrained
 
@@ -44,11 +44,8 @@ class Lora:
     maps: str | tuple[str, ...]
     skip: tuple[str, ...]  # submodules without adapters
     starts: tuple[Pretrained, ...]  # the pretrained weights
-    base: str | None = (
-        # the model that adapters which are kept apart belong to; None: they are added to the
-        # weights
-        None
-    )
+    # the model that the adapters belong to if they are kept apart; None: they are added to the weights
+    base: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +64,7 @@ class Fingerprint:
 
     @torch.no_grad()
     def __init__(self, weights: Iterable[Tensor]) -> None:
+        # the bits of float32 as integers, whose sum is exact on every device
         sums = [p.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64) for p in weights]
         self.own = torch.stack(sums).cpu()
         self.saved = self.own.clone()  # which a checkpoint fills
@@ -86,35 +84,31 @@ def begin(bundle: Bundle, folder: Path, training: Training) -> None:
     config.write(config.dump(training), folder / FILE)
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, UsedTensors]:
     """Load the model of an unfinished training; returns also which tensors it was loaded from."""
     training = config.read(Training, config.load(folder / FILE))
     checkpoint, tensors = _read(folder.parent, training)
     saved = native.read_settings(folder)
     tokens = None if text.saved(folder) is None else text.load(folder)
-    kind, options = family(saved.model)
-    chosen = config.read(options, config.Table(saved.options))
+    family_class, options_class = family(saved.model)
+    options = config.read(options_class, config.Table(saved.options))
+    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
     if training.lora is None:
-        shapes = {name: tuple(x.shape) for name, x in tensors.items()}
-        model: Model = build_empty(kind, chosen, shapes, folder / "config.json", checkpoint.path)
+        base, where = None, folder / "config.json"
+        model: Model = build_empty(family_class, options, shapes, where, checkpoint.path)
         _fill(model, tensors, checkpoint.path, device, dtype)
     else:
-        model = _adapted(
-            kind(chosen), training, training.lora, tokens, saved.labels, checkpoint, tensors
-        )
+        base, labels = training.lora.base, saved.labels
+        model = family_class(options)
+        _adapt(model, training, training.lora, tokens, labels, checkpoint, tensors)
         model.to(device, dtype)
     model.note = f"step {checkpoint.step} of {training.steps} of a training that is not finished"
-    _tell(
-        folder.parent,
-        checkpoint.step,
-        training.steps,
-        training.best if _is_best(checkpoint, training) else None,
-    )
-    base = None if training.lora is None else training.lora.base
+    best = training.best if _is_best(checkpoint, training) else None
+    _tell(folder.parent, checkpoint.step, training.steps, best)
     types = {dtype_name(x): x.numel() for x in tensors.values()}
-    used = Used(
-        {name: tuple(x.shape) for name, x in tensors.items()}, {}, types, (str(checkpoint.path),)
-    )
+    used = UsedTensors(shapes, {}, types, (str(checkpoint.path),))
     return native.make_bundle(folder, saved, model, tokens, base=base), used
 
 
@@ -124,20 +118,20 @@ def _read(run: Path, training: Training) -> tuple[Checkpoint, dict[str, Tensor]]
         checkpoint = _choose(run / "checkpoints", training)
         try:
             return checkpoint, _weights(checkpoint, training)
-        except (
-            DamagedError,
-            FileNotFoundError,
-        ):  # the training has removed it, and has a newer one
-            continue
+        except (DamagedError, FileNotFoundError):
+            continue  # the training has removed it, and has a newer one
     raise WeightsError(f"{run}: its checkpoints disappear before they can be read")
 
 
 def _choose(folder: Path, training: Training) -> Checkpoint:
     """The best checkpoint, if the training keeps it, or the last one that is intact."""
+    # checksums are verified here, as the training may have been killed while it wrote
     newest = latest(folder, say=lambda problem: warnings.warn(problem, Notice, stacklevel=2))
     if newest is None:
         raise WeightsError(f"{folder}: no checkpoint is intact")
+    # every checkpoint knows which validation was the best so far
     best = newest.facts["best"]
+    # a training that keeps no best one, or has not validated yet
     if training.best != best["name"] or best["step"] == 0 or _is_best(newest, training):
         return newest
     try:
@@ -164,18 +158,14 @@ def _is_best(checkpoint: Checkpoint, training: Training) -> bool:
 
 def _weights(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
     """The weights and buffers of the result by their names in the model: averages, where there are any."""
-    if training.average_of is None:
-        places = []
-    else:
-        places = [f"{training.average_of}/weight/"]
-    # the last one counts
-    places += [f"{training.player}/{kind}/" for kind in ("weight", "buffer", "average")]
-    names = {
-        name.removeprefix(place): name
-        for place in places
-        for name in checkpoint.names
-        if name.startswith(place)
-    }
+    places = [f"{training.player}/{kind}/" for kind in ("weight", "buffer", "average")]
+    if training.average_of is not None:
+        places.insert(0, f"{training.average_of}/weight/")
+    names = {}
+    for place in places:  # of several with one name the last counts
+        for name in checkpoint.names:
+            if name.startswith(place):
+                names[name.removeprefix(place)] = name
     tensors = {ours: checkpoint.read(name) for ours, name in names.items()}
     checkpoint.close()
     return tensors
@@ -199,7 +189,7 @@ def _fill(
 
 
 @torch.no_grad()
-def _adapted(
+def _adapt(
     model: Model,
     training: Training,
     lora: Lora,
@@ -207,13 +197,15 @@ def _adapted(
     labels: tuple[str, ...] | None,
     checkpoint: Checkpoint,
     tensors: dict[str, Tensor],
-) -> Model:
-    """A model with its pretrained weights, its adapters and its new head."""
+) -> None:
+    """Give a model its pretrained weights, its adapters and its new head, in place."""
+    # in the order of the training: pretrained weights, adapters, then what was trained
     for start in lora.starts:
         fill_pretrained(model, start, tokens, labels)
     add_adapters(model, lora.maps, rank=lora.rank, alpha=lora.alpha, skip=lora.skip)
     expected = state(model)
     for name, x in tensors.items():
+        # a checkpoint of another recipe
         if name not in expected:
             raise WeightsError(f"{checkpoint.path}: the tensor {name} has no place in this model")
         expected[name].copy_(x)
@@ -223,15 +215,11 @@ def _adapted(
     fingerprint.check(training.player)
     if lora.base is None:
         merge_adapters(model)
-    return model
 
 
 @cache  # said once, however often the model is loaded
 def _tell(run: Path, step: int, steps: int, best: str | None) -> None:
-    if best is None:
-        which = "its last checkpoint"
-    else:
-        which = f"the best checkpoint by {best}"
+    which = "its last checkpoint" if best is None else f"the best checkpoint by {best}"
     warnings.warn(
         f"{run}: this training is not finished; the model is {which}, that of step {step} of {steps}",
         Notice,

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from ...layers import Rotary
 from ...models.gpt import Config
+from ...tokens import Pieces, Subwords, Tokenizer
+from ...tokens.sentencepiece import CONTROL, DEFINED, SentencePieceModel
+from ...tokens.special import Special
 from ..bundle import Bundle
 from ..fill import WeightsError
 from ..huggingface import folder as huggingface
 from ..huggingface import llama
-from ..table import Conversion, Row, Used
+from ..table import Conversion, Row, UsedTensors
 from ..tensor_files import Tensors
 from .file import read_file
-from .tokens import read_special, read_tokens
 
 # Layer names. GGUF's: Hugging Face's.
 NAMES = {
@@ -41,33 +45,32 @@ SCALES = ("rope.scaling.factor", "rope.scale_linear")
 CHAT = "tokenizer.chat_template"
 
 
-def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, UsedTensors]:
     """Load a GGUF file; returns the bundle, and which tensors it was loaded from."""
     metadata, tensors = read(path)
+    # large models come in several files, each with its own header
     parts = metadata.get("split.count", 1)
     if parts != 1:
         raise WeightsError(
             f"{path}: is one of {parts} parts: expected one file (llama-gguf-split --merge joins them)"
         )
+    # many models of the Llama family are converted under this name
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise WeightsError(f"{path}: general.architecture is {architecture!r}: expected 'llama'")
-    model, used = huggingface.build(
-        LAYOUT, read_theirs(metadata, tensors, path), tensors, device, dtype, path
-    )
-    tokens, special, chat = (
-        read_tokens(metadata, path),
-        read_special(metadata, path),
-        metadata.get(CHAT),
-    )
-    return Bundle(
-        model, tokens, model.config, path, special, chat if isinstance(chat, str) else None
-    ), used
+    theirs = read_theirs(metadata, tensors, path)
+    model, used = huggingface.build(LAYOUT, theirs, tensors, device, dtype, path)
+    tokens, special = read_tokens(metadata, path), read_special(metadata, path)
+    chat = metadata.get(CHAT)
+    if not isinstance(chat, str):
+        chat = None
+    return Bundle(model, tokens, model.config, path, special, chat), used
 
 
 def read(path: Path) -> tuple[dict[str, Any], Tensors]:
     """The metadata of a file, and its tensors under Hugging Face's names."""
     metadata, stored = read_file(path)
+    # the table of a Llama then serves for both
     entries = {_hf_name(name): entry for name, entry in stored.items()}
     if len(entries) < len(stored):
         raise WeightsError(f"{path}: two tensors have the same name")
@@ -84,12 +87,14 @@ def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama
     """The metadata of a file as the keys of a Llama's config.json."""
     get = _Metadata(metadata, path)
     heads, width = get.size("attention.head_count"), get.size("embedding_length")
+    # the head dimension follows from the width unless the file gives it
     rotated = get.size("rope.dimension_count", max(width // heads, 1))
     head = get.size("attention.key_length", rotated)
     if rotated != head:
         raise WeightsError(
             f"{path}: {rotated} of {head} columns of a head are rotated: expected all of them"
         )
+    # the key vocab_size is missing in most files
     vocab = len(metadata.get("tokenizer.ggml.tokens") or ()) or get.size("vocab_size")
     return llama.Llama(
         vocab_size=vocab,
@@ -122,11 +127,8 @@ class _Metadata:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not 0 < value < math.inf
-        ):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
             raise WeightsError(f"{self.path}: llama.{key} is {value!r}: expected a number above 0")
         return float(f"{value:.7g}")  # the decimal number that was rounded to float32 in the file
 
@@ -145,8 +147,10 @@ def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
         raise WeightsError(
             f"{get.path}: llama.rope.scaling.type is {scaling!r}: expected none or linear"
         )
+    # 0 stands for no scaling
     key = next((key for key in SCALES if get.values.get(f"llama.{key}")), None)
     factor = 1.0 if key is None or scaling == "none" else get.number(key)
+    # Llama 3 has one factor per frequency, as a tensor; the largest is that of the slowest
     if 0 not in tensors.shapes.get(ROPE_FACTORS, (0,)):
         if factor != 1.0:
             raise WeightsError(
@@ -158,21 +162,26 @@ def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
             "factor": factor,
             "original_max_position_embeddings": LLAMA3_CONTEXT,
         }
-    return base | (
-        {"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
-    )
+    if factor == 1.0:
+        return base | {"rope_type": "default"}
+    return base | {"rope_type": "linear", "factor": factor}
 
 
 def rows(c: Config) -> Iterator[Row]:
     """Llama's table, with the rows of queries and keys in GGUF's order."""
+    heads = {"query": c.heads, "key": c.kv_heads or c.heads}
     for row in llama.llama_rows(c):
-        heads = {"query": c.heads, "key": c.kv_heads or c.heads}.get(row.ours[0].split(".")[-2])
-        yield row if heads is None else Row(row.ours, row.theirs, neighbours(heads))
+        layer = row.ours[0].split(".")[-2]
+        if layer in heads:
+            yield Row(row.ours, row.theirs, neighbours(heads[layer]))
+        else:
+            yield row
 
 
 def neighbours(heads: int) -> Conversion:
     """Rows of query or key heads: rotated as two halves here, as pairs of neighbours there."""
 
+    # (heads, halves, columns of a half) <-> (heads, columns of a half, pairs)
     def to_theirs(x: Tensor) -> Tensor:
         return x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
@@ -184,6 +193,7 @@ def neighbours(heads: int) -> Conversion:
 
 def _hf_name(name: str) -> str:
     """Hugging Face's name of a tensor."""
+    # blk.0.attn_q.weight -> model.layers.0.self_attn.q_proj.weight
     block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(\w+)", name)
     if block and block[2] in NAMES:
         return f"model.layers.{block[1]}.{NAMES[block[2]]}.{block[3]}"
@@ -193,10 +203,10 @@ def _hf_name(name: str) -> str:
 
 def _are_llama3_factors(factors: Tensor, c: Config) -> bool:
     """Whether the rotary factors of a file are those that we compute for Llama 3."""
+    scaling: Any = {"scaling": c.scaling, "factor": c.factor, "context": c.trained}
+    # factors are those between the plain and the slowed speeds
     plain = Rotary(c.head_width, base=c.base)
-    slowed = Rotary(
-        c.head_width, base=c.base, scaling=c.scaling, factor=c.factor, context=c.trained
-    )
+    slowed = Rotary(c.head_width, base=c.base, **scaling)
     expected = (plain.speed / slowed.speed).float()
     return factors.shape == expected.shape and torch.allclose(expected, factors.float(), rtol=1e-4)
 
@@ -204,3 +214,118 @@ def _are_llama3_factors(factors: Tensor, c: Config) -> bool:
 LAYOUT = replace(
     llama.LLAMA, rows=rows, prefix="", ignored=lambda c: {ROPE_FACTORS: _are_llama3_factors}
 )
+
+
+# The tokenizer in the metadata: byte-pair encoding ("gpt2") or SentencePiece ("llama").
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# tokenizer.ggml.pre: the patterns that split a text before bytes are merged.
+# Llama 3's: a word of the vocabulary is not split
+WHOLE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
+SPLITS = {
+    "default": (GPT2,), "gpt-2": (GPT2,), "smollm": (r"\p{N}", GPT2), "starcoder": (r"\p{N}", GPT2),
+    **dict.fromkeys(WHOLE, (LLAMA3,)), "qwen2": (LLAMA3.replace("{1,3}", ""),),
+}  # fmt: skip
+
+
+def read_tokens(metadata: dict[str, Any], path: Path) -> Tokenizer | None:
+    """The tokenizer of a file; None if it has none."""
+    model, names = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.tokens")
+    if model is None or not names:
+        return None
+    if model not in ("gpt2", "llama"):
+        raise WeightsError(f"{path}: tokenizer.ggml.model is {model!r}: expected gpt2 or llama")
+    try:
+        if model == "gpt2":
+            return _byte_pairs(metadata, names, path)
+        return _sentence_pieces(metadata, names)
+    except WeightsError:
+        raise
+    except Exception as cause:  # the tokenizers library raises plain Exceptions
+        raise WeightsError(
+            f"{path}: the tokenizer cannot be built ({type(cause).__name__}: {cause})"
+        ) from cause
+
+
+def read_special(metadata: dict[str, Any], path: Path) -> Special:
+    """The special ids of a file."""
+
+    def token(name: str) -> int | None:
+        i = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if i is not None and type(i) is not int:
+            raise WeightsError(
+                f"{path}: tokenizer.ggml.{name}_token_id is {i!r}: expected a token id"
+            )
+        return i
+
+    ends = dict.fromkeys(i for i in (token("eos"), token("eot")) if i is not None)
+    return Special(pad=token("padding"), start=token("bos"), ends=tuple(ends))
+
+
+def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwords:
+    split = metadata.get("tokenizer.ggml.pre", "default")
+    if split not in SPLITS:
+        raise WeightsError(
+            f"{path}: tokenizer.ggml.pre is {split!r}: expected one of {', '.join(SPLITS)}"
+        )
+    merges = [tuple(line.split(" ", 1)) for line in metadata.get("tokenizer.ggml.merges", ())]
+    vocab = {name: i for i, name in enumerate(names)}
+    backend = Backend(models.BPE(vocab, merges, ignore_merges=split in WHOLE))
+    # Qwen normalises its texts to NFC
+    if split == "qwen2":
+        backend.normalizer = normalizers.NFC()
+    # several patterns split one after the other, then bytes are written as letters
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    types = metadata.get("tokenizer.ggml.token_type") or [1] * len(names)
+    for name, type_ in zip(names, types, strict=True):
+        if type_ in (CONTROL, DEFINED):
+            backend.add_tokens([AddedToken(name, special=type_ == CONTROL, normalized=False)])
+    # Llama 3 begins every text with BOS, GPT-2 none
+    first = _end(metadata, "bos", usual=split in WHOLE)
+    last = _end(metadata, "eos", usual=False)
+    if first or last:
+        before, after = ([names[i] for i in ids] for ids in (first, last))
+        backend.post_processor = processors.TemplateProcessing(
+            single=[*before, "$A", *after],
+            special_tokens=[(names[i], i) for i in dict.fromkeys(first + last)],
+        )
+    return Subwords(backend.to_str())
+
+
+def _end(metadata: dict[str, Any], name: str, *, usual: bool) -> list[int]:
+    """The special id before ("bos") or after ("eos") a text, if there is one; `usual`: if the file does not say."""
+    i = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if i is not None and metadata.get(f"tokenizer.ggml.add_{name}_token", usual):
+        return [i]
+    return []
+
+
+def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:
+    scores = metadata.get("tokenizer.ggml.scores") or [0.0] * len(names)
+    types = metadata.get("tokenizer.ggml.token_type") or [1] * len(names)
+    model = SentencePieceModel(
+        pieces=tuple(names),
+        scores=tuple(map(float, scores)),
+        types=tuple(types),
+        kind="bpe",
+        bytewise=True,
+        lead=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        tidy=False,
+    )
+    special = {}
+    for name, key in (("start", "bos"), ("end", "eos"), ("unknown", "unknown"), ("pad", "padding")):
+        i = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if i is not None and 0 <= i < len(names):
+            special[name] = int(i)
+    # llama.cpp puts BOS before a text unless the file says otherwise
+    first = bool(metadata.get("tokenizer.ggml.add_bos_token", True))
+    last = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
+    return Pieces(model, special=special, first=first, last=last)

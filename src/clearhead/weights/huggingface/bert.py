@@ -144,6 +144,7 @@ FREE = {
 def rows(names: Names, c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
     table = f"{names.prefix}.embeddings"
+    # the output layer for masked tokens is the embedding table
     tied = (names.tied,) if c.answer == "words" else ()
     yield Row(("embed.table",), (f"{table}.word_embeddings.weight", *tied))
     if c.types:
@@ -264,6 +265,7 @@ class Roberta(Bert):
             raise InputError(
                 f"hidden_act={self.hidden_act!r}: a head for masked tokens has gelu, expected the same"
             )
+        # the first token has the position behind that of padding
         offset = self.pad_token_id + 1
         sizes = self.sizes() | {"context": self.max_position_embeddings - offset}
         return Config(offset=offset, **sizes, **answer)

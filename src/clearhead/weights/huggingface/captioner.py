@@ -72,23 +72,25 @@ class CaptionerKeys:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config. Of their dropout rates only that of the decoder's residual stream is kept."""
+        # without shapes: neither has a head here
         encoder, decoder = (theirs.to_ours({}) for theirs in self.sections())
+        shared = {name: getattr(decoder, name) for name in SHARED}
         return Config(
             encoder={"name": "vit", **config.dump(encoder)},
             bridge=_bridge(encoder.width, decoder.width),
             inner_dropout=decoder.dropout,
             **PLAIN,
-            **{name: getattr(decoder, name) for name in SHARED},
+            **shared,
         )
 
 
 def _section(name: str, values: Mapping[str, Any]) -> Any:
     expected, layout = SECTIONS[name]
-    found = values.get("model_type")
-    if found != expected:
+    model_type = values.get("model_type")
+    if model_type != expected:
         raise WeightsError(
-            f"{name}.model_type is {found!r}, expected {expected!r}: of vision-encoder-decoder models, those with a "
-            "ViT (vit) and a GPT-2 (gpt2) are supported"
+            f"{name}.model_type is {model_type!r}, expected {expected!r}: of vision-encoder-decoder models, those with "
+            "a ViT (vit) and a GPT-2 (gpt2) are supported"
         )
     return read_theirs(layout, config.Table(values, key=(name,)))  # the caller names the file
 
@@ -108,6 +110,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
             f"bridge={bridge!r}"
         )
     end = special.ends[0] if special.ends else None
+    # GPT-2 has one special token, which begins and ends a text
     start = end if special.start is None else special.start
     ids = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": special.pad}
     decoder = gpt2.to_theirs(_gpt(c), special) | {"is_decoder": True, "add_cross_attention": True}
@@ -138,6 +141,7 @@ def rows(c: Config) -> Iterator[Row]:
         yield Row(tuple(f"encoder.{name}" for name in row.ours), row.theirs, row.conversion)
     if c.bridge == "linear":
         yield from pairs({"memory.project": "enc_to_dec_proj"})
+    # ours has the output layer beside the decoder
     for row in gpt2.rows(_gpt(c)):
         names = tuple(name if name.startswith("head.") else f"decoder.{name}" for name in row.ours)
         yield Row(names, tuple(f"decoder.{name}" for name in row.theirs), row.conversion)
@@ -148,11 +152,9 @@ def rows(c: Config) -> Iterator[Row]:
 
 def ignored(c: Config) -> dict[str, None]:
     """The pooler and the mask token of the encoder, for other tasks, and the causal masks of old files."""
-    masks = [
-        f"decoder.transformer.h.*.{part}.{name}"
-        for part in ("attn", "crossattention")
-        for name in MASKS
-    ]
+    masks = []
+    for part in ("attn", "crossattention"):
+        masks += [f"decoder.transformer.h.*.{part}.{name}" for name in MASKS]
     return vit.vit_ignored("encoder") | dict.fromkeys(masks)
 
 

@@ -55,6 +55,7 @@ class ResNetKeys:
 
     def to_ours(self, shapes: Shapes) -> resnet.Config:
         """Our Config."""
+        # of the last convolution of a block, which a bottleneck widens
         width = self.embedding_size * EXPANSION[self.layer_type]
         _check_doubled(self.hidden_sizes, width, len(self.depths))
         return resnet.Config(

@@ -28,7 +28,7 @@ from ...tokens.chat_template import read_template
 from ...tokens.special import ID_KEYS, Special, special_ids
 from ..bundle import Bundle, Scores, check_tokens
 from ..fill import WeightsError, build_empty
-from ..table import Layout, Used, dtype_name, export, fill
+from ..table import Layout, UsedTensors, dtype_name, export, fill
 from ..tensor_files import Tensors, open_tensors, replace_tensors
 from .preprocessor import read_preprocessing, write_preprocessing
 from .sentence_transformers import longest_text, sentence_tokens
@@ -75,30 +75,27 @@ def get_layout(model_type: str) -> Layout:
 
 def model_type(table: config.Table) -> str:
     """The model type of a config.json; raises if it is not one of LAYOUT_FILES."""
-    kind = table.get("model_type")
-    if kind is None:
-        kind = next(
-            (known for known, keys in MARKS.items() if all(key in table for key in keys)), None
-        )
-    if not isinstance(kind, str) or kind not in LAYOUT_FILES:
-        place, hint = table.origin.place(("model_type",)), nearest(str(kind), LAYOUT_FILES)
+    name = table.get("model_type")
+    if name is None:
+        marked = [known for known, keys in MARKS.items() if all(key in table for key in keys)]
+        name = marked[0] if marked else None
+    if not isinstance(name, str) or name not in LAYOUT_FILES:
+        place, hint = table.origin.place(("model_type",)), nearest(str(name), LAYOUT_FILES)
         more = "" if find_spec("transformers") else INSTALL
         raise WeightsError(
-            f"{place}model_type is {kind!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}"
+            f"{place}model_type is {name!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}"
         )
-    return kind
+    return name
 
 
 def check_class(name: Any, where: str) -> None:
     """Raise for a class of transformers whose task no family here has; `where` begins the message."""
-    task = next(
-        (task for end, task in UNREAD.items() if isinstance(name, str) and name.endswith(end)), None
-    )
-    if task is not None:
-        raise WeightsError(
-            f"{where}: such a model {task}, which no family here does: expected a language model, a translator, or an "
-            "encoder that predicts masked tokens, classifies or embeds texts"
-        )
+    for ending, task in UNREAD.items():
+        if isinstance(name, str) and name.endswith(ending):
+            raise WeightsError(
+                f"{where}: such a model {task}, which no family here does: expected a language model, a translator, or "
+                "an encoder that predicts masked tokens, classifies or embeds texts"
+            )
 
 
 def load(
@@ -107,7 +104,7 @@ def load(
     dtype: torch.dtype | None,
     changed: Mapping[str, Tensor] | None = None,
     words: Mapping[str, Any] | None = None,
-) -> tuple[Bundle, Used]:
+) -> tuple[Bundle, UsedTensors]:
     """Load a folder of theirs; returns the bundle, and which tensors it was loaded from.
 
     Args:
@@ -119,40 +116,37 @@ def load(
     """
     table = config.load(folder / "config.json")
     table = config.Table({**table, **(words or {})}, origin=table.origin)
-    kind = model_type(table)
-    layout = get_layout(kind)
-    if not changed:
+    own_type = model_type(table)
+    layout = get_layout(own_type)
+    if not changed:  # else the adapters tell what the model is for
         for name in _listed(table.get("architectures")):
             check_class(name, f"{table.place('architectures')}architectures names {name}")
-    theirs = read_theirs(
-        layout, config.Table({**table, **layout.read_extra(folder)}, origin=table.origin)
-    )
+    keys = config.Table({**table, **layout.read_extra(folder)}, origin=table.origin)
+    theirs = read_theirs(layout, keys)
     with open_tensors(folder) as tensors:
-        model, used = build(
-            layout, theirs, tensors, device, dtype, folder / "config.json", changed or {}
-        )
+        where = folder / "config.json"
+        model, used = build(layout, theirs, tensors, device, dtype, where, changed or {})
     if dtype is None:
         _one_dtype(model, table)
-    if layout.read_tokens is None:
-        tokens = None
-    else:
+    tokens = None
+    if layout.read_tokens is not None:
         tokens = sentence_tokens(folder, layout.read_tokens(folder, theirs))
     check_tokens(tokens, model.config, str(folder))
-    special, classes = special_ids(folder, table), getattr(model.config, "classes", None)
+    classes = getattr(model.config, "classes", None)
+    labels = None
     if not changed or len(table.get("id2label", ())) == classes:
         labels = class_names(folder, table, classes)
-    else:
-        labels = None
+    reads_images = model.reads in ("images", "captions")
     bundle = Bundle(
         model,
         tokens,
         model.config,
         folder,
-        special,
+        special_ids(folder, table),
         read_template(folder),
         labels,
-        preprocessing=read_preprocessing(folder) if model.reads in ("images", "captions") else None,
-        model_type=kind,
+        preprocessing=read_preprocessing(folder) if reads_images else None,
+        model_type=own_type,
         longest=longest_text(folder, model),
         scores=read_scores(table, classes),
         columns=_languages(folder) if "translate" in model.can else {},
@@ -176,8 +170,9 @@ def build(
     dtype: torch.dtype | None,
     where: Path,
     changed: Mapping[str, Tensor] | None = None,
-) -> tuple[Model, Used]:
+) -> tuple[Model, UsedTensors]:
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
+    # names first: what follows knows only today's
     tensors = today(layout, tensors)
     if changed:
         tensors = tensors.replaced(changed, changed)
@@ -185,10 +180,10 @@ def build(
         tensors = layout.merge(tensors)
     with naming(where):
         options = layout.to_ours(theirs, tensors.shapes)
-    model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
-    used = fill(
-        model, tensors, layout.rows(model.config), layout.ignored(model.config), device, dtype
-    )
+    family_class, _ = family(layout.model)
+    model = build_empty(family_class, options, tensors.shapes, where, tensors.path)
+    rows, ignored = layout.rows(model.config), layout.ignored(model.config)
+    used = fill(model, tensors, rows, ignored, device, dtype)
     return model.eval(), used
 
 
@@ -203,8 +198,10 @@ def naming(where: Path) -> Iterator[None]:
 
 def today(layout: Layout, tensors: Tensors) -> Tensors:
     """The tensors of a file under today's names, with the prefix that a file saved without a head lacks."""
+    # the first BERTs say gamma and beta
     if layout.rename is not None:
         tensors = tensors.renamed(layout.rename)
+    # saved from the class without a head
     if layout.prefix and not any(name.startswith(layout.prefix) for name in tensors.shapes):
         tensors = tensors.renamed(lambda name: layout.prefix + name)
     return tensors
@@ -213,12 +210,14 @@ def today(layout: Layout, tensors: Tensors) -> Tensors:
 def _one_dtype(model: Model, table: config.Table) -> None:
     """Cast a model whose files mix floating-point types to the one that config.json names, or else the most frequent.
 
-    So does transformers; such a model could not be called, because products need one dtype.
+    Transformers does the same; such a model could not be called, because products need one dtype.
     """
+    # weighted by size: norms in float32 do not outvote matrices
     counts: Counter[torch.dtype] = Counter()
     for p in model.parameters():
         counts[p.dtype] += p.numel()
     if len(counts) > 1:
+        # older files say torch_dtype
         named = getattr(torch, str(table.get("dtype") or table.get("torch_dtype")), None)
         model.to(named if named in counts else counts.most_common(1)[0][0])
 
@@ -234,6 +233,7 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
         raise WeightsError(
             f"{place}quantization_config: quantised weights are not supported, expected plain ones"
         )
+    # variants of a family that ours does not have
     for name, value in layout.fixed.items():
         if table.get(name, value) != value:
             raise WeightsError(
@@ -246,23 +246,21 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
         for name, hint in hints.items()
         if table.get(name) is None and type(None) not in get_args(hint)
     }
+    # all other keys are for training, for generation, or have no effect here
     given = table.without(*(name for name in table if name not in hints or name in nulls))
-    kind = table.get("model_type")
-    return config.read(
-        layout.theirs,
-        given.with_defaults(layout.defaults.get(kind, {}) if isinstance(kind, str) else {}),
-    )
+    own_type = table.get("model_type")
+    defaults = layout.defaults.get(own_type, {}) if isinstance(own_type, str) else {}
+    return config.read(layout.theirs, given.with_defaults(defaults))
 
 
 def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple[str, ...] | None:
     """The names of a classifier's classes, if config.json has any; raises unless it has one for each."""
     names = table.get("id2label")
-    if (
-        not classes
-        or not isinstance(names, dict)
-        or (len(names) != classes == table.get("num_labels"))
-    ):
+    if not classes or not isinstance(names, dict):
+        return None
+    if len(names) != classes == table.get("num_labels"):
         return None  # in old files num_labels is right where both differ
+    # labels of another head
     if names.keys() != {str(i) for i in range(classes)}:
         raise WeightsError(
             f"{folder / 'config.json'}: id2label has {len(names)} names, expected one for each of the classes 0 to "
@@ -273,14 +271,17 @@ def class_names(folder: Path, table: config.Table, classes: int | None) -> tuple
 
 def read_scores(table: config.Table, classes: int | None) -> Scores:
     """How the logits of a classifier become scores, as in the pipelines of transformers: one output has a sigmoid."""
-    kind = table.get("problem_type")
-    if kind is not None and kind not in PROBLEMS.values():
+    problem = table.get("problem_type")
+    if problem is not None and problem not in PROBLEMS.values():
         place, known = table.place("problem_type"), ", ".join(PROBLEMS.values())
-        raise WeightsError(f"{place}problem_type is {kind!r}: expected one of {known}")
-    named = next((scores for scores, problem in PROBLEMS.items() if problem == kind), None)
-    if classes == 1 and named != "value":
+        raise WeightsError(f"{place}problem_type is {problem!r}: expected one of {known}")
+    scores: Scores = "softmax"
+    for ours, theirs in PROBLEMS.items():
+        if theirs == problem:
+            scores = ours
+    if classes == 1 and scores != "value":
         return "sigmoid"
-    return named or "softmax"
+    return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +299,7 @@ def contents(bundle: Bundle) -> Contents:
     The weights are not looked at: they may be on the meta device.
     """
     special = bundle.special or Special()
+    # the first model type whose options can express the model
     layout, theirs = _their_config(bundle, special)
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
@@ -311,6 +313,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     """Write a bundle as a folder that from_pretrained reads; returns the folder."""
     planned, special = contents(bundle), bundle.special or Special()
     layout, theirs = planned.layout, planned.config
+    # weights first: if the disk is full, the other files are still those of the old model
     tensors = export(bundle.model, layout.rows(bundle.config)) | layout.extra_tensors(bundle.model)
     if layout.split is not None:
         tensors = layout.split(tensors)
@@ -325,35 +328,32 @@ def save(bundle: Bundle, folder: Path) -> Path:
     if layout.write_tokens is None:
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:
-        ids = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None} | _more_ids(
-            special
-        )
-        pads = (
-            "decoder_start_token_id" in theirs
-            and special.pad is not None
-            and special.pad not in special.ends
-        )
-        banned = {"bad_words_ids": [[special.pad]]} if pads else {}
-        config.write(ids | banned, folder / "generation_config.json")
+        config.write(_generation_keys(theirs, special), folder / "generation_config.json")
+    # in place of LABEL_0 and so on
     if bundle.labels is not None:
         theirs["id2label"] = {str(i): label for i, label in enumerate(bundle.labels)}
         theirs["label2id"] = {label: i for i, label in enumerate(bundle.labels)}
     if bundle.scores != "softmax":
         theirs["problem_type"] = PROBLEMS[bundle.scores]
-    config.write(
-        {**theirs, "dtype": dtype_name(next(bundle.model.parameters()))}, folder / "config.json"
-    )
+    dtype = dtype_name(next(bundle.model.parameters()))
+    config.write({**theirs, "dtype": dtype}, folder / "config.json")
     return folder
 
 
-def _more_ids(special: Special) -> dict[str, Any]:
-    """Keys of generation_config.json that a config.json may have no place for."""
+def _generation_keys(theirs: Mapping[str, Any], special: Special) -> dict[str, Any]:
+    """The keys of generation_config.json: special ids, of which config.json may have no place for some."""
+    keys = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None}
     if len(special.ends) > 1:
-        ends = {"eos_token_id": list(special.ends)}
-    else:
-        ends = {}
-    others = {"pad_token_id": special.pad, "forced_eos_token_id": special.last}
-    return ends | {key: i for key, i in others.items() if i is not None}
+        keys["eos_token_id"] = list(special.ends)
+    if special.pad is not None:
+        keys["pad_token_id"] = special.pad
+    if special.last is not None:
+        keys["forced_eos_token_id"] = special.last
+    # a decoder that starts with padding must not write it
+    is_translator = "decoder_start_token_id" in theirs
+    if is_translator and special.pad is not None and special.pad not in special.ends:
+        keys["bad_words_ids"] = [[special.pad]]
+    return keys
 
 
 def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, bytes]:
@@ -365,6 +365,7 @@ def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, b
     # Write the tokens to a scratch folder first: if the format cannot express them, nothing has changed.
     with TemporaryDirectory() as scratch:
         layout.write_tokens(_tokens_as_read(bundle), Path(scratch), special)
+        # every writer of tokenizers leaves this file, to which the model adds what it knows
         settings = Path(scratch) / "tokenizer_config.json"
         config.write({**config.load(settings), **_input_settings(bundle)}, settings)
         return {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
@@ -373,12 +374,12 @@ def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, b
 def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
     """The tokenizer with what the model reads around a text: that of an encoder may leave it to `with_special`."""
     assert bundle.tokens is not None
+    # a decoder's texts begin and end as its own tokenizer has it
     if isinstance(bundle.tokens, Pair) or bundle.reads != "tokens" or "predict" in bundle.can:
         return bundle.tokens
+    tokens = bundle.tokens
     if "fill" in bundle.can:
-        tokens = with_mask(bundle.tokens, bundle.config.vocab)
-    else:
-        tokens = bundle.tokens
+        tokens = with_mask(tokens, bundle.config.vocab)
     return between(tokens)
 
 
@@ -388,8 +389,8 @@ def _input_settings(bundle: Bundle) -> dict[str, Any]:
     longest = bundle.longest or bundle.max_tokens
     if longest is not None:
         settings["model_max_length"] = longest
-    # else a second text would have the type of the first
-    if (getattr(bundle.config, "types", None) or 0) > 1:
+    types = getattr(bundle.config, "types", None) or 0
+    if types > 1:  # else a second text would have the type of the first
         settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return settings
 
@@ -403,9 +404,11 @@ def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, A
             f"{name}: there is no Hugging Face layout for such a model here: expected one of {known}"
         )
     reasons = []
-    own = [bundle.model_type] if bundle.model_type is not None else []
-    for kind in (*own, *(kind for kind in SAVED_AS[name] if kind not in own)):
-        layout = get_layout(kind)
+    candidates = list(SAVED_AS[name])
+    if bundle.model_type is not None:
+        candidates.insert(0, bundle.model_type)
+    for candidate in dict.fromkeys(candidates):
+        layout = get_layout(candidate)
         try:
             return layout, layout.to_theirs(bundle.config, special)
         except WeightsError as problem:

@@ -105,17 +105,20 @@ class Gemma(Decoder):
 
     def _windows(self) -> dict[str, Any]:
         """Which blocks have a window, as our options."""
+        # newer files list the kind of each layer instead
         every = self.sliding_window_pattern or EVERY[self.model_type]
         if self.layer_types:
             every = self._listed()
         elif every > self.num_hidden_layers:
             every = 0  # no block is the n-th: all have a window
+        # no block has a window
         if every == 1:
             return {}
         return {"window": self.sliding_window, "full_every": every or None}
 
     def _listed(self) -> int:
         """Every how many layers of `layer_types` one has no window; 0: all have one."""
+        # every n-th layer, with n the place of the first one without a window
         layers, depth = self.layer_types or [], self.num_hidden_layers
         if len(layers) != depth:
             raise InputError(
@@ -131,6 +134,7 @@ class Gemma(Decoder):
 
     def _gemma3_rope(self, *, has_windows: bool) -> dict[str, Any]:
         """The rotary positions of blocks with and without a window; older files have a key for the base of each."""
+        # Gemma 3 has an entry for each kind of layer
         parameters = self.rope_parameters or {}
         # rope_scaling is that of the blocks without a window
         full = {"rope_theta": self.rope_theta or GLOBAL_BASE}

@@ -236,6 +236,7 @@ class Decoder:
 
     def rope(self) -> dict[str, Any]:
         """Their options of rotary positions, wherever the file has them."""
+        # rope_theta is beside rope_scaling in older files, and inside rope_parameters in newer ones
         chosen = chosen_rope(self.rope_scaling, self.rope_parameters)
         return {"rope_theta": self.rope_theta, **chosen}
 
@@ -350,14 +351,14 @@ def llama_keys(c: Config, special: Special) -> dict[str, Any]:
 
 def llama_rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
-    both, one = ("weight", "bias"), ("weight",)
+    both, weight = ("weight", "bias"), ("weight",)
     yield from embeddings(c, "model.embed_tokens.weight")
-    yield from pairs({"norm": "model.norm"}, one)
-    yield from blocks(QKV, c.depth, both if c.bias else one)
-    yield from blocks(LINEAR, c.depth, both if c.bias is True else one)
-    yield from blocks(NORMS, c.depth, one)
+    yield from pairs({"norm": "model.norm"}, weight)
+    yield from blocks(QKV, c.depth, both if c.bias else weight)
+    yield from blocks(LINEAR, c.depth, both if c.bias is True else weight)
+    yield from blocks(NORMS, c.depth, weight)
     if c.qk_norm:
-        yield from blocks(QK_NORMS, c.depth, one)
+        yield from blocks(QK_NORMS, c.depth, weight)
 
 
 # Phi-3
@@ -409,6 +410,7 @@ def phi3_keys(c: Config, special: Special) -> dict[str, Any]:
             f"rotated={c.rotated}: a Phi-3 has a share of the {c.head_width} columns of a head"
         )
     keys = decoder_keys(c, "phi3", "Phi3ForCausalLM", special)
+    # newer versions of their library read it there, older ones beside it
     keys["rope_parameters"]["partial_rotary_factor"] = share
     more = {
         "original_max_position_embeddings": c.context,

@@ -238,6 +238,7 @@ def marian_keys(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that a Marian model does not have."""
     free = FREE | {"target_vocab", "kv_heads", "tied"}
     check_options(c, "a Marian model", free, {"pairs": "halves"})
+    # as many key heads as heads is what None means
     if c.kv_heads not in (None, c.heads):
         raise WeightsError(f"kv_heads={c.kv_heads}: a Marian model has as many as heads={c.heads}")
     sizes = their_sizes(c, "a Marian model")
@@ -281,6 +282,7 @@ def marian_rows(c: Config) -> Iterator[Row]:
 
 def read_marian_tokens(folder: Path, theirs: Marian) -> Pair | None:
     """The tokenizers of source and target; None if the folder has none."""
+    # folders that we wrote may have one tokenizer.json for both sides
     if not (folder / "source.spm").is_file():
         both = read_subwords(folder)
         return None if both is None else Pair(both, both)
@@ -415,6 +417,7 @@ def _nearest(c: Config) -> Literal["bart", "mbart", "m2m_100", "pegasus"]:
 def bart_keys(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that none of these models has."""
     model_type = _nearest(c)
+    # messages speak of the model that is nearest
     owner = OWNERS[model_type]
     free = FREE | ({"positions", "pairs", "base"} if model_type == "pegasus" else set())
     check_options(c, owner, free, bart_fixed(model_type, max(c.width, 3), c.offset - 1))
@@ -468,6 +471,7 @@ def bart_extra(model: Transformer) -> dict[str, Tensor]:
         return {}
     tensors = zero_bias(model)
     if c.positions == "sinusoid":
+        # their Pegasus reads the table from the file, whatever it holds
         waves = cast(Sinusoid, model.encoder.positions).vectors(torch.arange(c.context)).to(weight)
         for side in ("encoder", "decoder"):
             tensors[POSITIONS.format(side)] = waves.clone()

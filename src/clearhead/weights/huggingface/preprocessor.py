@@ -65,10 +65,10 @@ class PreprocessorKeys:
 
     def __post_init__(self) -> None:
         if self.name not in PROCESSORS:
-            kind = self.image_processor_type or self.feature_extractor_type
+            processor = self.image_processor_type or self.feature_extractor_type
             known = [f"{name}ImageProcessor" for name in PROCESSORS]
             raise InputError(
-                f"image_processor_type is {kind!r}: expected one of {', '.join(known)}{nearest(kind, known)}"
+                f"image_processor_type is {processor!r}: expected one of {', '.join(known)}{nearest(processor, known)}"
             )
         if self.do_pad:
             raise InputError("do_pad is True: padded images are not supported")
@@ -87,8 +87,8 @@ class PreprocessorKeys:
     @property
     def name(self) -> str:
         """The name of the image processor without its suffix; the oldest files have none, and are of ViT."""
-        kind = self.image_processor_type or self.feature_extractor_type or "ViT"
-        return re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", kind)
+        processor = self.image_processor_type or self.feature_extractor_type or "ViT"
+        return re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", processor)
 
     @property
     def crops(self) -> bool:
@@ -99,28 +99,24 @@ class PreprocessorKeys:
 
     def to_ours(self) -> Preprocessing:
         """Our Preprocessing."""
-        defaults, words = PROCESSORS[self.name], {number: word for word, number in RESAMPLE.items()}
-        if self.default_to_square is None:
+        defaults = PROCESSORS[self.name]
+        square = self.default_to_square
+        if square is None:
             square = defaults.square
-        else:
-            square = self.default_to_square
-        if self.do_resize:
-            resize = _edges("size", self.size, square=square)
-        else:
-            resize = None
-        if self.crops:
-            crop = _edges("crop_size", self.crop_size, square=True)
-        else:
-            crop = None
+        resize = _edges("size", self.size, square=square) if self.do_resize else None
+        crop = _edges("crop_size", self.crop_size, square=True) if self.crops else None
         if isinstance(crop, int):
             raise InputError(f"crop_size is {self.crop_size!r}: expected height and width")
         if self.name == "ConvNext" and resize is not None:
             resize, crop = self._convnext(resize, crop)
+        interpolation = defaults.resample
+        if self.resample is not None:
+            interpolation = {number: word for word, number in RESAMPLE.items()}[self.resample]
         channels = 1 if self.channels == "grey" else 3
         return Preprocessing(
             resize=resize,
             crop=crop,
-            interpolation=defaults.resample if self.resample is None else words[self.resample],  # type: ignore[arg-type]
+            interpolation=interpolation,  # type: ignore[arg-type]
             scale=self.rescale_factor if self.do_rescale else 1.0,
             mean=_per_channel(self.image_mean if self.do_normalize else 0.0, channels),
             deviation=_per_channel(self.image_std if self.do_normalize else 1.0, channels),
@@ -136,6 +132,7 @@ class PreprocessorKeys:
             raise InputError(
                 f"size is {self.size!r}: expected shortest_edge for a ConvNextImageProcessor"
             )
+        # as in their paper: 384 and more see the whole image
         if resize >= WARPED:
             return (resize, resize), crop
         if crop is not None:
@@ -175,16 +172,25 @@ def write_preprocessing(preprocessing: Preprocessing | None, folder: Path) -> No
         (folder / FILE).unlink(missing_ok=True)
         return
     p, resize = preprocessing, preprocessing.resize
+    crops = p.crop is not None
+    # their ViT resizes to a height and a width, and does not crop
+    is_bit = crops or isinstance(resize, int)
     theirs: dict[str, Any] = {
-        "image_processor_type": "BitImageProcessor" if p.crop or isinstance(resize, int) else "ViTImageProcessor",
-        "do_resize": resize is not None, "resample": RESAMPLE[p.interpolation], "do_center_crop": p.crop is not None,
-        "do_convert_rgb": True, "do_rescale": p.scale != 1.0, "rescale_factor": p.scale, "do_normalize": True,
-        "image_mean": list(p.mean), "image_std": list(p.deviation),
-    }  # fmt: skip
-    if resize is not None:
-        theirs["size"] = (
-            {"shortest_edge": resize} if isinstance(resize, int) else _height_width(resize)
-        )
+        "image_processor_type": "BitImageProcessor" if is_bit else "ViTImageProcessor",
+        "do_resize": resize is not None,
+        "resample": RESAMPLE[p.interpolation],
+        "do_center_crop": crops,
+        "do_convert_rgb": True,
+        "do_rescale": p.scale != 1.0,
+        "rescale_factor": p.scale,
+        "do_normalize": True,
+        "image_mean": list(p.mean),
+        "image_std": list(p.deviation),
+    }
+    if isinstance(resize, int):
+        theirs["size"] = {"shortest_edge": resize}
+    elif resize is not None:
+        theirs["size"] = _height_width(resize)
     if p.crop is not None:
         theirs["crop_size"] = _height_width(p.crop)
     if p.channels != "rgb":
@@ -222,9 +228,8 @@ def _per_channel(value: float | tuple[float, ...] | None, channels: int) -> tupl
 def _read_nulls(key: str, value: Any) -> Any:
     """A switch that is null is off, even if their class's default is on; a null in a size is left out."""
     if value is None:
-        if key.startswith("do_") or key == "default_to_square":
-            return False
-        return None
+        is_switch = key.startswith("do_") or key == "default_to_square"
+        return False if is_switch else None
     if isinstance(value, dict):
         return {k: v for k, v in value.items() if v is not None}
     return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +22,9 @@ from ...tokens.special import tokenizer_settings
 from ...tokens.subwords import lowered
 from ..fill import WeightsError
 
-MODULES, POOLING, LIMITS = (
-    "modules.json",
-    Path("1_Pooling") / "config.json",
-    "sentence_bert_config.json",
-)
+MODULES = "modules.json"
+POOLING = Path("1_Pooling") / "config.json"
+LIMITS = "sentence_bert_config.json"
 # theirs: ours
 KINDS: dict[str, Literal["first", "mean"]] = {"cls_token": "first", "mean_tokens": "mean"}
 READ = ("Transformer", "Pooling", "Normalize")  # their modules; `embed` normalises anyway
@@ -46,35 +44,32 @@ def is_sentence_folder(folder: Path) -> bool:
 
 
 def read_pooling(folder: Path) -> dict[str, Any]:
-    """The pooling as a key of a layout's `Theirs`; empty if the folder is none of sentence-transformers.
+    """The pooling as a key of config.json; empty if the folder is none of sentence-transformers.
 
     Raises for a module that is not read here, because vectors without it would be others.
     """
     if not is_sentence_folder(folder):
         return {}
     path = folder / POOLING
-    for kind, place in _modules(folder):
-        if kind not in READ:
+    # a later Pooling module replaces the file's usual place
+    for module, place in _modules(folder):
+        if module not in READ:
             raise WeightsError(
-                f"{folder / MODULES}: the module {kind} is not read here, and vectors without it would be others: "
+                f"{folder / MODULES}: the module {module} is not read here, and vectors without it would be others: "
                 f"expected {', '.join(READ)}"
             )
-        if kind == "Pooling":
+        if module == "Pooling":
             path = folder / place / "config.json"
     if not path.is_file():
         return {}
     table = config.load(path)
-    modes = {
-        name.removeprefix("pooling_mode_")
-        for name, on in table.items()
-        if name.startswith("pooling_mode_") and on is True
-    }
-    named = table.get("pooling_mode")
-    modes |= {
-        f"{mode}_token" if mode == "cls" else f"{mode}_tokens"
-        for mode in [named]
-        if isinstance(mode, str)
-    }
+    modes = set()
+    for name, value in table.items():
+        if name.startswith("pooling_mode_") and value is True:
+            modes.add(name.removeprefix("pooling_mode_"))
+    mode = table.get("pooling_mode")  # newer files have one word
+    if isinstance(mode, str):
+        modes.add("cls_token" if mode == "cls" else f"{mode}_tokens")
     if len(modes) != 1 or not modes <= KINDS.keys():
         given = ", ".join(sorted(modes)) or "nothing"
         raise WeightsError(f"{path}: pooling by {given}: expected one of {', '.join(KINDS)}")
@@ -88,18 +83,12 @@ def read_limits(folder: Path) -> Limits:
     # older ones are named by the model
     file = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
     table = config.Table() if file is None else config.load(file)
-    known = {
-        name: table[name]
-        for name in ("max_seq_length", "do_lower_case")
-        if table.get(name) is not None
-    }
+    names = ("max_seq_length", "do_lower_case")
+    known = {name: table[name] for name in names if table.get(name) is not None}
     limits = config.read(Limits, config.Table(known, origin=table.origin))
-    if limits.max_seq_length is None:  # as the library, which asks the tokenizer
+    if limits.max_seq_length is None:  # the library then asks the tokenizer
         longest = tokenizer_settings(folder).get("model_max_length")
-        limits = Limits(
-            max_seq_length=longest if type(longest) is int else None,
-            do_lower_case=limits.do_lower_case,
-        )
+        limits = replace(limits, max_seq_length=longest if type(longest) is int else None)
     if limits.max_seq_length is not None and limits.max_seq_length < 1:
         raise WeightsError(
             f"{file or folder}: max_seq_length={limits.max_seq_length}: expected 1 or more"
@@ -116,23 +105,23 @@ def sentence_tokens(folder: Path, tokens: Tokenizer | Pair | None) -> Tokenizer 
 
 def longest_text(folder: Path, model: Model) -> int | None:
     """The number of tokens at which a model's texts are cut, if its folder says fewer than it can read."""
-    if "embed" in model.can:
-        longest = read_limits(folder).max_seq_length
-    else:
-        longest = None
+    if "embed" not in model.can:
+        return None
+    longest = read_limits(folder).max_seq_length
     if longest is None or longest >= (model.max_tokens or longest + 1):
         return None
     return longest
 
 
 def write_sentences(c: Config, folder: Path, longest: int | None) -> None:
-    """Write the files of a model that embeds texts; remove them if the model is not of that kind.
+    """Write the files of a model that embeds texts; remove them if the model is not of that module.
 
     Args:
         c: Its Config.
         folder: The folder.
         longest: Tokens of a text at which it is cut; None: at the model's context.
     """
+    # a pooler is part of the model itself, not of their modules
     if c.answer != "sentence" or c.pooler:
         for name in (MODULES, POOLING, LIMITS):
             (folder / name).unlink(missing_ok=True)
@@ -142,8 +131,8 @@ def write_sentences(c: Config, folder: Path, longest: int | None) -> None:
     config.write({"word_embedding_dimension": c.width, **modes}, folder / POOLING)
     places = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     modules = [
-        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, place) in enumerate(places.items())
+        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{module}"}
+        for i, (module, place) in enumerate(places.items())
     ]
     atomic_write(folder / MODULES, (json.dumps(modules, indent=2) + "\n").encode())
     limit = {} if longest is None else {"max_seq_length": longest}
@@ -156,9 +145,8 @@ def _modules(folder: Path) -> Iterator[tuple[str, str]]:
     if not path.is_file():
         return
     try:
-        listed = json.loads(path.read_bytes())
-        for one in listed:
-            yield str(one["type"]).rpartition(".")[2], str(one.get("path", ""))
+        for module in json.loads(path.read_bytes()):
+            yield str(module["type"]).rpartition(".")[2], str(module.get("path", ""))
     except (ValueError, TypeError, KeyError, AttributeError) as cause:
         raise WeightsError(
             f"{path}: expected a list of modules, each with a type and a path ({cause})"

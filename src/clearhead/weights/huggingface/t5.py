@@ -132,6 +132,7 @@ class T5Keys:
 
     def _mlp(self) -> MLPKind:
         """The kind of our MLP: the two newer keys win over the older one."""
+        # "gated-gelu" and so on; newer files have two keys as well
         word, gated = WORDS[self.feed_forward_proj]
         if self.is_gated_act is not None:
             gated = self.is_gated_act
@@ -150,6 +151,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     words: dict[MLPKind, str] = {MLPS[key]: word for word, key in WORDS.items()}
     if c.mlp not in words:
         raise WeightsError(f"mlp={c.mlp!r}: a T5 has one of {', '.join(words)}")
+    # tie_word_embeddings means both in their config
     if c.readout_scaled and not c.tied:
         raise WeightsError(
             "readout_scaled=True, tied=False: a T5 scales the input of a tied output layer only"
@@ -190,6 +192,7 @@ def rows(c: Config) -> Iterator[Row]:
         yield Row(("head.weight",), (READOUT,))
     gated = c.mlp in ("geglu", "swiglu")
     for side, depth in (("encoder", c.depth), ("decoder", c.decoder_depth or c.depth)):
+        # the bias by distance, which all blocks of a side share, is stored in the first
         first = f"{side}.block.0.layer.0.SelfAttention"
         yield Row((f"{side}.positions.table",), (f"{first}.relative_attention_bias.weight",))
         yield Row((f"{side}.norm.weight",), (f"{side}.final_layer_norm.weight",))

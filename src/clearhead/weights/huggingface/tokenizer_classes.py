@@ -107,6 +107,7 @@ def write_pair(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None
     if not isinstance(tokens, Pair) or not tokens.joint:
         raise WeightsError(f"{tokens!r}: such a folder has one tokenizer for source and target")
     both = tokens.source
+    # no tokenizer.json can express these ids
     if isinstance(both, Pieces) and both.languages:
         _write_m2m(both, folder)
     else:
@@ -213,11 +214,13 @@ def _subwords(
         before: Special tokens before a text.
         after: Special tokens after a text.
     """
+    # what the pre-tokenizer below takes for granted
     if model.bytewise or model.suffix or not model.lead:
         raise WeightsError(
             f"{path}: byte_fallback={model.bytewise}, treat_whitespace_as_suffix={model.suffix}, "
             f"add_dummy_prefix={model.lead}: expected False, False and True"
         )
+    # special tokens are never chosen by their score
     pieces = [*pieces, *((name, 0.0) for name in added)]
     ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if len(ids) < len(pieces):
@@ -235,9 +238,11 @@ def _subwords(
     else:
         merges = _merges(ids, [piece for piece, _ in pieces if piece not in names])
         backend = Backend(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True))
+    # the rules of the model's own file, compiled
     backend.normalizer = normalizers.Sequence(
         [normalizers.Precompiled(model.rules)] if model.rules else []
     )
+    # a text begins with a space, and runs of spaces are one, as SentencePiece has it
     spaces = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
@@ -292,6 +297,7 @@ def _write_m2m(tokens: Pieces, folder: Path) -> None:
     """Write the files of M2M100Tokenizer."""
     names = sorted(tokens.languages, key=tokens.vocab.__getitem__)
     size = len(tokens.vocab) - len(names)
+    # the class of transformers counts them from the last piece on
     if [tokens.vocab[name] for name in names] != list(range(size, len(tokens.vocab))):
         raise WeightsError(
             "the languages do not have the last ids: an M2M-100 folder has them after all pieces"
@@ -324,6 +330,7 @@ def _languages(folder: Path, settings: Mapping[str, Any], size: int) -> list[str
                 f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has gaps: expected all ids from {size} on"
             )
         return [by_id[i] for i in expected]
+    # older files list them without ids, in the order of their ids
     listed = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or ()
     names = [token["content"] if isinstance(token, dict) else token for token in listed]
     return [str(name) for name in names if name not in FAIRSEQ]

@@ -73,20 +73,23 @@ def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> 
     settings: dict[str, Any] = {}
     if isinstance(tokens, Subwords):
         atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
-        kind = "PreTrainedTokenizerFast"
+        class_name = "PreTrainedTokenizerFast"
     else:
         atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
-        kind, around = "LlamaTokenizer", tokens.wrapped("").tolist()
+        class_name, around = "LlamaTokenizer", tokens.wrapped("").tolist()
         settings = {
             "add_bos_token": around[:1] == [tokens.start],
             "add_eos_token": around[-1:] == [tokens.end],
         }
     names = _special_names(tokens, special)
-    config.write({"tokenizer_class": kind, **names, **settings}, folder / "tokenizer_config.json")
+    config.write(
+        {"tokenizer_class": class_name, **names, **settings}, folder / "tokenizer_config.json"
+    )
 
 
 def ended(tokens: Subwords) -> Subwords:
     """The same tokenizer with EOS after every text: what a translator reads, which a Pair adds where it is missing."""
+    # a second EOS would be read as text
     if tokens.end is None or tokens.end in tokens.wrapped(""):
         return tokens
     backend = Backend.from_str(tokens.to_str())
@@ -103,6 +106,7 @@ def ended(tokens: Subwords) -> Subwords:
 
 def between(tokens: Tokenizer) -> Tokenizer:
     """The same tokenizer with BOS before and EOS after every text: what an encoder reads, which `with_special` adds."""
+    # what an encoder here reads around an empty text
     around = with_special(tokens, np.zeros(0, np.int64)).tolist()
     if tokens.wrapped("").tolist() == around:
         return tokens
@@ -209,10 +213,13 @@ def _read_word_pieces(folder: Path) -> Subwords:
     """BERT's WordPiece (Devlin et al. 2019): a word is split greedily into the longest known pieces."""
     path, settings = folder / "vocab.txt", tokenizer_settings(folder)
     lines = _read_text(path).split("\n")
+    # the last line break ends the file, and is no token
     lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
     vocab = {line: i for i, line in enumerate(lines)}
+    # a folder may name its special tokens otherwise
     usual = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
     special = {name: str(settings.get(f"{name}_token") or token) for name, token in usual.items()}
+    # without [PAD] and [MASK] a text can be encoded, without these not
     for name in ("unk", "cls", "sep"):
         if special[name] not in vocab:
             raise WeightsError(
@@ -222,6 +229,7 @@ def _read_word_pieces(folder: Path) -> Subwords:
         models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100)
     )
     strip_accents = settings.get("strip_accents")
+    # the defaults are those of BERT's own code
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
@@ -233,6 +241,7 @@ def _read_word_pieces(folder: Path) -> Subwords:
     backend.add_special_tokens(
         [AddedToken(token, special=True) for token in special.values() if token in vocab]
     )
+    # [CLS] text [SEP]
     cls, sep = ((special[name], vocab[special[name]]) for name in ("cls", "sep"))
     backend.post_processor = processors.BertProcessing(sep, cls)
     return Subwords(backend.to_str())

@@ -188,6 +188,7 @@ def deit_class(c: Config) -> str:
 
 def vit_rows(prefix: str, c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
+    # a DeiT has positions for its distillation token, which is our register
     registers = ("embed.registers",) if c.registers else ()
     places = ("embed.cls_place", *registers, "embed.places")
     yield Row(("embed.cls",), (f"{prefix}.embeddings.cls_token",))
@@ -205,6 +206,7 @@ def merge_deit(tensors: Tensors) -> Tensors:
     name, table = f"deit.{DISTILLED}", "deit.embeddings.position_embeddings"
     if name not in tensors.shapes or table not in tensors.shapes:
         raise WeightsError(f"{tensors.path}: there is no {name}, which every DeiT has")
+    # (1, places, d) and (1, 1, d)
     if (1, *tensors.shapes[table][2:]) != tensors.shapes[name][1:]:
         raise WeightsError(
             f"{tensors.path}: {name} has the shape {tensors.shapes[name]}, expected a row of {table}"
@@ -299,6 +301,7 @@ class Dinov2(ImageEncoder):
             "layer_scale": self.layerscale_value,
             "skip": self.drop_path_rate,
         }
+        # their output layer reads the class token and the mean of the patches
         options["pool"] = "both" if options["classes"] else "cls"
         if self.use_swiglu_ffn:
             options["mlp"] = "swiglu"
@@ -325,6 +328,7 @@ def dinov2_keys(model_type: str, c: Config, special: Special) -> dict[str, Any]:
         raise WeightsError(f"layer_scale=None: {owner} has a layer scale")
     is_gated, hidden = c.mlp == "swiglu", c.hidden or 4 * c.width
     activation = "gelu" if is_gated else their_activation(c.mlp, f"{owner} has swiglu, or")
+    # the width is rounded, so the ratio is searched for
     for ratio in range(1, RATIOS):
         if hidden_width(c.width, ratio, swiglu=is_gated) == hidden:
             break

@@ -28,7 +28,7 @@ from ...models.resnet import Config, ResNet
 from ..bundle import Bundle
 from ..fill import WeightsError, build_empty
 from ..huggingface.convnets import conv_names
-from ..table import BATCH_NORM, Row, Used, fill
+from ..table import BATCH_NORM, Row, UsedTensors, fill
 from ..tensor_files import Tensors
 
 EPS = 1e-3  # of Keras's batch norms
@@ -46,7 +46,9 @@ def is_tfjs(folder: Path) -> bool:
     )
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, UsedTensors]:
     """Load a folder; returns the bundle, and which tensors it was loaded from."""
     where = folder / "model.json"
     table = config.load(where)
@@ -57,7 +59,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
     fill(model, tensors, [Row((name,), (name,)) for name in tensors.shapes], {}, device, dtype)
     shards = tuple(path for group in table["weightsManifest"] for path in group["paths"])
     shapes = {name: tuple(x.shape) for name, x in arrays.items()}
-    used = Used(shapes, {}, {"float32": sum(x.numel() for x in arrays.values())}, shards)
+    used = UsedTensors(shapes, {}, {"float32": sum(x.numel() for x in arrays.values())}, shards)
     return Bundle(model.eval(), None, options, folder, preprocessing=PREPROCESSING), used
 
 
@@ -96,6 +98,7 @@ def _config(arrays: dict[str, Tensor], where: Path) -> Config:
             f"{where}: there is no conv1, res2a_branch2c or fc1000: expected the ResNet-50 of Keras"
         )
     depths: list[int] = []
+    # stages count from 2, blocks by letters
     while f"res{len(depths) + 2}a_branch2a/kernel" in arrays:
         stage, depth = len(depths) + 2, 0
         while f"res{stage}{ascii_lowercase[depth]}_branch2a/kernel" in arrays:
@@ -133,6 +136,7 @@ def _ours(arrays: dict[str, Tensor], c: Config, where: Path) -> Tensors:
         ours[f"{name}.conv.weight"] = take(f"{conv}/kernel").permute(3, 2, 0, 1)
         for leaf, theirs in NORM.items():
             ours[f"{name}.norm.{leaf}"] = take(f"{norm}/{theirs}") if theirs else torch.tensor(0)
+        # BN(x + b) has the mean m - b
         ours[f"{name}.norm.running_mean"] = ours[f"{name}.norm.running_mean"] - take(f"{conv}/bias")
     ours["head.weight"], ours["head.bias"] = take("fc1000/kernel").t(), take("fc1000/bias")
     if left:

@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...models import family, family_of
 from ..bundle import Bundle
 from ..fill import Shapes, WeightsError, build_empty
-from ..table import Ignored, Row, Used, export, fill
+from ..table import Ignored, Row, UsedTensors, export, fill
 from ..tensor_files import Tensors, open_file, replace_tensors
 
 SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".safetensors", ".bin")
@@ -57,19 +57,23 @@ def layouts() -> Iterator[tuple[str, StateLayout]]:
             yield library, layout
 
 
-def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, UsedTensors]:
     """Load a weight file by the names of its tensors; returns the bundle, and which tensors it was loaded from."""
     with open_file(path) as tensors:
-        layout = next(
-            (one for _, one in layouts() if all(mark in tensors.shapes for mark in one.marks)), None
-        )
-        if layout is None:
-            known = ", ".join(f"{one.model} of {library}" for library, one in layouts())
-            raise WeightsError(f"{path}: its tensors are those of no known model: expected {known}")
+        layout = _recognise(tensors)
         model, used = build(layout, tensors, {}, device, dtype, path)
     return Bundle(
         model, None, model.config, path.parent, preprocessing=_preprocessing(model.config)
     ), used
+
+
+def _recognise(tensors: Tensors) -> StateLayout:
+    """The layout all of whose marks a file has."""
+    for _, layout in layouts():
+        if all(mark in tensors.shapes for mark in layout.marks):
+            return layout
+    known = ", ".join(f"{layout.model} of {library}" for library, layout in layouts())
+    raise WeightsError(f"{tensors.path}: its tensors are those of no known model: expected {known}")
 
 
 def _preprocessing(options: Any) -> Preprocessing:
@@ -91,16 +95,14 @@ def build(
     device: torch.device,
     dtype: torch.dtype | None,
     where: Path,
-) -> tuple[Any, Used]:
+) -> tuple[Any, UsedTensors]:
     """Build our model and fill it with their tensors; `where` is the file with its sizes, for error messages."""
     tensors = layout.merge(tensors)
     try:
         options = layout.to_ours(tensors.shapes, arguments)
     except (InputError, KeyError, IndexError) as cause:
-        if isinstance(cause, KeyError):
-            reason = f"there is no tensor {cause}"
-        else:
-            reason = str(cause)
+        is_missing = isinstance(cause, KeyError)
+        reason = f"there is no tensor {cause}" if is_missing else str(cause)
         raise WeightsError(f"{where}: {reason}") from cause
     model = build_empty(family(layout.model)[0], options, tensors.shapes, where, tensors.path)
     used = fill(model, tensors, layout.rows(model.config), layout.ignored, device, dtype)
@@ -144,6 +146,7 @@ def numbered(shapes: Shapes, name: str) -> int:
 
 def heads_of(width: int, arguments: Mapping[str, Any]) -> int:
     """The number of heads of a vision transformer: as given, or that of the published models of this width."""
+    # timm's folders give it, other files do not
     heads = arguments.get("num_heads", HEADS.get(width))
     if not isinstance(heads, int):
         raise InputError(

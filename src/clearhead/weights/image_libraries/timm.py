@@ -28,7 +28,7 @@ from ..bundle import Bundle
 from ..fill import Shapes, WeightsError
 from ..huggingface.convnets import stage_rows
 from ..huggingface.vit import PLAIN
-from ..table import TABLE, Row, Used, blocks, conv_norms, pairs, require, with_counters
+from ..table import TABLE, Row, UsedTensors, blocks, conv_norms, pairs, require, with_counters
 from ..tensor_files import Tensors, open_tensors, replace_tensors
 from .state_files import (
     DEVIATION,
@@ -92,9 +92,9 @@ class TimmKeys:
     def family(self) -> str:
         """Our family of this architecture; raises if there is none."""
         name = self.architecture.partition(".")[0]
-        for kind, pattern in ARCHITECTURES.items():
-            if re.fullmatch(pattern, name) and not (kind == "vit" and OTHER.search(name)):
-                return kind
+        for family_name, pattern in ARCHITECTURES.items():
+            if re.fullmatch(pattern, name) and not (family_name == "vit" and OTHER.search(name)):
+                return family_name
         raise InputError(
             f"architecture is {self.architecture!r}: expected a vit_, deit_, resnet, convnext_ or mobilenetv2_ model "
             "that computes as those of their papers"
@@ -104,10 +104,8 @@ class TimmKeys:
 def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
     """Our Config of a VisionTransformer whose tensors are merged."""
     width, channels, patch, _ = shapes["patch_embed.proj.weight"]
-    scaled, inner = (
-        "blocks.0.ls1.gamma" in shapes,
-        shapes.get("blocks.0.mlp.fc1.bias", (4 * width,)),
-    )
+    is_scaled = "blocks.0.ls1.gamma" in shapes
+    hidden = shapes.get("blocks.0.mlp.fc1.bias", (4 * width,))
     return vit.Config(
         classes=shapes.get("head.weight", (0,))[0],
         channels=channels,
@@ -116,10 +114,10 @@ def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
         size=patch * grid_of(shapes["pos_embed"][1] - 1),
         depth=numbered(shapes, "blocks.{}.norm1.weight"),
         heads=heads_of(width, arguments),
-        hidden=inner[0],
+        hidden=hidden[0],
         registers=shapes.get("reg_token", (1, 0))[1],
         antialias=True,
-        layer_scale=float(arguments.get("init_values") or 1e-5) if scaled else None,
+        layer_scale=float(arguments.get("init_values") or 1e-5) if is_scaled else None,
     )
 
 
@@ -149,6 +147,7 @@ def merge_vit(tensors: Tensors) -> Tensors:
             f"{tensors.path}: pos_embed has the shape {shape}, expected (1, tokens, width)"
         )
     rows = shape[1]
+    # the usual case: class token and a grid
     if _square(rows - 1):
         return tensors
     table = tensors["pos_embed"]
@@ -219,14 +218,17 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
     """Our Config of a MobileNetV2."""
     widths, depths = list[int](), list[int]()
     while depth := numbered(shapes, f"blocks.{len(depths)}.{{}}.conv_dw.weight"):
+        # the first stage does not widen, and its blocks have one convolution less
         last = "conv_pwl" if depths else "conv_pw"
         widths.append(shapes[f"blocks.{len(depths)}.0.{last}.weight"][0])
         depths.append(depth)
+    # no tensor tells a stride
     strides = mobilenet.Config().strides
     if len(depths) != len(strides):
         raise InputError(
             f"there are {len(depths)} stages of blocks: expected {len(strides)}, whose strides are known"
         )
+    # the expansion is that of the second stage, as the first has none
     outputs, inputs, *_ = shapes["blocks.1.0.conv_pw.weight"]
     return mobilenet.Config(
         classes=shapes.get("classifier.weight", (0,))[0],
@@ -305,7 +307,9 @@ LAYOUTS = {
 }
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, UsedTensors]:
     """Load a folder of timm; returns the bundle, and which tensors it was loaded from."""
     where = folder / "config.json"
     table = config.load(where)
@@ -328,9 +332,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
                 f"{tensors.path}: there is no {missing}, which every {theirs.architecture} has"
             )
         model, used = build(layout, tensors, theirs.model_args, device, dtype, where)
-    if theirs.label_names and len(theirs.label_names) == model.config.classes:
-        labels = theirs.label_names
-    else:
+    labels = theirs.label_names
+    if not labels or len(labels) != model.config.classes:
         labels = None
     try:
         preprocessing = read_preprocessing(theirs.pretrained_cfg)
@@ -343,6 +346,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 def read_preprocessing(table: Mapping[str, Any]) -> Preprocessing:
     """Our Preprocessing of their pretrained_cfg: the shorter edge is resized to size / crop_pct, the centre cropped."""
+    # (channels, height, width)
     height, width = table.get("input_size", (3, 224, 224))[1:]
     share, word = float(table.get("crop_pct", 0.875)), table.get("interpolation", "bicubic")
     if table.get("crop_mode", "center") != "center":
@@ -396,10 +400,9 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
     """The name of their architecture, and the keyword arguments in which the model differs from it."""
     common = {"in_chans": c.channels, "num_classes": c.classes}
     if isinstance(c, vit.Config):
+        registers = {}
         if c.registers:
             registers = {"reg_tokens": c.registers, "no_embed_class": True}
-        else:
-            registers = {}
         return "vit_base_patch16_224", {
             **common,
             "img_size": c.shape[0],
@@ -430,6 +433,7 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
             "patch_size": c.patch,
             **more,
         }
+    # timm names a MobileNetV2 by its width, in percent
     for name, factor in MULTIPLIERS.items():
         own = mobilenet.Config()
         widths = tuple(_rounded(width * factor) for width in own.widths)

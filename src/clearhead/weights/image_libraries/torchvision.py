@@ -88,10 +88,7 @@ def check_vit(c: vit.Config) -> None:
     more = {"registers": 0, "layer_scale": None, "pool": "cls", "eps": 1e-6, "mlp": "gelu"}
     require(c, "torchvision's model", {**fixed, **more})
     if c.heads != HEADS.get(c.width):
-        if c.width in HEADS:
-            known = f"has {HEADS[c.width]}"
-        else:
-            known = "does not exist"
+        known = f"has {HEADS[c.width]}" if c.width in HEADS else "does not exist"
         raise WeightsError(
             f"heads={c.heads}, width={c.width}: a file of torchvision does not hold the number of heads, and a "
             f"published model of this width {known}; layout='timm' holds it"
@@ -177,6 +174,7 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
     while (
         f"features.{last}.conv.1.weight" in shapes or f"features.{last}.conv.1.0.weight" in shapes
     ):
+        # a block that widens has one convolution more
         widens = f"features.{last}.conv.3.weight" in shapes
         outputs = shapes[f"features.{last}.conv.{2 if widens else 1}.weight"][0]
         if widths and outputs == widths[-1] and (len(widths) > 1) == widens:

@@ -7,9 +7,8 @@ clearhead.json              our Config, special ids, class names, and the finger
                             wrote the folder
 
 MODULE is translated by the table of the base model's family; GGUF files have the names of Hugging Face's Llama, and a
-base model in our own layout has our names. Where one
-matrix of theirs holds several of ours (c_attn of GPT-2: queries, keys and values), these share A, and B is split by its
-rows.
+base model in our own layout has our names. Where one matrix of theirs holds several of ours (c_attn of GPT-2: queries,
+keys and values), these share A, and B is split by its rows.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from ..huggingface import folder as huggingface
 from ..huggingface.folder import check_class
 from ..huggingface.tokenizers import FILES as TOKEN_FILES
 from ..native import fingerprint
-from ..table import Layout, Row, Used
+from ..table import Layout, Row, UsedTensors
 from ..tensor_files import Tensors, open_file, open_tensors
 
 # adapter_config.json of the PEFT library: which adapters are read, their ranks and scales.
@@ -86,44 +85,49 @@ class Settings:
 
     def scale(self, module: str) -> float:
         """The factor of a module's update."""
-        rank = self.rank(module)
-        return _matching(self.alpha_pattern, module, self.lora_alpha) / (
-            math.sqrt(rank) if self.use_rslora else rank
-        )
+        alpha, rank = _matching(self.alpha_pattern, module, self.lora_alpha), self.rank(module)
+        if self.use_rslora:
+            return alpha / math.sqrt(rank)
+        return alpha / rank
 
 
 def _matching(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
     """The value of the first pattern that matches the end of a module's name, as in PEFT."""
-    return next((x for key, x in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), default)
+    for ending, value in pattern.items():
+        if re.match(rf"(.*\.)?({ending})$", module):
+            return value
+    return default
 
 
 def read_settings(folder: Path) -> Settings:
     """The settings of a folder's adapters; raises for what we do not support."""
     table = config.load(folder / CONFIG)
-    kind, task = table.get("peft_type"), table.get("task_type")
-    if kind != "LORA":
+    adapter_type, task = table.get("peft_type"), table.get("task_type")
+    if adapter_type != "LORA":
         raise WeightsError(
-            f"{table.place('peft_type')}peft_type is {kind!r}: expected LORA, the only kind that we read"
+            f"{table.place('peft_type')}peft_type is {adapter_type!r}: expected LORA, the only kind that we read"
         )
+    # a setting that we do not read must not change what the adapter computes
     for name, harmless in REFUSED.items():
         if table.get(name, harmless) not in (harmless, None, [], {}):
             raise WeightsError(
                 f"{table.place(name)}{name} is {table[name]!r}: such adapters are not supported"
             )
+    # true, gaussian and so on only say how A and B began
     start = str(table.get("init_lora_weights"))
     if start.startswith(CHANGED_BASE):
         raise WeightsError(
             f"{table.place('init_lora_weights')}init_lora_weights is {start!r}, which changes the weights of the base "
             "model: expected adapters that PEFT has converted to plain LoRA (path_initial_model_for_weight_conversion)"
         )
-    check_class(
-        TASKS.get(task) if isinstance(task, str) else None,
-        f"{table.place('task_type')}task_type {task!r}",
-    )
+    if isinstance(task, str):
+        check_class(TASKS.get(task), f"{table.place('task_type')}task_type {task!r}")
+    # written for models without a task of PEFT's own
     mapping = table.get("auto_mapping")
     named = mapping.get("base_model_class") if isinstance(mapping, dict) else None
     check_class(named, f"{table.place('auto_mapping')}base_model_class {named!r}")
     known = {f.name for f in fields(Settings)}
+    # null means PEFT's default
     given = table.without(*(name for name in table if name not in known or table[name] is None))
     settings = config.read(Settings, given)
     _check_patterns(settings, table)
@@ -153,7 +157,7 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SavedAdapters(native.Saved):
+class AdapterSettings(native.FolderSettings):
     """The contents of clearhead.json."""
 
     # fingerprint of the base model's weights that the folder does not replace
@@ -165,17 +169,19 @@ def is_peft(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and any((folder / name).is_file() for name in FILES)
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, UsedTensors]:
     """Load the base model of a folder with its adapters, which are kept apart; returns also the tensors used."""
     settings = read_settings(folder)
     path, name = _find_base(folder, settings)
     updates, changed = _read_tensors(folder)
-    saved = (
-        config.read(SavedAdapters, config.load(folder / OURS))
-        if (folder / OURS).is_file()
-        else None
-    )
+    saved = None
+    if (folder / OURS).is_file():
+        saved = config.read(AdapterSettings, config.load(folder / OURS))
+    # the names in the file are those of the library that has the base model
     layout = foreign_layout(name)
+    # GGUF files have the names of Hugging Face, but cannot be filled with other tensors
     if layout is None or not is_huggingface(name):
         bundle, used = _on_ours(folder, path, name, layout, changed, device, saved)
     else:
@@ -183,6 +189,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
         bundle, used = _on_huggingface(
             folder, path, layout, changed, set(updates), settings, device
         )
+    # from the model as it is now, whose head may be new
     rows = table_rows(layout, bundle)
     if saved is not None:
         _check_base(folder, path, bundle, saved, replaced(rows, changed))
@@ -193,13 +200,12 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
             columns=saved.columns,
         )
     for module, (a, b) in updates.items():
-        _attach(bundle.model, _row_of(module, rows, layout, folder), module, a, b, settings, folder)
-    bundle = replace(
-        bundle, folder=folder, base=str(path), chat=read_template(folder) or bundle.chat
-    )
+        row = _row_of(module, rows, layout, folder)
+        _attach(bundle.model, row, module, a, b, settings, folder)
     if dtype is not None:
         bundle.model.to(dtype)
-    return bundle, used
+    chat = read_template(folder) or bundle.chat
+    return replace(bundle, folder=folder, base=str(path), chat=chat), used
 
 
 def is_huggingface(name: str) -> bool:
@@ -228,7 +234,11 @@ def own_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def replaced(rows: Iterable[Row], names: Collection[str]) -> set[str]:
     """Our names of tensors, given theirs."""
-    return {ours for row in rows if set(row.theirs) & set(names) for ours in row.ours}
+    ours: set[str] = set()
+    for row in rows:
+        if set(row.theirs) & set(names):
+            ours |= set(row.ours)
+    return ours
 
 
 def _find_base(folder: Path, settings: Settings) -> tuple[Path, str]:
@@ -240,21 +250,21 @@ def _find_base(folder: Path, settings: Settings) -> tuple[Path, str]:
         raise WeightsError(
             f"{folder / CONFIG}: there is no base_model_name_or_path: expected the adapters' base model"
         )
+    # a path is relative to where we are, or else to the folder of the adapters
+    is_beside = (folder / name).is_dir() and not Path(name).is_dir()
     try:
-        path, layout = find(
-            folder / name if (folder / name).is_dir() and not Path(name).is_dir() else name
-        )
+        path, layout = find(folder / name if is_beside else name)
     except WeightsError as cause:
         raise WeightsError(
             f"{folder / CONFIG}: the base model cannot be opened: {cause}"
         ) from cause
     check_whole(path, layout, f"{folder / CONFIG}: ")
     if layout == "transformers":  # its maps are transformers' own, to which ours cannot be added
-        kind = config.load(path / "config.json")["model_type"]
+        model_type = config.load(path / "config.json")["model_type"]
         raise WeightsError(
-            f"{folder / CONFIG}: the base model {path} is a {kind}, which transformers runs: adapters are read only "
-            f"for the model types of this library, {', '.join(huggingface.LAYOUT_FILES)}; merge them with PEFT, and "
-            "load the merged folder"
+            f"{folder / CONFIG}: the base model {path} is a {model_type}, which transformers runs: adapters are read "
+            f"only for the model types of this library, {', '.join(huggingface.LAYOUT_FILES)}; merge them with PEFT, "
+            "and load the merged folder"
         )
     return path, layout
 
@@ -269,25 +279,26 @@ def check_whole(path: Path, layout: str, where: str = "") -> None:
 
 
 def _check_base(
-    folder: Path, path: Path, bundle: Bundle, saved: SavedAdapters, without: set[str]
+    folder: Path, path: Path, bundle: Bundle, saved: AdapterSettings, without: set[str]
 ) -> None:
     """Raise if the base model has other options than the one that the adapters belong to; a Notice for other weights.
 
     `without` are our names of the tensors that the folder itself holds.
     """
-    kind, options = family(saved.model)
-    own = "it is another model than the one that these adapters were trained on"
+    family_class, options_class = family(saved.model)
+    other = "it is another model than the one that these adapters were trained on"
     if family_of(bundle.model) != saved.model:
         raise WeightsError(
-            f"{folder}: the base model {path} is a {family_of(bundle.model)}, not a {saved.model}: {own}"
+            f"{folder}: the base model {path} is a {family_of(bundle.model)}, not a {saved.model}: {other}"
         )
-    chosen = config.read(options, config.load(folder / OURS)["options"])
-    for f in fields(chosen):
-        mine, theirs = getattr(chosen, f.name), getattr(bundle.config, f.name)
-        if mine != theirs and f.name not in kind.may_differ:
+    options = config.read(options_class, config.load(folder / OURS)["options"])
+    for option in fields(options):
+        ours, theirs = getattr(options, option.name), getattr(bundle.config, option.name)
+        if ours != theirs and option.name not in family_class.may_differ:
             raise WeightsError(
-                f"{folder}: the base model {path} has {f.name}={theirs!r}, not {mine!r}: {own}"
+                f"{folder}: the base model {path} has {option.name}={theirs!r}, not {ours!r}: {other}"
             )
+    # what the folder replaces may differ
     kept = {name: x for name, x in own_tensors(bundle.model).items() if name not in without}
     if saved.base is None or any(x.is_meta for x in kept.values()):
         return
@@ -302,6 +313,7 @@ def _check_base(
 
 def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
     """A and B of each module, and the whole tensors of modules that differ from the base model's."""
+    # safetensors before the pickled file
     path = next(folder / name for name in FILES if (folder / name).is_file())
     with open_file(path) as file:
         tensors = {name: file[name] for name in file.shapes}
@@ -317,31 +329,32 @@ def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[
             )
         # with bias="all" the file also has those of modules that it replaces
         if ".original_module." not in name:
-            named[
-                name.removeprefix(PREFIX).replace(BASE, ".").replace(".modules_to_save.", ".")
-            ] = x
-    first = {name.removesuffix(A) for name in named if name.endswith(A)}
-    second = {name.removesuffix(B) for name in named if name.endswith(B)}
-    for module in first ^ second:
+            plain = name.removeprefix(PREFIX).replace(BASE, ".").replace(".modules_to_save.", ".")
+            named[plain] = x
+    with_a = {name.removesuffix(A) for name in named if name.endswith(A)}
+    with_b = {name.removesuffix(B) for name in named if name.endswith(B)}
+    for module in with_a ^ with_b:
         raise WeightsError(
             f"{path}: the module {module} has only one of lora_A and lora_B: expected both"
         )
     for name in named:
+        # such as lora_embedding_A and lora_magnitude_vector
         if ".lora_" in name and not name.endswith((A, B)):
             raise WeightsError(
                 f"{path}: the tensor {name}: adapters of this kind are not supported"
             )
-    if not first:
+    if not with_a:
         raise WeightsError(
             f"{path}: there are no adapters in this file: expected lora_A and lora_B of some modules"
         )
-    updates = {module: (named[module + A], named[module + B]) for module in sorted(first)}
+    updates = {module: (named[module + A], named[module + B]) for module in sorted(with_a)}
     return updates, {name: x for name, x in named.items() if not name.endswith((A, B))}
 
 
 def _with_prefix(path: Path, layout: Layout, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors by their names in a model with a head: a class without one leaves the prefix out."""
     with open_tensors(path) as tensors:
+        # under today's names, with the prefix that a file without a head lacks
         known = set(huggingface.today(layout, tensors).shapes)
     return {layout.prefix + n if layout.prefix + n in known else n: x for n, x in changed.items()}
 
@@ -354,11 +367,11 @@ def _on_huggingface(
     adapted: set[str],
     settings: Settings,
     device: torch.device,
-) -> tuple[Bundle, Used]:
+) -> tuple[Bundle, UsedTensors]:
     """A base model of Hugging Face, some of whose tensors are replaced."""
-    shared = (
-        [] if settings.ensure_weight_tying else _shared(path, layout, changed, adapted, settings)
-    )
+    shared: list[str] = []
+    if not settings.ensure_weight_tying:
+        shared = _shared(path, layout, changed, adapted, settings)
     words: Mapping[str, Any] = {}
     if shared:
         if layout.untied is None:
@@ -369,8 +382,10 @@ def _on_huggingface(
         with open_tensors(path) as file:
             tensors = huggingface.today(layout, file)
             table = tensors[next(name for name in shared if name in tensors.shapes)]
+        # the table is read as often as there are modules with it, and then some are replaced
         words, changed = layout.untied, {**dict.fromkeys(shared, table), **changed}
     bundle, used = huggingface.load(path, device, None, changed, words)
+    # the training may have added tokens
     if layout.read_tokens is not None and any((folder / name).is_file() for name in TOKEN_FILES):
         theirs = huggingface.read_theirs(layout, config.load(path / "config.json"))
         bundle = replace(bundle, tokens=layout.read_tokens(folder, theirs) or bundle.tokens)
@@ -384,6 +399,7 @@ def _shared(
 
     PEFT trains copies of the modules in modules_to_save, so that a table is not shared any more.
     """
+    # endings of modules
     saved = tuple(settings.modules_to_save or ())
     if layout.merge is not None:
         return []  # a convolutional network, which shares nothing
@@ -393,16 +409,15 @@ def _shared(
     for row in layout.rows(options):
         names = [name for name in row.theirs if name.endswith(".weight")]
         modules = {name: name.removesuffix(".weight") for name in names}
-        copies = (
-            [name for name in names if name in changed and modules[name].endswith(saved)]
-            if saved
-            else []
-        )
-        apart = copies or any(module in adapted for module in modules.values())
-        equal = len(copies) == len(names) and all(
+        if len(names) < 2:
+            continue
+        copies = [name for name in names if name in changed and saved]
+        copies = [name for name in copies if modules[name].endswith(saved)]
+        are_apart = copies or any(module in adapted for module in modules.values())
+        are_equal = len(copies) == len(names) and all(
             torch.equal(changed[names[0]], changed[name]) for name in names
         )
-        if len(names) > 1 and apart and not equal:
+        if are_apart and not are_equal:
             return names
     return []
 
@@ -414,8 +429,8 @@ def _on_ours(
     layout: Layout | None,
     changed: Mapping[str, Tensor],
     device: torch.device,
-    saved: SavedAdapters | None,
-) -> tuple[Bundle, Used]:
+    saved: AdapterSettings | None,
+) -> tuple[Bundle, UsedTensors]:
     """A base model that is no folder of Hugging Face, some of whose tensors are replaced: the folder has our Config."""
     from ..folder import read
 
@@ -427,32 +442,31 @@ def _on_ours(
             )
         return base, used
     _check_base(folder, path, base, replace(saved, base=None), set())
-    kind, options = family(saved.model)
-    chosen = config.read(options, config.load(folder / OURS)["options"])
+    family_class, options_class = family(saved.model)
+    options = config.read(options_class, config.load(folder / OURS)["options"])
     if layout is not None:
-        table = {
-            theirs: ours
-            for row in layout.rows(chosen)
-            for ours in row.ours
-            for theirs in row.theirs
-        }
-        changed = {table[theirs]: x for theirs, x in changed.items()}
-    known = {**state(base.model), **{name: x.to(base.dtype) for name, x in changed.items()}}
+        our_names = {}
+        for row in layout.rows(options):
+            # no tensor of a GGUF file joins several of ours
+            our_names.update(dict.fromkeys(row.theirs, row.ours[-1]))
+        changed = {our_names[theirs]: x for theirs, x in changed.items()}
+    known = state(base.model) | {name: x.to(base.dtype) for name, x in changed.items()}
     with on_meta_device():
-        wanted = state(kind(chosen))
-    named = {name: known[name] for name in wanted if name in known}
-    shapes = {name: tuple(x.shape) for name, x in named.items()}
-    tensors = Tensors(
-        folder / FILES[0], shapes, dict.fromkeys(named, folder / FILES[0]), named.__getitem__
-    )
-    model = build_empty(kind, chosen, shapes, folder / OURS, folder / FILES[0])
+        wanted = state(family_class(options))
+    # what the base model has and this one does not, such as a head, is left out
+    kept = {name: known[name] for name in wanted if name in known}
+    shapes = {name: tuple(x.shape) for name, x in kept.items()}
+    file = folder / FILES[0]
+    tensors = Tensors(file, shapes, dict.fromkeys(kept, file), kept.__getitem__)
+    model = build_empty(family_class, options, shapes, folder / OURS, file)
     native.fill_model(model, tensors, device, None)
     tokens = text.load(folder) if text.saved(folder) is not None else base.tokens
-    return replace(base, model=model.eval(), config=chosen, tokens=tokens), used
+    return replace(base, model=model.eval(), config=options, tokens=tokens), used
 
 
 def _row_of(module: str, rows: Iterable[Row], layout: Layout | None, folder: Path) -> Row:
     """The row of a module's weight."""
+    # a class without a head leaves it out
     prefix = "" if layout is None else layout.prefix
     for row in rows:
         if f"{module}.weight" in row.theirs or f"{prefix}{module}.weight" in row.theirs:
@@ -467,32 +481,32 @@ def _attach(
 ) -> None:
     """Add the adapters of one module of theirs to the maps of ours that it holds."""
     homes = [name.rpartition(".")[0] for name in row.ours]
-    maps = [model.get_submodule(name) for name in homes]
-    for name, one in zip(homes, maps, strict=True):
-        if type(one) is not Linear:
+    maps = [model.get_submodule(home) for home in homes]
+    for home, linear in zip(homes, maps, strict=True):
+        if type(linear) is not Linear:
             raise WeightsError(
-                f"{folder}: {module} is {name}, a {type(one).__name__}: expected adapters of linear maps"
+                f"{folder}: {module} is {home}, a {type(linear).__name__}: expected adapters of linear maps"
             )
-    width, out = maps[0].in_features, sum(one.out_features for one in maps)  # type: ignore[misc]
-    rank = settings.rank(module)
+    sizes = [linear.out_features for linear in maps if isinstance(linear, Linear)]
+    width, out, rank = maps[0].in_features, sum(sizes), settings.rank(module)
     if a.shape != (rank, width) or b.shape != (out, rank):
         raise WeightsError(
             f"{folder}: {module} has lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)}: expected {(rank, width)} and "
             f"{(out, rank)}"
         )
-    parts = b.split([one.out_features for one in maps])
-    for one, part in zip(maps, parts, strict=True):
-        # The columns of a block of B: where several maps share a matrix, the others are 0.
-        used = (
-            part.ne(0).any(0)
-            if len(maps) > 1 and b.ne(0).any()
-            else torch.ones(rank, dtype=torch.bool)
-        )
-        if not used.any():
+    for linear, block in zip(maps, b.split(sizes), strict=True):
+        columns = torch.ones(rank, dtype=torch.bool)
+        if len(maps) > 1 and b.ne(0).any():
+            # B is made of blocks where several maps share a matrix: the columns of the other maps are 0
+            columns = block.ne(0).any(0)
+        if not columns.any():
             continue
-        assert isinstance(one, Linear)
+        assert isinstance(linear, Linear)
         lora = LoraLinear.convert(
-            one, rank=int(used.sum()), scale=settings.scale(module), dropout=settings.lora_dropout
+            linear,
+            rank=int(columns.sum()),
+            scale=settings.scale(module),
+            dropout=settings.lora_dropout,
         )
-        for slot, x in (("lora_a", a[used]), ("lora_b", part[:, used])):
-            setattr(lora, slot, nn.Parameter(x.to(one.weight.device, copy=True).contiguous()))
+        for slot, x in (("lora_a", a[columns]), ("lora_b", block[:, columns])):
+            setattr(lora, slot, nn.Parameter(x.to(linear.weight.device, copy=True).contiguous()))

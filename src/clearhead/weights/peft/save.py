@@ -1,4 +1,4 @@
-"""Writing adapters as a folder of the PEFT library (see peft.py).
+"""Writing adapters as a folder of the PEFT library (see load.py).
 
 Where one matrix of theirs holds several maps of ours, its A is the concatenation of theirs, and its B has theirs as
 blocks on its diagonal.
@@ -54,7 +54,7 @@ from .load import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The tensors of a file of adapters that are no adapters."""
+    """The tensors of a file of adapters that are not adapters."""
 
     tensors: dict[str, Tensor]  # by their names
     modules: list[str]  # modules_to_save: those whose tensors are all there
@@ -86,52 +86,72 @@ def find_changes(
         prefix: What their names of tensors begin with in a class with a head, and not in this one.
         expected: Endings of modules that the file has in any case.
     """
-    ours, theirs = (
-        own_tensors(model),
-        state(base) | dict(base.named_parameters(remove_duplicate=False)),
-    )
-    changed = {
-        name
-        for name, x in ours.items()
-        if name not in theirs
-        or theirs[name].shape != x.shape
-        or not torch.equal(theirs[name].to(x.dtype), x.detach().cpu())
-    }
+    ours = own_tensors(model)
+    theirs = state(base) | dict(base.named_parameters(remove_duplicate=False))
+    changed = {name for name, x in ours.items() if not _is_equal(x, theirs.get(name))}
     names = [[name.removeprefix(prefix) for name in row.theirs] for row in rows]
-    alone = {
-        i: _alone(names[i][0], adapted) for i, row in enumerate(rows) if changed & set(row.ours)
-    }
-    tops = {name.rpartition(".")[0] for i, own in alone.items() if own is None for name in names[i]}
-    tops |= {
-        top
-        for each in names
-        for name in each
-        for top in _tops(name)
-        if expected and top.endswith(expected)
-    }
-    modules = sorted(top for top in tops if not any(top.startswith(f"{other}.") for other in tops))
+    # By row: the name under which a changed tensor is in the file by itself; None: its whole module is there.
+    alone = {}
+    for i, row in enumerate(rows):
+        if changed & set(row.ours):
+            alone[i] = _alone(names[i][0], adapted)
+    modules = _outermost(_whole_modules(names, alone, expected))
     tensors, kept = dict[str, Tensor](), dict[str, Tensor]()
     for i, row in enumerate(rows):
         (x,) = export(model, [row]).values()
-        found = [name for name in names[i] if _inside(name, modules)] or [
-            name for name in [alone.get(i)] if name
-        ]
-        tensors |= dict.fromkeys(found, x)
-        kept |= {} if found else {name: theirs[name] for name in row.ours}
+        stored = [name for name in names[i] if _inside(name, modules)]
+        own_name = alone.get(i)
+        if not stored and own_name:
+            stored = [own_name]
+        tensors |= dict.fromkeys(stored, x)
+        if not stored:
+            kept |= {name: theirs[name] for name in row.ours}
     return Changes(tensors=tensors, modules=modules, base=fingerprint(kept))
+
+
+def _is_equal(x: Tensor, other: Tensor | None) -> bool:
+    """Whether a tensor is that of the base model."""
+    if other is None or other.shape != x.shape:
+        return False
+    return torch.equal(other.to(x.dtype), x.detach().cpu())
+
+
+def _whole_modules(
+    names: Sequence[Sequence[str]], alone: Mapping[int, str | None], expected: tuple[str, ...]
+) -> set[str]:
+    """The modules all of whose tensors are in the file: those with a changed weight, and those that PEFT expects."""
+    modules = set()
+    for i, name_in_file in alone.items():
+        if name_in_file is None:
+            modules |= {name.rpartition(".")[0] for name in names[i]}
+    if expected:
+        for name in (name for row_names in names for name in row_names):
+            modules |= {module for module in _modules_of(name) if module.endswith(expected)}
+    return modules
+
+
+def _outermost(modules: set[str]) -> list[str]:
+    """The modules that are in no other of them, sorted."""
+    kept = []
+    for module in sorted(modules):
+        if not any(module.startswith(f"{other}.") for other in modules):
+            kept.append(module)
+    return kept
 
 
 def _alone(name: str, adapted: set[str]) -> str | None:
     """The name of a changed tensor that is in the file by itself; None: its module is there."""
     module, _, leaf = name.rpartition(".")
+    # PEFT wraps a module with adapters, and its own tensors are then below base_layer
     if module in adapted:
         return f"{module}{BASE}{leaf}"
+    # with bias="all" biases are in the file by themselves
     if leaf == "bias":
         return name
     return None
 
 
-def _tops(name: str) -> list[str]:
+def _modules_of(name: str) -> list[str]:
     """The modules that a tensor is in, the outermost first."""
     parts = name.split(".")
     return [".".join(parts[:i]) for i in range(1, len(parts))]
@@ -139,7 +159,7 @@ def _tops(name: str) -> list[str]:
 
 def _inside(name: str, modules: Collection[str]) -> bool:
     """Whether a tensor is in one of the modules."""
-    return any(top in modules for top in _tops(name))
+    return any(module in modules for module in _modules_of(name))
 
 
 # PEFT's task by the end of the name of a class of transformers.
@@ -167,9 +187,8 @@ class AdapterUpdate:
     @property
     def alpha(self) -> int | float:
         alpha = self.scale * self.rank
-        if abs(alpha - round(alpha)) < 1e-9:
-            return round(alpha)
-        return alpha
+        is_whole = abs(alpha - round(alpha)) < 1e-9
+        return round(alpha) if is_whole else alpha
 
 
 def save(bundle: Bundle, folder: Path) -> Path:
@@ -182,45 +201,48 @@ def save(bundle: Bundle, folder: Path) -> Path:
         )
     path, name = find(bundle.base)
     check_whole(path, name)
+    # in the dtype of its folder, with which the trained model is compared
     base = read(path, name, torch.device("cpu"), None)[0]
     layout, task, prefix = _place(bundle, name, base.config)
+    # checked before the base model is read, which takes time
     token_layout = _token_layout(name, layout)
-    files, rows = _token_files(bundle, token_layout), table_rows(layout, bundle)
-    updates = {
-        _module(row, prefix): _update(row, bundle.model)
-        for row in rows
-        if any(isinstance(one, LoraLinear) for one in _maps(row, bundle.model))
-    }
-    beside = find_changes(
-        bundle.model, base.model, rows, set(updates), prefix, EXPECTED.get(task or "", ())
-    )
+    files = _token_files(bundle, token_layout)
+    rows = table_rows(layout, bundle)
+    updates = {}
+    for row in rows:
+        if any(isinstance(linear, LoraLinear) for linear in _maps(row, bundle.model)):
+            updates[_module(row, prefix)] = _update(row, bundle.model)
+    expected = EXPECTED.get(task or "", ())
+    changes = find_changes(bundle.model, base.model, rows, set(updates), prefix, expected)
     settings = _settings(
         updates,
         {_module(row, prefix) for row in rows},
         base_model_name_or_path=bundle.base,
         task_type=task,
         lora_dropout=next(iter(adapters(bundle.model).values())).lora_dropout,
-        bias=beside.bias,
-        modules_to_save=beside.modules or None,
+        bias=changes.bias,
+        modules_to_save=changes.modules or None,
         fan_in_fan_out=any(row.conversion in (TRANSPOSED, JOINED_TRANSPOSED) for row in rows),
     )
-    tensors = {f"{module}{A}": update.a for module, update in updates.items()}
-    tensors |= {f"{module}{B}": update.b for module, update in updates.items()} | beside.tensors
+    tensors = dict(changes.tensors)
+    for module, update in updates.items():
+        tensors |= {f"{module}{A}": update.a, f"{module}{B}": update.b}
     folder.mkdir(parents=True, exist_ok=True)
-    replace_tensors(
-        folder / FILES[0], {f"{PREFIX}{name}": x.contiguous() for name, x in tensors.items()}
-    )
+    named = {f"{PREFIX}{name}": x.contiguous() for name, x in tensors.items()}
+    replace_tensors(folder / FILES[0], named)
     _write_tokens(bundle, token_layout, files, folder)
-    saved = {
+    saved: dict[str, Any] = {
         "clearhead": __version__,
         "model": family_of(bundle.model),
         "options": config.dump(bundle.config),
+        "special": config.dump(bundle.special),
+        "base": changes.base,
     }
-    saved |= {"special": config.dump(bundle.special)} | (
-        {"labels": list(bundle.labels)} if bundle.labels else {}
-    )
-    saved |= {"columns": dict(bundle.columns)} if bundle.columns else {}
-    config.write({**saved, "base": beside.base}, folder / OURS)
+    if bundle.labels:
+        saved["labels"] = list(bundle.labels)
+    if bundle.columns:
+        saved["columns"] = dict(bundle.columns)
+    config.write(saved, folder / OURS)
     config.write(asdict(settings), folder / CONFIG)  # last: without it the folder has no adapters
     return folder
 
@@ -248,26 +270,29 @@ def _place(
 
     Raises if adapters cannot express how the model differs from its base model, or their library has no such model.
     """
-    layout, free = foreign_layout(layout_name), set(type(bundle.model).may_differ)  # type: ignore[attr-defined]
+    layout = foreign_layout(layout_name)
+    # options that a head of another task has
+    free = set(type(bundle.model).may_differ)  # type: ignore[attr-defined]
     if layout is not None and layout.untied is not None and getattr(base_config, "tied", False):
         free.add("tied")  # a table of its own is one of modules_to_save
-    for f in fields(bundle.config):
-        mine, theirs = getattr(bundle.config, f.name), getattr(base_config, f.name, None)
-        if mine != theirs and f.name not in free:
+    for option in fields(bundle.config):
+        ours, theirs = getattr(bundle.config, option.name), getattr(base_config, option.name, None)
+        if ours != theirs and option.name not in free:
             raise WeightsError(
-                f"{f.name}={mine!r}, and the base model has {theirs!r}: adapters alone cannot hold this; expected "
+                f"{option.name}={ours!r}, and the base model has {theirs!r}: adapters alone cannot hold this; expected "
                 "adapters that are merged into the weights"
             )
     if layout is None:
         return None, None, ""
     try:
-        (kind,) = layout.to_theirs(bundle.config, bundle.special or Special())["architectures"]
+        theirs = layout.to_theirs(bundle.config, bundle.special or Special())
     except WeightsError as cause:
         raise WeightsError(
             f"{cause}. Adapters apart belong to a model that transformers has: expected other options of the model, or "
             "adapters that are merged into the weights"
         ) from cause
-    end = next(end for end in (*TASKS, "") if kind.endswith(end))
+    (class_name,) = theirs["architectures"]
+    end = next(end for end in (*TASKS, "") if class_name.endswith(end))
     return layout, TASKS.get(end), layout.prefix if end == "Model" else ""
 
 
@@ -278,65 +303,70 @@ def _module(row: Row, prefix: str) -> str:
 
 def _maps(row: Row, model: nn.Module) -> list[nn.Module]:
     """The modules of ours whose weights a row has; none for rows of other tensors."""
+    # a row of biases or of a norm has no maps
     homes = [name.rpartition(".") for name in row.ours]
     return [model.get_submodule(home) for home, _, leaf in homes if leaf == "weight"]
 
 
 def _update(row: Row, model: nn.Module) -> AdapterUpdate:
     maps: list[Any] = _maps(row, model)
-    adapted = [one for one in maps if isinstance(one, LoraLinear)]
-    scales = {one.lora_scale for one in adapted}
+    adapted = [linear for linear in maps if isinstance(linear, LoraLinear)]
+    scales = {linear.lora_scale for linear in adapted}
     if len(scales) > 1:
         raise WeightsError(
             f"{', '.join(row.ours)}: one matrix holds them, and their scales differ: {sorted(scales)}"
         )
-    ups = [
-        one.lora_b.detach() if one in adapted else one.weight.new_zeros(one.out_features, 0)
-        for one in maps
-    ]
+    # a map without adapters has no columns, and rows of zeros
+    ups = []
+    for linear in maps:
+        if isinstance(linear, LoraLinear):
+            ups.append(linear.lora_b.detach())
+        else:
+            ups.append(linear.weight.new_zeros(linear.out_features, 0))
     b = ups[0] if len(ups) == 1 else torch.block_diag(*ups)
-    return AdapterUpdate(torch.cat([one.lora_a.detach() for one in adapted]), b, scales.pop())
+    return AdapterUpdate(torch.cat([linear.lora_a.detach() for linear in adapted]), b, scales.pop())
 
 
 def _settings(
     updates: Mapping[str, AdapterUpdate], known: Collection[str], **options: Any
 ) -> Settings:
     """The settings of these adapters: the most frequent rank and alpha, and patterns for the others."""
-    (rank, alpha), _ = Counter((one.rank, one.alpha) for one in updates.values()).most_common(1)[0]
-    ranks = {one.rank for one in updates.values()} - {rank}
-    alphas = {one.alpha for one in updates.values()} - {alpha}
+    sizes = Counter((update.rank, update.alpha) for update in updates.values())
+    # the file has one of each, and patterns for the modules with another
+    (rank, alpha), _ = sizes.most_common(1)[0]
+    ranks = {module: update.rank for module, update in updates.items()}
+    alphas = {module: update.alpha for module, update in updates.items()}
     return Settings(
         r=rank,
         lora_alpha=alpha,
         target_modules=_endings(updates, known),
         **options,
-        rank_pattern={
-            end: r
-            for r in sorted(ranks)
-            for end in _endings([m for m, one in updates.items() if one.rank == r], known)
-        },
-        alpha_pattern={
-            end: a
-            for a in sorted(alphas)
-            for end in _endings([m for m, one in updates.items() if one.alpha == a], known)
-        },
+        rank_pattern=_patterns(ranks, rank, known),
+        alpha_pattern=_patterns(alphas, alpha, known),
     )
+
+
+def _patterns(values: Mapping[str, Any], usual: Any, known: Collection[str]) -> dict[str, Any]:
+    """The endings of the modules whose value is not the usual one, each with its value."""
+    patterns: dict[str, Any] = {}
+    for value in sorted(set(values.values()) - {usual}):
+        modules = [module for module in values if values[module] == value]
+        patterns |= dict.fromkeys(_endings(modules, known), value)
+    return patterns
 
 
 def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
     """The shortest endings of names, at dots, that all chosen names have and no other known one."""
-    others, found = set(known) - set(chosen), set[str]()
+    # PEFT matches the ends of module names
+    others, endings = set(known) - set(chosen), set[str]()
     for name in chosen:
         parts = name.split(".")
-        endings = (".".join(parts[i:]) for i in reversed(range(len(parts))))
-        found.add(
-            next(
-                end
-                for end in endings
-                if not any(f".{other}".endswith(f".{end}") for other in others)
-            )
-        )
-    return sorted(found)
+        for i in reversed(range(len(parts))):
+            ending = ".".join(parts[i:])
+            if not any(f".{other}".endswith(f".{ending}") for other in others):
+                endings.add(ending)
+                break
+    return sorted(endings)
 
 
 def _token_layout(name: str, layout: Layout | None) -> Layout | None:

@@ -32,7 +32,7 @@ from ...tokens.chat_template import read_template
 from ...tokens.special import special_ids
 from ..bundle import Bundle, check_tokens
 from ..fill import WeightsError
-from ..table import Used
+from ..table import UsedTensors
 from ..tensor_files import open_tensors
 from .folder import LAYOUT_FILES, class_names, read_scores
 from .llama import trained_length
@@ -47,7 +47,7 @@ from .tokenizers import read_subwords
 # Its layers are `blocks`, as in our own models; what attends inside of them is found by watching (look/intercept.py).
 
 
-PROBE = 2  # tokens of the text by which the parts of a model are found
+PROBE = [0, 1]  # ids of the text by which the parts of a model are found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +89,12 @@ class TransformersState:
     def append(self, ids: Int[Tensor, "b t"], mask: Bool[Tensor, "b t"] | None = None) -> None:
         """Append tokens to every row."""
         if mask is not None or self.mask is not None:
-            if self.mask is None:
+            # one that has been without padding until now gets a mask, too
+            before, after = self.mask, mask
+            if before is None:
                 before = torch.ones_like(self.ids, dtype=torch.bool)
-            else:
-                before = self.mask
-            if mask is None:
+            if after is None:
                 after = torch.ones_like(ids, dtype=torch.bool)
-            else:
-                after = mask
             self.mask = torch.cat([before, after], dim=1)
         self.ids = torch.cat([self.ids, ids], dim=1)
 
@@ -139,18 +137,20 @@ class TransformersModel(Model):
         super().__init__()
         self.can = can
         self.theirs: Any
-        ids = torch.tensor([[0, 1][:PROBE]], device=next(theirs.parameters()).device)
+        ids = torch.tensor([PROBE], device=next(theirs.parameters()).device)
         table = theirs.get_input_embeddings()
         # These names come before `theirs`, so that the addresses of `watch` begin with them.
         self.blocks = find_blocks(theirs.base_model)
         self.norm, vectors = final_norm(theirs.base_model, self.blocks, ids)
         self.head = self._find_head(theirs, ids, vectors)
+        # then `states` runs all of theirs, and not its base model
         self._whole = isinstance(self.head, Logits)
         if self._whole and "predict" in can:
-            self.norm = None  # head(norm(x)) would be no logits
+            self.norm = None  # head(norm(x)) would not be logits
         self.theirs = theirs
-        self._caches = "past_key_values" in inspect.signature(theirs.forward).parameters
-        self._places = "position_ids" in inspect.signature(theirs.forward).parameters
+        arguments = inspect.signature(theirs.forward).parameters
+        self._caches = "past_key_values" in arguments
+        self._places = "position_ids" in arguments
         self.config = Config(
             architecture=type(theirs).__name__,
             vocab=table.num_embeddings,
@@ -164,14 +164,13 @@ class TransformersModel(Model):
     @torch.no_grad()
     def _find_head(self, theirs: Any, ids: Tensor, vectors: Tensor) -> nn.Module:
         """The module that makes logits of `encode`; if that takes more than one module, the logits are the states."""
-        if self.can & {"embed"}:
+        if "embed" in self.can:
             return nn.Identity()
         logits, head = theirs(input_ids=ids).logits, theirs.get_output_embeddings()
-        if (
-            "predict" in self.can
-            and head is not None
-            and torch.equal(head(vectors).float(), logits.float())
-        ):
+        if head is None or "predict" not in self.can:
+            return Logits(logits.shape[-1])
+        # caps, scales and biases behind the head make them differ
+        if torch.equal(head(vectors).float(), logits.float()):
             return head
         return Logits(logits.shape[-1])
 
@@ -180,11 +179,8 @@ class TransformersModel(Model):
         return type(self.theirs).__name__
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {
-            "ids": random_ids(
-                self.config.vocab, rows, min(size, self.config.context or size), generator
-            )
-        }
+        size = min(size, self.config.context or size)
+        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def encode(
         self, ids: Int[Tensor, "b t"], *, lengths: Int[Tensor, "b"] | None = None
@@ -230,6 +226,7 @@ class TransformersModel(Model):
         """Append prompt tokens without computing logits: the first `counts[i]` of row i, or all of them."""
         mask = None
         if counts is not None:
+            # from padding on the right to padding on the left
             place = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - counts[:, None])
             mask, ids = place >= 0, ids.gather(1, place.clamp(min=0))
         self._append(ids, state, mask)
@@ -244,29 +241,30 @@ class TransformersModel(Model):
     def _append(self, ids: Tensor, state: TransformersState, mask: Tensor | None = None) -> Tensor:
         """Append tokens to the state, and return the input of `head` for them; without a cache all is read again."""
         state.append(ids, mask)
-        given = ids if self._caches else state.ids
-        more: dict[str, Any] = (
-            {"past_key_values": state.cache, "use_cache": True} if self._caches else {}
-        )
+        given, more = state.ids, dict[str, Any]()
+        if self._caches:
+            given, more = ids, {"past_key_values": state.cache, "use_cache": True}
         if state.mask is not None:
-            more["attention_mask"] = state.mask.long()
+            mask = state.mask.long()
+            more["attention_mask"] = mask
             if self._places:
-                more["position_ids"] = (state.mask.long().cumsum(1) - 1).clamp(min=0)[
-                    :, -given.shape[1] :
-                ]
-        out = (self.theirs if self._whole else self.theirs.base_model)(input_ids=given, **more)
-        state.cache = out.past_key_values if self._caches else None
+                # padding does not count, so that a row's positions do not depend on the others
+                places = (mask.cumsum(1) - 1).clamp(min=0)
+                more["position_ids"] = places[:, -given.shape[1] :]
+        network = self.theirs if self._whole else self.theirs.base_model
+        out = network(input_ids=given, **more)
+        if self._caches:
+            state.cache = out.past_key_values
         x: Tensor = out.logits if self._whole else _vectors(out)
         return x[:, -ids.shape[1] :]
 
 
 def find_blocks(base: nn.Module) -> nn.ModuleList:
     """The layers of a model: the longest list of modules of one class, the outermost if several are as long."""
-    lists = [
-        part
-        for part in base.modules()
-        if isinstance(part, nn.ModuleList) and len({*map(type, part)}) == 1
-    ]
+    lists = []
+    for part in base.modules():
+        if isinstance(part, nn.ModuleList) and len({*map(type, part)}) == 1:
+            lists.append(part)
     if not lists:
         raise InputError(
             f"a {type(base).__name__} has no list of layers: expected a model with layers of one class"
@@ -286,6 +284,7 @@ def final_norm(
     given: list[nn.Module] = []  # modules that were called with the output of the last layer
     inside = {part for block in blocks for part in block.modules()} | {blocks, base}
 
+    # the last layer's output is followed through the modules that read it
     def layer(_: nn.Module, __: Any, out: Any) -> None:
         last[:] = [_first(out)]
         given.clear()
@@ -295,9 +294,9 @@ def final_norm(
             given.append(module)
 
     hooks = [blocks[-1].register_forward_hook(layer)]
-    hooks += [
-        m.register_forward_hook(other, with_kwargs=True) for m in base.modules() if m not in inside
-    ]
+    for module in base.modules():
+        if module not in inside:
+            hooks.append(module.register_forward_hook(other, with_kwargs=True))
     try:
         vectors = _vectors(base(input_ids=ids))
     finally:
@@ -305,6 +304,7 @@ def final_norm(
             hook.remove()
     if not last:
         return None, vectors
+    # a model without a final norm returns the output of its last layer
     for module in (nn.Identity(), *given):
         out = module(last[0])
         if isinstance(out, Tensor) and torch.equal(out, vectors):
@@ -330,9 +330,9 @@ def _inside(ids: Tensor, lengths: Tensor | None) -> Tensor | None:
     return torch.arange(ids.shape[1], device=ids.device) < lengths.to(ids.device)[:, None]
 
 
-WRITES, FILLS, SORTS = (
-    frozenset({"encode", *more}) for more in (("predict", "generate"), ("fill",), ("classify",))
-)
+WRITES = frozenset({"encode", "predict", "generate"})
+FILLS = frozenset({"encode", "fill"})
+SORTS = frozenset({"encode", "classify"})
 # How the class that a folder names ends: the class of transformers that loads it, and what it can do.
 ENDINGS = {
     "ForCausalLM": ("AutoModelForCausalLM", WRITES),
@@ -341,10 +341,11 @@ ENDINGS = {
     "ForSequenceClassification": ("AutoModelForSequenceClassification", SORTS),
 }
 BARE = ("AutoModel", frozenset({"encode", "embed"}))  # any other: without its head
-# parameters that a config may ask for per number in the files: those of a quantised model are
-# packed
+# parameters that a config may ask for per number in the files: those of a quantised model are packed
 MOST = 16
 LAYERS = 100  # layers that may share their tensors, as those of ALBERT do
+# What transformers raises for folders that it cannot open.
+RAISED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
 # keys of its length
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
@@ -354,6 +355,7 @@ def knows(table: config.Table) -> bool:
     model_type = table.get("model_type")
     if not isinstance(model_type, str) or find_spec("transformers") is None:
         return False
+    # our families read it, unless its angles change with the length of the text
     if model_type in LAYOUT_FILES and trained_length(table) is None:
         return False
     from transformers import CONFIG_MAPPING
@@ -361,27 +363,26 @@ def knows(table: config.Table) -> bool:
     return model_type in CONFIG_MAPPING
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Bundle, Used]:
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Bundle, UsedTensors]:
     """Load a folder with transformers; returns the bundle, and which tensors it was loaded from."""
     table = config.load(folder / "config.json")
     theirs, can, used = _pretrained(folder, table, dtype)
     trained = trained_length(table)
     pool = read_pooling(folder).get("pooling", "mean")
+    # longer texts would have other angles
+    context = _context(theirs) if trained is None else trained
     try:
-        model = TransformersModel(
-            theirs.eval(),
-            can,
-            context=_context(theirs) if trained is None else trained,
-            pool=pool,
-        ).to(device)
+        model = TransformersModel(theirs.eval(), can, context=context, pool=pool)
     except InputError as cause:
         raise WeightsError(f"{folder}: {cause}") from cause
+    model.to(device)
     tokens = sentence_tokens(folder, _tokens(folder))
     check_tokens(tokens, model.config, str(folder))
     special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
-    if trained is None:
-        limit = ""
-    else:
+    limit = ""
+    if trained is not None:
         limit = f"; reads {trained} tokens at once, since its angles are others beyond"
     model.note = f"{model.note}{_left_out(table, theirs, used)}{limit}"
     warnings.warn(f"{folder.name}: {model.note}", Notice, stacklevel=2)
@@ -401,12 +402,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple
 
 def _pretrained(
     folder: Path, table: config.Table, dtype: torch.dtype | None
-) -> tuple[Any, frozenset[str], Used]:
+) -> tuple[Any, frozenset[str], UsedTensors]:
     """The model of a folder, what it can do, and the tensors that it was loaded from."""
     import transformers
 
     named = next(iter(table.get("architectures") or ()), "")
-    auto, can = next((found for end, found in ENDINGS.items() if str(named).endswith(end)), BARE)
+    auto, can = BARE
+    for ending, known in ENDINGS.items():
+        if str(named).endswith(ending):
+            auto, can = known
+            break
     with _explained(folder, auto):
         reads = getattr(getattr(transformers, str(named), None), "main_input_name", "input_ids")
     if reads != "input_ids":  # of speech, or of images
@@ -421,13 +426,15 @@ def _pretrained(
         shapes = {name: tuple(shape) for name, shape in tensors.shapes.items()}
         files = tuple(sorted({path.name for path in tensors.files.values()}))
     with _explained(folder, auto), quiet():
-        kind = getattr(transformers, auto)
+        auto_class = getattr(transformers, auto)
+        # checked before the weights are read, and without any code of the folder
         settings = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
         _torch_kernels_only(settings)
-        _check_size(folder, kind, settings, shapes)
-        model, report = kind.from_pretrained(
+        _check_size(folder, auto_class, settings, shapes)
+        # mismatches are reported, not raised, so that the message can name the tensor
+        model, report = auto_class.from_pretrained(
             folder,
             config=settings,
             dtype="auto" if dtype is None else dtype,
@@ -445,23 +452,16 @@ def _pretrained(
             f"{folder}: {name} has the shape {tuple(stored)}, expected {tuple(expected)}"
         )
     missing = sorted(report["missing_keys"])
-    # `encode` does not need it
-    missing = [name for name in missing if auto != BARE[0] or "pooler" not in name]
+    if auto == BARE[0]:  # `encode` does not need the pooler
+        missing = [name for name in missing if "pooler" not in name]
     if missing:
         raise WeightsError(
             f"{folder}: {len(missing)} tensors of {type(model).__name__} are missing, such as {missing[0]}"
         )
     unused = set(report["unexpected_keys"])
-    return (
-        model,
-        can,
-        Used(
-            {name: shape for name, shape in shapes.items() if name not in unused},
-            {name: shape for name, shape in shapes.items() if name in unused},
-            {},
-            files,
-        ),
-    )
+    used = {name: shape for name, shape in shapes.items() if name not in unused}
+    ignored = {name: shape for name, shape in shapes.items() if name in unused}
+    return model, can, UsedTensors(used, ignored, {}, files)
 
 
 @contextmanager
@@ -475,77 +475,68 @@ def _explained(folder: Path, auto: str) -> Iterator[None]:
         yield
     except WeightsError:
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        ImportError,
-        invalid,
-    ) as cause:
+    except (*RAISED, invalid) as cause:
         reason = " ".join(str(cause).split())[:300]
         raise WeightsError(f"{folder}: transformers cannot open it as {auto} ({reason})") from cause
 
 
 def _torch_kernels_only(settings: Any) -> None:
     """Let transformers choose torch's attention or its own, whatever a config names: a kernel may be a download."""
-    for part in (
-        settings,
-        *(getattr(settings, name, None) for name in getattr(settings, "sub_configs", ())),
-    ):
+    names = getattr(settings, "sub_configs", ())
+    for part in (settings, *(getattr(settings, name, None) for name in names)):
         if part is not None:
             part._attn_implementation = None
 
 
-def _check_size(folder: Path, kind: Any, settings: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+def _check_size(
+    folder: Path, auto_class: Any, settings: Any, shapes: dict[str, tuple[int, ...]]
+) -> None:
     """Refuse a config that asks for a model much larger than the files, before any memory is taken for it."""
     text = settings.get_text_config()
     width, depth = (getattr(text, key, None) for key in ("hidden_size", "num_hidden_layers"))
     if isinstance(width, int) and not any(width in shape for shape in shapes.values()):
         raise WeightsError(f"{folder}: hidden_size={width}, but no tensor has an axis of this size")
+    # building a hundred million layers would take hours even on the meta device
     if isinstance(depth, int) and depth > len(shapes) + LAYERS:
         raise WeightsError(
             f"{folder}: num_hidden_layers={depth}, but there are only {len(shapes)} tensors"
         )
+    # quantised files have fewer numbers than weights
     stored = sum(prod(shape) for shape in shapes.values())
     with torch.device("meta"):
-        asked = sum(
-            p.numel() for p in kind.from_config(settings, trust_remote_code=False).parameters()
-        )
+        empty = auto_class.from_config(settings, trust_remote_code=False)
+    asked = sum(p.numel() for p in empty.parameters())
     if asked > MOST * stored:
         raise WeightsError(
             f"{folder}: its config asks for {asked:,} parameters, and its files have {stored:,}"
         )
 
 
-def _left_out(table: config.Table, theirs: Any, used: Used) -> str:
+def _left_out(table: config.Table, theirs: Any, used: UsedTensors) -> str:
     """What a model does not read of its folder, for the notice about it."""
-    named = next(iter(table.get("architectures") or ()), type(theirs).__name__)
-    if named == type(theirs).__name__:
-        head = ""
-    else:
-        head = f"; read as {type(theirs).__name__}, without the head of {named}"
+    own = type(theirs).__name__
+    named = next(iter(table.get("architectures") or ()), own)
+    head = "" if named == own else f"; read as {own}, without the head of {named}"
     names = sorted(used.ignored)
+    if not names:
+        return head
     if len(names) == 1:
         return f"{head}; 1 tensor is not used: {names[0]}"
-    return head + (f"; {len(names)} tensors are not used, such as {names[0]}" if names else "")
+    return f"{head}; {len(names)} tensors are not used, such as {names[0]}"
 
 
 def _context(theirs: Any) -> int | None:
     """The number of tokens per row that a model has positions for; None: any number."""
-    sizes = [getattr(theirs.config, key, None) for key in CONTEXT]
-    size = next((size for size in sizes if isinstance(size, int) and size > 0), None)
     # RoBERTa and MPNet count positions from the padding id on
     for name, part in theirs.named_modules():
-        if (
-            name.endswith("position_embeddings")
-            and isinstance(part, nn.Embedding)
-            and part.padding_idx is not None
-        ):
+        is_table = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
+        if is_table and part.padding_idx is not None:
             return part.num_embeddings - part.padding_idx - 1
-    return size
+    for key in CONTEXT:
+        size = getattr(theirs.config, key, None)
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
 
 
 def _tokens(folder: Path) -> Tokenizer | None:
