@@ -73,50 +73,6 @@ def test_an_empty_text_has_no_ids():
         empty.encode("a")
 
 
-@pytest.mark.parametrize(
-    ("symbols", "expected"),
-    [
-        ("abca", "the symbol 'a' is given twice"),
-        (["a", "bc"], "symbol 1 is 'bc': expected one character"),
-        (["a", ""], "symbol 1 is '': expected one character"),
-    ],
-)
-def test_bad_symbols_raise(symbols, expected):
-    with pytest.raises(ValueError, match=expected):
-        Characters(symbols)
-
-
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        (np.array([0, 3]), "id 3 at 1: expected 0 to 2"),
-        ([1, 0, -1], "id -1 at 2: expected 0 to 2"),
-        (np.array([2**63], dtype=np.uint64), "id 9223372036854775808 at 0: expected 0 to 2"),
-        (np.array([[0, 1]]), r"ids of shape \(1, 2\): expected one row"),
-        (np.array([0.5]), "ids of type float64: expected whole numbers"),
-    ],
-)
-def test_bad_ids_raise(ids, expected):
-    with pytest.raises(ValueError, match=expected):
-        Characters("abc").decode(ids)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"kind": "characters"},
-        {"kind": "words", "symbols": ["a"]},
-        {"kind": "characters", "symbols": "abc"},
-        {"kind": "characters", "symbols": ["a"], "extra": 1},
-        {"kind": "characters", "symbols": [1]},
-    ],
-)
-def test_bad_json_values_raise(values):
-    with pytest.raises(ValueError, match="expected"):
-        Characters.from_dict(values)
-
-
 def test_encoding_a_megabyte_is_fast():
     """Twenty round trips in less time than a Python loop over the characters needs for a few."""
     text = ("To be, or not to be: that is the question.\n" * 25_000)[: 1 << 20]

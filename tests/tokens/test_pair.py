@@ -47,11 +47,6 @@ def test_source_and_target_ids_end_with_the_end_token():
     assert pair.read("").tolist() == [2]
 
 
-def test_a_pair_needs_tokenizers_with_pad_and_end():
-    with pytest.raises(ValueError, match=r"the target tokens, Characters\('ab'\), have no <pad> and <end>"):
-        Pair(WORDS, Characters("ab"))
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -87,5 +82,3 @@ def test_characters_without_special_ids():
     plain = Characters("ab c")
     assert (plain.pad, plain.start, plain.end, plain.unknown) == (None,) * 4
     assert plain.words("ab c") == [0, 0, -1, 1]
-    with pytest.raises(ValueError, match="special = 1"):
-        Characters.from_dict({"kind": "characters", "symbols": ["a"], "special": 1})

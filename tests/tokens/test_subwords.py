@@ -144,28 +144,6 @@ def test_few_texts_give_few_pieces():
     assert Subwords.of([""], size=260).decode(Subwords.of([""], size=260).encode("Größe")) == "Größe"
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Subwords.of(["a"], size=100), "size=100: expected 260 or more"),
-        (lambda: Subwords.of(["a"], kind="wordpiece"), "kind='wordpiece': expected bpe or unigram"),
-        (lambda: Subwords.of("a dog"), "expected several texts, got one"),
-        (lambda: Subwords.of(["a"], minimum=0), "minimum=0"),
-        (lambda: Subwords.of([" "], kind="unigram"), "the texts are empty"),
-        (lambda: Subwords.of(["a\ud800"]), r"'\\ud800' at 1 is half a character"),
-        (lambda: LEARNED["bpe"].encode("é\udfff"), r"'\\udfff' at 1 is half a character"),
-        (lambda: LEARNED["bpe"].encode_all(["a", "\udfff"]), "half a character"),
-        (lambda: LEARNED["bpe"].decode([10**6]), "id 1000000 at 0: expected 0 to"),
-        (lambda: LEARNED["bpe"].decode(np.array([0.5])), "expected whole numbers"),
-        (lambda: Subwords("{}"), "not a tokenizer"),
-        (lambda: Subwords("no"), "not a tokenizer"),
-    ],
-)
-def test_bad_arguments_raise(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_the_error_names_a_damaged_file(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(b'{"version": "1.0"')
     with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):

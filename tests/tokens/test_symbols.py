@@ -31,29 +31,6 @@ def test_letters_need_no_spaces_and_numbers_do():
     assert len(letters) == 27
 
 
-@pytest.mark.parametrize(
-    ("symbols", "text", "sentence"),
-    [
-        (Symbols(3, "|"), "abd", r"symbol 2 is 'd': expected a to c, \|"),
-        (Symbols(3, "*?"), "aB", r"symbol 1 is 'B': expected a to c, \*, \?"),
-        (Symbols(30), "3 30", "symbol 1 is '30': expected 0 to 29"),
-        (Symbols(30), "a", "symbol 0 is 'a'"),
-    ],
-)
-def test_another_symbol_is_a_sentence(symbols, text, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        symbols.encode(text)
-
-
-@pytest.mark.parametrize(
-    ("given_values", "sentence"),
-    [((0,), "count=0"), ((3, "||"), "each once"), ((3, "a"), "no letter"), ((3, ["ab"]), "one character")],
-)
-def test_wrong_arguments_are_a_sentence(given_values, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Symbols(*given_values)
-
-
 def test_they_are_saved_and_loaded(tmp_path):
     symbols = Symbols(30, "*?")
     assert tokens.save(symbols, tmp_path).name == "tokens.json"

@@ -128,26 +128,3 @@ def test_words_survive_a_folder(tmp_path):
     words = Words.of(["Ein Hund, l'été 👍🏽"])
     assert tokens.save(words, tmp_path).name == "tokens.json"
     assert tokens.load(tmp_path) == words
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Words.of("a dog"), "expected several texts, got one: 'a dog'"),
-        (lambda: Words.of(["a"], minimum=0), "minimum=0: expected 1 or more"),
-        (lambda: Words.of(["a"], most=-1), "most=-1"),
-        (lambda: Words(["a", "a"]), "the word 'a' is given twice"),
-        (lambda: Words(["<unk>"]), "the word '<unk>' is given twice"),
-        (lambda: Words(["a dog"]), "'a dog' is not one word"),
-        (lambda: Words([""]), "'' is not one word"),
-        (lambda: Words(["a"], [1, 2]), "2 counts for 1 words"),
-        (lambda: Words(["a"]).decode([5]), "id 5 at 0: expected 0 to 4"),
-        (lambda: Words.from_dict({"kind": "words"}), "expected kind = 'words'"),
-        (lambda: Words.from_dict({"kind": "words", "symbols": 1, "counts": [], "lower": False}), "symbols = 1"),
-        (lambda: Words.from_dict({"kind": "words", "symbols": [], "counts": ["x"], "lower": False}), "counts = "),
-        (lambda: Words.from_dict({"kind": "words", "symbols": [], "counts": [], "lower": 1}), "lower = 1"),
-    ],
-)
-def test_bad_arguments_raise(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
