@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -86,8 +85,7 @@ class Pieces(Tokenizer):
         # text outside the vocabulary must have an id
         if self.unknown is None:
             raise InputError("there is no piece for what is unknown: expected <unk>")
-        is_code = re.compile(">>.*<<", re.DOTALL).fullmatch
-        self.codes = frozenset(piece for piece in self.vocab if is_code(piece))
+        self.codes = frozenset(filter(_is_code, self.vocab))
         types = zip(self._model.pieces, self._model.types, strict=True)
         control = [self.vocab.get(piece) for piece, type_ in types if type_ in (CONTROL, UNKNOWN)]
         self.languages = tuple(languages)
@@ -225,3 +223,8 @@ class Pieces(Tokenizer):
             last=values.get("last") is True,
             languages=languages,
         )
+
+
+def _is_code(piece: str) -> bool:
+    """Whether a piece names the target's language, as >>fra<< of opus-mt."""
+    return piece.startswith(">>") and piece.endswith("<<")
