@@ -84,6 +84,8 @@ def test_a_loaded_folder_gives_their_outputs_and_gradients(case: str, dtype: tor
     ours = ch.load(tmp_path, device="cpu").model
     sizes = [(37, 52)] if case.startswith(("resnet", "convnext")) else [(8, 12), (36, 20)]
     sizes = [(8, 12)] if "not square" in case else sizes  # which transformers cannot interpolate
+    if case.startswith("dinov2") and dtype == torch.float64:
+        sizes = [(12, 12)]  # whose positions they interpolate in float32
     for size in sizes:  # the second grid is larger than that of training on one side
         x, y = (pictures(*size).to(dtype).requires_grad_() for _ in range(2))
         mine, other = ours(x), output(theirs, y)
