@@ -172,9 +172,8 @@ class Beams:
             if rank == -math.inf or len(beams) == self.beams:
                 break
             text = self.texts[i][origin]
-            would_be_beam = (
-                j < self.beams
-            )  # a worse candidate that ends is dropped, as one that goes on is
+            # a worse candidate that ends is dropped, as one that goes on is
+            would_be_beam = j < self.beams
             if token in ends:
                 if would_be_beam:
                     done.add(text, rank, logprob, True)

@@ -78,9 +78,8 @@ class ModelRunner:
         """Append a token to each row, and return the logits of the next one."""
         if self._cpu is not None and self._cpu.unhooked:
             logits = self._cpu.step(last, self.state)
-            if (
-                logits is not None
-            ):  # None: a number is NaN, which only the model's own step treats right
+            # None: a number is NaN, which only the model's own step treats right
+            if logits is not None:
                 return logits[:, -1].float()
         logits, self.state = self.model.step(last, self.state)
         return logits[:, -1].float()

@@ -90,9 +90,8 @@ class CpuDecoder:
         if stack.embed_norm is not None:
             embedded = stack.embed_norm(embedded)
         x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
-        if (
-            x is None
-        ):  # the caches have not advanced: the model's own step overwrites what was appended
+        # the caches have not advanced: the model's own step overwrites what was appended
+        if x is None:
             return None
         kv.advance(1)
         x = stack.norm(x)

@@ -192,7 +192,7 @@ def attend(
     if tap is not None:
         q, k, v = tap.inputs(q, k, v)
 
-    # a score that is no product, such as Additive, gives the whole matrix (b, h, q, k)
+    # a score that is not a product, such as Additive, gives the whole matrix (b, h, q, k)
     scored = _score(score)(q, k)
     if isinstance(scored, Tensor):
         if tap is None:

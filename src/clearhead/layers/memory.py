@@ -70,10 +70,10 @@ class Memory(Exact):
 
     def log_gamma(self, dtype: torch.dtype) -> Float[Tensor, "h"]:
         """Return log(gamma) of each head, in float32 or float64."""
-        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
         if self.rate is None:
-            return self.get_buffer("log").to(kind)
-        return F.logsigmoid(self.rate.to(kind))
+            return self.get_buffer("log").to(wide)
+        return F.logsigmoid(self.rate.to(wide))
 
     @property
     def gamma(self) -> Float[Tensor, "h"]:

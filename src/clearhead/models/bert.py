@@ -127,9 +127,8 @@ class BERT(Model):
         )
         self.norm = make_norm("none" if post else c.norm, c.width, eps=c.eps)
         self.head: Linear | nn.Identity
-        if (
-            c.answer == "words"
-        ):  # the masked language model of section 3.1; its output matrix is tied
+        # the masked language model of section 3.1; its output matrix is tied
+        if c.answer == "words":
             self.transform = Linear(c.width, c.width, bias=c.bias)
             self.transform_norm = make_norm(c.norm, c.width, eps=c.eps)
             self.head = Linear(c.width, c.vocab)

@@ -458,9 +458,8 @@ class Captioner(Model):
 
     def look(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b k d"]:
         """The memory of images: one vector per place of the grid, row by row, after those of special tokens."""
-        if (
-            not self.config.special
-        ):  # any image model has a grid; only a vit has tokens without a place
+        # any image model has a grid; only a vit has tokens without a place
+        if not self.config.special:
             return cast(Tensor, self.memory(self.encoder.grid(images)))
         special, places = self.encoder.parts(images)
         return cast(Tensor, self.memory(places, special))

@@ -333,9 +333,8 @@ def _positions(c: Config, **rotary: Any) -> Positions:
     if c.positions == "rotary":
         options = {**rotary, "columns": c.rotated}
     context = c.context
-    if (
-        c.positions != "learned"
-    ):  # a learned table has the stretched context, others know the trained one
+    # a learned table has the stretched context, others know the trained one
+    if c.positions != "learned":
         context = c.trained or int(c.context / c.factor)
     return make_positions(
         c.positions,

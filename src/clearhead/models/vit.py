@@ -243,9 +243,8 @@ class ViT(Model):
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         x = self.states(images)
-        if (
-            self.head_hidden is not None
-        ):  # section 3.1: an MLP in pretraining, a linear layer after it
+        # section 3.1: an MLP in pretraining, a linear layer after it
+        if self.head_hidden is not None:
             x = torch.tanh(self.head_hidden(x))
         if self.head is None:
             return x

@@ -177,9 +177,8 @@ def grid(y: int, x: int, device: torch.device | str = "cpu") -> Int[Tensor, "t 2
 
 def _waves(at: Tensor, width: int, base: float) -> Float[Tensor, "*b t d"]:
     """sin in even columns and cos in odd ones, of the angles at / base^(2i/width)."""
-    exact = (
-        torch.float32 if at.device.type == "mps" else torch.float64
-    )  # Apple GPUs have no float64
+    # Apple GPUs have no float64
+    exact = torch.float32 if at.device.type == "mps" else torch.float64
     speed = base ** -(torch.arange(0, width, 2, dtype=exact, device=at.device) / width)
     angle = at[..., None].to(exact) * speed  # (..., width / 2)
     waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
