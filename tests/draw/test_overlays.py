@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb, to_rgba
 
 from clearhead import draw
-from clearhead.draw.overlays import DIM
+from clearhead.draw.images import DIM
 from clearhead.draw.style import BLUES, ORANGES, PALETTE
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)

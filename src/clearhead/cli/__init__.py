@@ -12,9 +12,8 @@ completion   shell completion
 text_input   texts from the command line, files or stdin, read bit by bit
 answers      print an answer per text or image as it comes
 output       print results, progress and notices
-inference    translate evaluate score fill classify embed parity
+inference    translate evaluate score fill classify embed parity caption
 generation   generate chat
-captioning   caption
 info         models export data recipe explore doctor
 inspection   view (look) compare figure
 training     train finetune verify-resume sweep plot
@@ -25,7 +24,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import captioning, generation, inference, info, inspection, training  # noqa: F401  (each adds its subcommands)
+from . import generation, inference, info, inspection, training  # noqa: F401  (each adds its subcommands)
 from .verb import app
 
 __all__ = ["app", "main"]

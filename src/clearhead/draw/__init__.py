@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from .cells import heads as heads
     from .cells import heatmap as heatmap
     from .cells import matrix as matrix
+    from .cells import similarity as similarity
     from .coloured_text import coloured_tokens as coloured_tokens
-    from .image_maps import overlay as overlay
-    from .image_maps import smooth_map as smooth_map
-    from .image_maps import strip as strip
+    from .images import head_colours as head_colours
     from .images import images as images
+    from .images import overlay as overlay
+    from .images import signed_overlay as signed_overlay
+    from .images import smooth_map as smooth_map
+    from .images import strip as strip
     from .lines import curves as curves
     from .lines import panels as panels
-    from .overlays import head_colours as head_colours
-    from .overlays import signed_overlay as signed_overlay
     from .result import MOST_ROWS as MOST_ROWS
     from .result import Result as Result
     from .result import Table as Table
     from .result import largest_cell as largest_cell
     from .scatter import scatter as scatter
-    from .similarity import similarity as similarity
     from .style import FILE_DPI as FILE_DPI
     from .style import encode as encode
     from .style import save as save

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .line_styles import LineStyle, legend
+from .lines import LineStyle, legend
 from .style import HAIR, PALETTE, array, dress, sheet
 
 if TYPE_CHECKING:
