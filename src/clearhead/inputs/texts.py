@@ -50,9 +50,9 @@ def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
 def id_row(bundle: Bundle, ids: np.ndarray, what: str = "text") -> Int[Tensor, "1 t"]:
     """A batch of one row on the model's device; raises if it is empty or longer than the model reads."""
     if not len(ids):
-        raise InputError(f"the {what} is empty: expected a token or more")
+        raise TextError(f"the {what} is empty: expected a token or more")
     if bundle.max_tokens is not None and len(ids) > bundle.max_tokens:
-        raise InputError(
+        raise TextError(
             f"the {what} has {len(ids)} tokens: this model reads {bundle.max_tokens} at once"
         )
     return torch.from_numpy(ids)[None].to(bundle.device)
