@@ -1,4 +1,4 @@
-"""Writer: checkpoints, of which each worker writes its own shards of the tensors (weights/checkpoint.py reads them).
+"""Writer: checkpoints, of which each worker writes its own shards of the tensors (weights/checkpoints/ reads them).
 
     step-00001000/part-00000.safetensors   the shards of worker 0
     step-00001000/part-00000.json          which shard of which tensor they are

@@ -1,4 +1,4 @@
-"""Trainer: an objective and its players, updated step by step, without any file access except pretrained weights."""
+"""Trainer: an objective and its players, updated step by step; it reads pretrained weights, and writes its result."""
 
 from __future__ import annotations
 
