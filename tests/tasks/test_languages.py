@@ -12,11 +12,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import clearhead as ch
 from clearhead.data.text.parallel import Line
-from clearhead.data.text.tokenizers import TranslationConfig
+from clearhead.data.text.tokenizers import TranslationConfig, open_pair
 from clearhead.data.text.translations import EncodedPairs
 from clearhead.errors import InputError
 from clearhead.inputs import Inputs
 from clearhead.tokens import Pair, Subwords
+from clearhead.tokens.special import decoder_prompt
 from clearhead.weights import Bundle
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c", "d", "eng_Latn", "fra_Latn", "__de__"]
@@ -99,6 +100,13 @@ def test_no_language_is_refused_where_a_model_has_several(family: str, layout: s
             call(bundle)
         call(bundle.with_languages(target="de"))
     assert ch.translate(bundle, "a c", beams=1, limit=3, target_language="fra_Latn").source[0] == "eng_Latn"
+
+
+def test_a_training_on_the_tokens_of_such_a_folder_is_refused_too(tmp_path: Path) -> None:
+    translator("mbart", tmp_path, forced_bos_token_id=None)
+    pair, special = open_pair(str(tmp_path), None)
+    with pytest.raises(InputError, match=r"none is chosen"):
+        decoder_prompt(pair, special)
 
 
 def test_a_decoder_that_starts_with_its_language_needs_no_other(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
         ends=tuple(ends) or own.ends,
         first=given.first,
         last=given.last,
+        languages=given.languages,
     )
 
 

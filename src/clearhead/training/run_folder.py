@@ -5,7 +5,7 @@ setup.json      the objective and the models, with the sizes from the data or a 
 facts.json      the seed, command, versions and machine of every attempt, and what model/ was made of
 metrics.jsonl   one record per line, its step first
 checkpoints/    see checkpoint.py
-unfinished/     the model without its weights, until model/ is there: see weights/unfinished.py
+unfinished/     the model without its weights, until model/ is there: see weights/checkpoints/unfinished.py
 model/          the trained model; players/NAME/ the other networks of the objective
 lock            held by the process that writes here; holder.json names it
 """

@@ -1,6 +1,6 @@
 """Tables as people have them: CSV, TSV, JSON and Parquet files, compressed or not, as a stream of rows with places.
 
-.csv                a delimiter , ; TAB or |, quoted fields, with or without a header (delimited.py)
+.csv                a delimiter , ; TAB or |, quoted fields, with or without a header (formats.py)
 .tsv, and others    columns separated by TABs, without quotes, with or without a header
 .jsonl, .ndjson     an object per line              .json   a list of objects
                     of a value {"translation": {"en": ..., "de": ...}} the two texts are columns

@@ -1,4 +1,4 @@
-"""The objectives, one per file: the losses that a training minimises, their networks, and the batch keys they read."""
+"""The objectives: the losses that a training minimises, their networks, and the batch keys they read."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class NoOptions:
 class Objective(nn.Module):
     """Base class of objectives: computes losses of batches from one or more networks, its players.
 
-    A loss is a method `loss(batch)` that returns the sum over rows or tokens; the loop divides it by `count`.
+    A loss is a method `loss(batch)` that returns the sum over rows or tokens; `Trainer.step` divides it by `count`.
 
     Args:
         config: The options, an instance of Config.

@@ -1,1 +1,1 @@
-"""What a training writes, read: checkpoints, unfinished runs, pretrained weights."""
+"""Reads checkpoints and unfinished runs of a training, and the weights that a training starts from."""
