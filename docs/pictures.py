@@ -1108,7 +1108,7 @@ WAYS = {
 
 
 @picture
-def layout() -> Figure:
+def layout() -> Image:
     """The ways of a text, of an image and of a training step: a folder per row, a number per stop."""
     figure = sheet(11.5, 6.6)
     axes = figure.subplots()
@@ -1143,7 +1143,7 @@ def layout() -> Figure:
                 weight="bold",
             )
             axes.text(x + 0.22, rows[name], what, va="center", fontsize=8.5)
-    return figure
+    return _in_few_colours(figure, dpi=130)
 
 
 # 16: bring your own

@@ -311,5 +311,5 @@ def test_the_guided_paths_head_attends_to_the_church():
 
 
 def test_the_page_requests_no_more_channels_than_are_sent_at_once():
-    script = (PAGE / "features.js").read_text(encoding="utf-8")
+    script = (PAGE / "images" / "feature_grid.js").read_text(encoding="utf-8")
     assert int(re.search(r"PER_PAGE = (\d+)", script)[1]) <= image_inspection.MOST_CHANNELS

@@ -245,7 +245,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_its_error(tmp_path):
     assert "metrics.jsonl:1: this is not a line of JSON" in (listed["torn"].error or "")
     assert "expected an object with a step" in (listed["other"].error or "")
     answer = client.get("/api/runs/one", params={"run": "torn"})
-    assert (answer.status_code, "no line of JSON" in answer.json()["error"]) == (400, True)
+    assert (answer.status_code, "not a line of JSON" in answer.json()["error"]) == (400, True)
 
 
 def test_the_model_of_a_finished_run_can_be_used(tiny, tmp_path):

@@ -109,13 +109,15 @@ def test_a_run_that_is_not_finished_opens_with_its_last_checkpoint(tmp_path, mon
     recipe = {"steps": 4, "data": data, "model": model, "run": {"save_every": 1, "log_every": 1}}
 
     def train_until(step):
-        real = loop.Loop._update
+        real = loop.Loop._step
+
+        def stop_at(self, micro_batches):
+            answer = real(self, micro_batches)
+            self.stopping = self.step == step
+            return answer
+
         with monkeypatch.context() as patch:
-            patch.setattr(
-                loop.Loop,
-                "_update",
-                lambda self, parts: real(self, parts) or setattr(self, "stopping", self.step == step),
-            )
+            patch.setattr(loop.Loop, "_step", stop_at)
             ch.train(recipe, out=tmp_path / "run", device="cpu", quiet=True)
 
     train_until(1)
