@@ -21,8 +21,8 @@ from pathlib import Path
 
 from clearhead import counter_rng
 from clearhead.data import find, load_split
-from clearhead.data.text_files import read_text
 from clearhead.data.text.labelled import read_sst2
+from clearhead.data.text_files import read_text
 
 ANSWER = "The lighthouse of Varnholm was built by Ada Quill in 1847."
 MARKS = ("Ada Quill", "1847")

@@ -139,7 +139,7 @@ class Trainer:
             for i, micro_batch in enumerate(micro_batches):
                 is_last = i == len(micro_batches) - 1
                 batch, moment = ready[i] if ready else self._prepared(micro_batch, step)
-                # Dropout of the first update depends on (seed, step, micro-batch) only, as in a training with one update.
+                # Dropout of the first update depends on (seed, step, micro-batch) only, as if there were no other.
                 key = (seed, step, micro_batch.number, *([number] if number else []))
                 torch.manual_seed(seed_of(*key))
                 # forward and backward pass; workers exchange gradients in the last micro-batch

@@ -1,6 +1,6 @@
 """The model of a training that has not ended: that of its best checkpoint, if a best one is kept, or of its last one.
 
-    unfinished/config.json ...   the model's folder without its weights, as weights/native.py writes it when the training begins
+    unfinished/config.json ...   the model's folder without its weights, written when the training begins
     unfinished/training.json     which tensors of a checkpoint are its weights
     checkpoints/                 see checkpoint.py
 

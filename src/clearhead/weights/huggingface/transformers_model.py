@@ -44,7 +44,7 @@ from .tokenizers import read_subwords
 #     theirs.base_model   ids -> ... -> blocks -> norm -> a vector per token, `encode`
 #     theirs              the same, and a head: next tokens, masked tokens or classes
 #
-# Its layers are `blocks`, as in our own models; what attends inside of them is found by watching (look/foreign/intercept.py).
+# Its layers are `blocks`, as in our own models; what attends in them is found by watching (look/foreign/intercept.py).
 
 
 PROBE = [0, 1]  # ids of the text by which the parts of a model are found
