@@ -63,6 +63,7 @@ def serve(
         )
     if runs is not None and not Path(runs).is_dir():
         raise InputError(f"runs={runs}: there is no such folder")
+    # Imported only now: the message above is for an installation without them.
     import uvicorn
 
     from ..errors import Notice
@@ -71,13 +72,16 @@ def serve(
     from .server import make_app
 
     for model in models:
+        # A folder that cannot be opened is an error at the start.
         if str(model) not in shipped():
             find(model)  # raises now, not in the page
+    # Another machine must not get in without a token, so one is made.
     if host not in LOOPBACK and token is None:
         token = secrets.token_urlsafe(16)
     warnings.simplefilter("ignore", Notice)  # the page shows them
     tell = partial(print, file=sys.stderr, flush=True)
     app = make_app(models, runs=runs, device=device, host=host, token=token, warm=True, report=tell)
+    # Bound before the server starts, so that the printed port is the one it has got.
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1], token)
     server = uvicorn.Server(
@@ -97,6 +101,7 @@ def serve(
     say(address)
     tell("Ctrl-C stops the explorer.")
     if browser:
+        # A little later, when the server answers.
         threading.Timer(0.5, webbrowser.open, [address]).start()
     try:
         server.run(sockets=[listening])
@@ -128,8 +133,11 @@ def request_protocol(seconds: float) -> Any:
 
         def _watch(self) -> None:
             """Start the clock if no request is being answered; stop it otherwise."""
+            # A long answer may take its time: the clock is for the client's part only.
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop()
+            # It is not started again while it runs: bytes that trickle in would prolong it for
+            # ever.
             elif self.late is None:
                 self.late = self.loop.call_later(seconds, self.transport.close)
 
@@ -146,6 +154,8 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for wanted in range(port, port + PORTS) if port else [0]:
         listening = socket.socket(family, socket.SOCK_STREAM)
+        # A server that was stopped a moment ago leaves the port in TIME_WAIT; on Windows the option
+        # lets two share a port.
         if sys.platform != "win32":
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -153,6 +163,8 @@ def _listen(host: str, port: int) -> socket.socket:
             listening.listen(256)
         except OSError as problem:
             listening.close()
+            # The name of an except clause is deleted at its end; the error is needed after the
+            # loop.
             last = problem
             continue
         return listening
@@ -162,6 +174,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _address(host: str, port: int, token: str | None) -> str:
+    # "All interfaces" is no address to open: the name of this machine is.
     name = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (
         f"?token={token}" if token else ""

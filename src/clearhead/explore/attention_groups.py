@@ -62,6 +62,7 @@ def text_axis(
     ids = [int(i) for i in ids]
     names, special = token_names(tokens, ids), special_ids(tokens) | {mask}
     if mask is not None and mask >= len(tokens):
+        # The added mask token has no text in the tokenizer: name it as masks are written.
         names = [MASKS[0] if i == mask else name for i, name in zip(ids, names, strict=True)]
     return Axis(
         names=names,
@@ -96,13 +97,17 @@ def spaces_before(tokens: Tokenizer, ids: Sequence[int]) -> list[int]:
     """The indices of tokens that follow a space which no token holds, as between the ids of whole words."""
     numbers, found, end = [int(i) for i in ids], [], 0
     if max(numbers, default=0) >= len(tokens):
+        # Ids beyond the vocabulary cannot be decoded, so the text cannot be compared with its
+        # pieces.
         return []
     row = np.array(numbers, np.int64)
     text, special = tokens.decode(row), special_ids(tokens)
     for at, piece in enumerate(tokens.pieces(row)):
         if numbers[at] in special:
+            # Decoding leaves special tokens out, so they take no part of the text.
             continue
         if text.startswith(f" {piece}", end):
+            # The space belongs to no piece: the decoder has put it between two words.
             found.append(at)
             end += 1
         elif not text.startswith(piece, end):
@@ -123,6 +128,7 @@ def _visible(tokens: Tokenizer, i: int, piece: str) -> str:
         return "".join(f"⟨U+{ord(c):04X}⟩" for c in piece)
     text = piece.lstrip(" ")
     # a combining mark without its letter
+    # The dotted circle carries the mark, which would otherwise combine with the character before.
     if text and unicodedata.category(text[0]).startswith("M"):
         return piece[: len(piece) - len(text)] + "◌" + text
     return piece
@@ -247,11 +253,13 @@ class Group:
             ("rows", rows, len(self.rows)),
             ("keys", keys, len(self.columns)),
         ):
+            # An empty range is refused too: its mean would be NaN.
             if not 0 <= low < high <= most:
                 raise InputError(f"{name} {low} to {high}: expected a range within 0 to {most}")
         whole = (rows, keys) == ((0, len(self.rows)), (0, len(self.columns)))
         cached = self._overviews.get((layer, head, cells)) if whole else None
         if cached is None:
+            # Each map is already a mean over heads, so this is the mean over layers and heads.
             weights = np.mean([_pooled(m, head, rows, keys, cells) for m in maps], axis=0)
         else:
             weights = cached
@@ -271,6 +279,8 @@ class Group:
                 f"the text has more than {CELLS} tokens, too many to join into words: expected by=pieces"
             )
         weights = self.tile(layer, head, (0, len(self.rows)), (0, len(self.columns))).weights
+        # Keys are summed first, (q, k) -> (q, key words), and queries averaged next, so that each
+        # row still sums to 1.
         sums = np.stack([weights[:, key].sum(1) for key in keys], axis=1)
         joined = np.stack([sums[query].mean(0) for query in queries])
         return MapTile(
@@ -287,6 +297,7 @@ class Group:
         """The weights of query `at` on all keys, never pooled; the mean over layers or heads that are not given."""
         maps = self._layers(layer, head)
         in_range("query", at, len(self.rows))
+        # row() is (1, heads, k); its mean over heads is the row itself where only one head is left.
         rows = [(m if head is None else m.only(head)).row(at)[0].mean(0) for m in maps]
         return torch.stack([x.float().cpu() for x in rows]).mean(0).numpy()
 
@@ -303,6 +314,7 @@ class Group:
         if self.rows.words is None:
             raise InputError("these queries have no words, only tokens")
         weights = torch.stack([m.dense()[0].float().cpu() for m in self.maps]).numpy()
+        # (layers, heads, q, k): each word takes the mean over its part of the q axis.
         means = [weights[:, :, word].mean(2) for word in self.rows.words]
         if means:
             return np.stack(means, axis=2)
@@ -314,10 +326,12 @@ class Group:
         Of a long text each cell has only some of its queries, so that the work stays below THUMBNAIL_SCORES.
         """
         if cells not in self._thumbnails:
+            # Attention scores that one query costs over all layers and heads.
             scores = len(self.maps) * self.heads * len(self.columns)
             # queries per cell
             most = max(1, THUMBNAIL_SCORES // max(1, scores * min(cells, len(self.rows))))
             found = np.stack([_thumbnails_of(m, cells, most) for m in self.maps])
+            # Only the last two sizes are kept, to bound the memory.
             self._thumbnails = dict([*self._thumbnails.items(), (cells, found)][-2:])
         return self._thumbnails[cells]
 
@@ -337,8 +351,12 @@ class Group:
         in_range("layer", layer, len(self.maps))
         if layer not in self._statistics:
             grid, special = self.rows.grid, len(self.rows.special)
+            # Without a grid, distances are counted in tokens; with one, special tokens have no
+            # place in it and are skipped.
             places: dict[str, Any] = {} if grid is None else {"grid": grid, "special": special}
             values = self.maps[layer].statistics(*STATISTICS, **places)
+            # (1, h, q) -> h: the mean over queries, where NaN stands for a query without a
+            # statistic.
             self._statistics[layer] = {
                 name: x.float().nanmean((0, 2)).tolist() for name, x in values.items()
             }
@@ -369,23 +387,30 @@ def _pooled(
     if head is not None:
         m = m.only(head)
     if (rows, keys) == ((0, m.shape[2]), (0, m.shape[3])):
+        # pool() sums over the keys of a cell; scale each sum to the mean number of keys per cell.
         whole: np.ndarray = m.pool(cells)[0].mean(0).float().cpu().numpy()
         return whole * (m.shape[3] / whole.shape[1]) / keys_per_cell(m.shape[3], whole.shape[1])
     n, k = rows[1] - rows[0], keys[1] - keys[0]
     ny, nx = min(cells, n), min(cells, k)
     sums = torch.zeros(ny, nx)
+    # Query i falls into cell i * ny // n: cells differ by at most one row, and none is empty.
     row_cell, key_cell = torch.arange(n) * ny // n, torch.arange(k) * nx // k
+    # At most 2^21 scores at once, 8 MB in float32.
     step = max(1, min(256, (1 << 21) // (k * m.shape[1])))
     for low in range(rows[0], rows[1], step):
         band = low, min(low + step, rows[1])
+        # The keys that a causal or windowed mask lets this band see: the others are 0 and need no
+        # work.
         first, last = m.reach(band)
         near = max(first, keys[0]), min(last, keys[1])
         if near[0] < near[1]:
             x = m.tile(band, near)[0].mean(0).float().cpu()
+            # (rows, keys) -> (rows, cells): the keys of a cell are added up.
             x = torch.zeros(len(x), nx).index_add_(
                 1, key_cell[near[0] - keys[0] : near[1] - keys[0]], x
             )
             sums.index_add_(0, row_cell[band[0] - rows[0] : band[1] - rows[0]], x)
+    # The sums over the rows of a cell become means.
     means: np.ndarray = (sums / torch.bincount(row_cell, minlength=ny)[:, None]).numpy()
     return means * (k / nx) / keys_per_cell(k, nx)
 
@@ -400,10 +425,13 @@ def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
     _, h, q, k = m.shape
     ny, nx = min(cells, q), min(cells, k)
     if most >= -(-q // ny):
+        # Every query of a cell is affordable: the exact mean.
         return m.pool(cells)[0].float().cpu().numpy() / keys_per_cell(k, nx)
     pooled = torch.zeros(h, ny, nx)
     key_cell = torch.arange(k) * nx // k
     for cell in range(ny):
+        # The queries that fall into this cell: the smallest and the next cell's smallest i with i *
+        # ny // q == cell.
         low, high = -(-cell * q // ny), -(-(cell + 1) * q // ny)
         chosen = range(low, high, -(-(high - low) // most))
         for at in chosen:
@@ -413,6 +441,7 @@ def _thumbnails_of(m: AttentionMap, cells: int, most: int) -> np.ndarray:
 
 
 def _bytes(source: Any) -> int:
+    # A lazy map keeps queries and keys, and computes weights when they are asked for.
     if isinstance(source, LazyCall):
         return source.q.nbytes + source.k.nbytes
     return source.weights.nbytes

@@ -111,12 +111,16 @@ def by_hand(
     mask = Mask(causal=causal, window=window)
 
     def attention(inputs: Tensor) -> Tensor:
+        # Added positions change the inputs before the projections; rotary and ALiBi act inside the
+        # layer.
         at = torch.arange(len(inputs))
         return layer(encoding.add(inputs[None], at), mask=mask, positions=encoding, at=at)[0]
 
     with watch(layer, "q", "k", "v", "scores", "weights") as tape:
         out = attention(words[order])
     unpermuted = attention(words)
+    # The inputs as the projections read them, with added positions, to show X Wq and X Wk before
+    # any rotation.
     placed, n = encoding.add(words[order][None])[0], len(words)
     return ByHand(
         x=placed,
@@ -126,9 +130,12 @@ def by_hand(
         k=tape["k"][0],
         v=tape["v"][0],
         scores=tape["scores"][0],
+        # A mask is True where a query may attend to a key; the page shows what is hidden.
         masked=~mask.dense(n, n)[0, 0],
         weights=tape["weights"].dense()[0],
         out=out,
+        # 0 where attention is equivariant to permutations: without positions and without a causal
+        # mask.
         moved=float((out - unpermuted[order]).abs().max()),
         angles=torch.arange(n)[:, None] * encoding.speed.double()
         if isinstance(encoding, Rotary)
@@ -152,6 +159,7 @@ def tell() -> str:
     ]  # fmt: skip
     lines = [f"{n}. {text}\n{_matrix_text(name, m)}" for n, (text, name, m) in enumerate(steps, 1)]
     for i, row in enumerate(result.weights[0], 1):
+        # Several inputs may share the largest weight, up to rounding.
         best = [str(j) for j, w in enumerate(row.tolist(), 1) if w > row.max() - 1e-6]
         lines.append(f"Input {i} looks most at input {' and input '.join(best)}.")
     return "\n\n".join(["Self-attention by hand", *lines])
@@ -179,8 +187,10 @@ def _attention_layer(
     ).to(wq.dtype)
     for linear, m in ((layer.query, wq), (layer.key, wk), (layer.value, wv)):
         assert linear is not None
+        # A linear layer stores its matrix transposed: y = x W^T.
         linear.weight.copy_(m.T)
     if isinstance(layer.score, Additive):
+        # Additive attention, v' tanh(q + k) (Bahdanau et al. 2015), with v = 1.
         layer.score.v.fill_(1.0)
     return layer.eval()
 
@@ -201,10 +211,12 @@ def _check(
             raise InputError(
                 f"{name} has {m.shape[0]} rows: expected {words.shape[1]}, one for each column of X"
             )
+        # Heads share the columns equally.
         if m.shape[1] % heads:
             raise InputError(
                 f"{name} has {m.shape[1]} columns: expected a multiple of {heads} heads"
             )
+    # A dot product, and a sum for additive scores, needs queries and keys of one width.
     if query.shape[1] != key.shape[1]:
         raise InputError(
             f"Wq has {query.shape[1]} columns and Wk {key.shape[1]}: expected the same number"
@@ -221,6 +233,7 @@ def _matrix(name: str, rows: Rows) -> Tensor:
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise InputError(f"{name} is no matrix: expected one or more rows of the same length")
     m = torch.tensor([[float(number) for number in row] for row in rows], dtype=torch.float64)
+    # Also refuses NaN, for which every comparison is False.
     if not bool((m.abs() <= LARGEST).all()):
         raise InputError(
             f"{name} has a number beyond {LARGEST:,.0f} or NaN: expected smaller numbers"
@@ -263,18 +276,25 @@ def position_vectors(
     """
     at = torch.arange(length)
     if kind == "sinusoid":
+        # Each pair of columns has sin^2 + cos^2 = 1, so width / 2 makes the similarity of a
+        # position with itself 1.
         vectors = Sinusoid(width, base=base).vectors(at).double()
         similarity = vectors @ vectors.T / (width / 2)
     elif kind == "sincos2d":
         vectors = SinCos2d(width, base=base).vectors(grid(length, length)).double()
+        # The same length as above: half of the columns for y and half for x, each in pairs of sine
+        # and cosine.
         similarity = vectors @ vectors.T / (width / 2)
     elif kind == "rotary":
         ones = torch.ones(1, 1, length, width, dtype=torch.float64)
+        # q_m . k_n depends on m - n only (Su et al. 2021); a vector of ones has the squared length
+        # width.
         q, k = Rotary(width, base=base).turn(ones, ones, at)
         vectors, similarity = q[0, 0], (q @ k.mT / width)[0, 0]
     elif kind == "alibi":
         if not 0 <= head < ALIBI_HEADS:
             raise InputError(f"head={head}: expected a number from 0 to {ALIBI_HEADS - 1}")
+        # (h, length, length): added to the scores, and linear in the distance.
         bias = Alibi(ALIBI_HEADS).bias(at, at).tile((0, length), (0, length))[0].double()
         vectors, similarity = bias[:, -1].T, bias[head]
     else:
@@ -292,10 +312,13 @@ def memory_decay(
     input if the query equals it, after each input.
     """
     memory = Memory(length, gamma=gamma).double()
+    # Each input writes its own one-hot vector as value, so that channel j of the memory is the
+    # weight of input j.
     memory.value.weight.copy_(torch.eye(length))
     memory.value.bias.zero_()
     left = memory(torch.eye(length, dtype=torch.float64)[None])[0]
     inputs = torch.eye(length, dtype=torch.float64)[None, None]
+    # (1, 1, length, length)
     query = inputs[:, :, :1].expand(-1, -1, length, -1)  # the first input, after each input
     out = attend(
         query,

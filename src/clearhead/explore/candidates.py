@@ -20,6 +20,7 @@ DIGITS = 5  # significant digits of a probability
 def choice_of(temperature: float, top_k: int | None, top_p: float | None) -> Choice:
     """How the next token is chosen; temperature 0 takes the likeliest."""
     if not temperature:
+        # Without sampling, top-k and top-p have no effect.
         return Choice()
     return Choice(sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
 
@@ -41,6 +42,7 @@ def candidates(
     if choice.sample:
         chosen = choice.narrowed(logp).softmax(-1)
     else:
+        # Greedy: all probability on the token that would be picked.
         chosen = torch.zeros_like(logp).scatter_(1, choice.pick(logp)[0], 1.0)
     return _listed(tokens, [logp.exp(), chosen], top)
 
@@ -48,6 +50,7 @@ def candidates(
 def entropies(logits: Float[Tensor, "r v"]) -> list[float]:
     """The entropy of each row's distribution, in nats."""
     logp = logits.float().log_softmax(-1)
+    # 0 * log 0 is NaN in floating point, and 0 in the limit.
     return [significant(x) for x in (logp.exp() * -logp).nan_to_num(0.0).sum(-1).tolist()]
 
 
@@ -58,6 +61,7 @@ def significant(x: float) -> float:
 
 def _listed(tokens: Tokenizer, probabilities: list[Tensor], top: int) -> list[list[Any]]:
     # a model may have more embeddings than there are tokens
+    # A token id without a text could not be shown, so it is not listed.
     first = probabilities[0][:, : len(tokens)]
     which = first.topk(min(top, first.shape[-1]), dim=-1).indices
     columns = [p.gather(1, which).tolist() for p in probabilities]

@@ -54,9 +54,11 @@ def inspect_caption(caption: Caption, seen: np.ndarray) -> CaptionInspection:
         tape, grid = forced.watch(CROSS)
     except NoAttentionError:
         pass
+    # A captioner that reads the image once, as its first state, has no cross-attention.
     else:
         layers = tape.match(CROSS)
         rows = text_axis(forced.bundle.tokenizer(), forced.ids, caption.word_groups)
+        # Keys beyond the grid's places are special tokens in front of them.
         columns = grid_axis(
             grid, special_names(next(iter(layers.values())).shape[-1] - math.prod(grid))
         )
@@ -99,6 +101,7 @@ def caption_dict(
         "score": caption.score,
         "logprob": caption.logprob,
         "words": caption.words,
+        # A finished caption ends with the end token, which is no part of its words.
         "ids": ids if caption.cut else ids[:-1],
         "cut": caption.cut,
         "given": given,

@@ -108,10 +108,12 @@ def _features(bundle: Bundle, step: Callable[[], None]) -> dict[str, np.ndarray]
     """The features of each layer for all views, mean over places."""
     reader = LayerReader(bundle, list(photograph_views()), None, "mean")
     parts: list[list[np.ndarray]] = []
+    # Each photograph and its quarters are one batch, so that progress counts photographs.
     with reader.reading():
         for first in range(0, len(reader), PER_PHOTO):
             parts.append([x.float().cpu().numpy() for x in reader.read(first, first + PER_PHOTO)])
             step()
+    # parts: a list of layers for each batch; zip turns it into a list of batches for each layer.
     return {
         name: np.concatenate(rows)
         for name, rows in zip(reader.names, zip(*parts, strict=True), strict=True)
@@ -122,8 +124,12 @@ def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | 
     """The mean attention distance of each head over the photographs, as a share of the image's width."""
     found = []
     for name in NAMES:
+        # Convolutional networks, and transformers without a grid of patches, have no such
+        # distances.
         group = inspect_image(bundle, example_file(name))[0].groups.get(SELF)
         if group is not None and group.columns.grid is not None:
+            # Distances are in patches: dividing by the number of columns makes models of other
+            # grids comparable.
             across = group.columns.grid[1]
             layers = range(len(group.maps))
             found.append(
@@ -138,6 +144,7 @@ def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | 
 def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:
     """The receptive fields of the unit in the middle, mean over the photographs: one at a time, to save memory."""
     total: Fields | None = None
+    # The theoretical size depends on the architecture alone, so one photograph is enough for it.
     for seed, photo in enumerate(photographs()):
         one = receptive_fields(bundle, [photo], theoretical=total is None, seed=seed)
         if total is None:
@@ -151,21 +158,26 @@ def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:
 
 def pooled(x: np.ndarray, cells: int = CELLS) -> np.ndarray:
     """A map as sums over at most `cells` equal cells per side."""
+    # The first index of each cell; the last edge is the size itself.
     rows, columns = (
         np.linspace(0, size, min(size, cells) + 1).round().astype(int)[:-1] for size in x.shape
     )
+    # Sums, not means, so that the field still sums to 1.
     return np.asarray(np.add.reduceat(np.add.reduceat(x, rows, 0), columns, 1))
 
 
 def similarity(a: Study, b: Study) -> dict[str, Any]:
     """CKA of the layers of two models, within each and between them, and its standard error over photographs."""
     values = _cka(a, b, slice(None))
+    # The jackknife leaves out one photograph with all its quarters at a time: its views are not
+    # independent.
     views = len(photograph_views())
     left_out = [
         _cka(a, b, np.r_[:first, first + PER_PHOTO : views]) for first in range(0, views, PER_PHOTO)
     ]
     count = len(left_out)
     error = np.sqrt((count - 1) * np.stack(left_out).var(0))  # the jackknife
+    # The matrix is of all layers of both models; its blocks are the comparisons within and between.
     edge = len(a.features)
     blocks = {
         "first": (slice(edge), slice(edge)),
@@ -187,5 +199,7 @@ def similarity(a: Study, b: Study) -> dict[str, Any]:
 def _cka(a: Study, b: Study, which: Any) -> np.ndarray:
     """CKA of all layers of both models with one another, for some of the views: the debiased estimate, all at once."""
     both = [{name: x[which] for name, x in one.features.items()} for one in (a, b)]
+    # The minibatch estimator is unbiased (Nguyen et al. 2021), so that models of other widths and
+    # few photographs compare.
     found = cka_of_features(both[0], both[1], estimator="minibatch", rows=len(photograph_views()))
     return np.block([[found.within[0], found.matrix], [found.matrix.T, found.within[1]]])

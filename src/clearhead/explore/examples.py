@@ -67,6 +67,7 @@ def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = 
     if tokens is None:
         return []
     if isinstance(tokens, Symbols):
+        # Generated sequences have symbols in place of words.
         return _of_symbols(tokens, bundle.max_tokens or 2 * LENGTH, task)
     if "translate" in bundle.can:
         found = [
@@ -74,8 +75,10 @@ def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = 
             for text in SENTENCES.get(source_language(bundle, names) or "", ())
             if _fits(tokens, text)
         ]
+        # Any words of its vocabulary are better than nothing; pieces of subwords would be no text.
         return found or (_of_vocabulary(tokens, None) if isinstance(tokens, Words) else [])
     able = bundle.can | ({"chat"} if bundle.chat is not None else set())
+    # TEXTS is ordered from the most telling capability to the least.
     texts = next((texts for capability, texts in TEXTS.items() if capability in able), ())
     mask = mask_name(bundle)
     found = [text if mask is None else text.replace(MASKS[0], mask) for text in texts]
@@ -85,8 +88,11 @@ def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = 
 def source_language(bundle: Bundle, names: Sequence[str]) -> str | None:
     """The language that a translator reads, as a key of SENTENCES: by its tokenizer's settings, or else by a name."""
     settings = {} if bundle.folder is None else tokenizer_settings(bundle.folder)
+    # The settings know best; names are read only for what they lack.
     told = next((settings[key] for key in SOURCE_KEYS if isinstance(settings.get(key), str)), "")
     pairs = [pair for name in names for pair in pairwise(re.split(r"[^a-z]+", name.lower()))]
+    # In "opus-mt-fr-en" the pairs are opus-mt, mt-fr, fr-en: the last pair of codes is source and
+    # target.
     sources = [source for source, target in reversed(pairs) if re.fullmatch("[a-z]{2,3}", target)]
     return next(filter(None, map(_code, [re.split(r"[^A-Za-z]", told)[0].lower(), *sources])), None)
 
@@ -100,6 +106,7 @@ def answer_length(bundle: Bundle, task: str | None = None) -> int | None:
     """The number of tokens that answer an example of generated sequences; None for texts."""
     if not isinstance(bundle.tokens, Symbols):
         return None
+    # These tasks ask for a single symbol after the row.
     one = task in ("most", "recall") or (task is None and bundle.tokens.marks != ("|",))
     return 1 if one else _length(bundle.tokens, bundle.max_tokens or 2 * LENGTH)
 
@@ -109,6 +116,8 @@ def _length(tokens: Symbols, context: int) -> int:
 
 
 def _of_symbols(tokens: Symbols, context: int, task: str | None) -> list[str]:
+    # A row in order, and a row with its odd symbols before its even ones. Marks have ids after all
+    # symbols.
     n, sep = _length(tokens, context), tokens.count
     rows: list[list[int]] = [list(range(n)), [*range(1, n, 2), *range(0, n, 2)]]
     if task == "most" and tokens.count > 2 and context > len(MOST[0]):
@@ -124,9 +133,11 @@ def _of_symbols(tokens: Symbols, context: int, task: str | None) -> list[str]:
 def _fits(tokens: Tokenizer, text: str) -> bool:
     """Whether every part of a text is in the vocabulary."""
     for mask in MASKS:
+        # A mask is replaced by one id before encoding, so it need not be in the vocabulary.
         text = text.replace(mask, "")
     try:
         ids = tokens.encode(text).tolist()
+    # A tokenizer without <unk> raises for a word that it does not know.
     except UserError:
         return False
     return bool(ids) and (tokens.unknown is None or tokens.unknown not in ids)
@@ -166,6 +177,7 @@ def examples_for(bundle: Bundle) -> list[str]:
     if "caption" in bundle.can:
         return [*SCENES, *(name for name in NAMES if name not in SCENES)]
     labels = class_names(bundle) if "classify" in bundle.can else ()
+    # A class of ImageNet lists synonyms with commas: "warplane, military plane".
     known = {part.strip().lower() for label in labels for part in label.split(",")}
     return sorted(NAMES, key=lambda name: name.replace("-", " ") not in known)
 
@@ -187,11 +199,13 @@ class Outline:
 
 def outline(folder: Path) -> Outline:
     """The outline of a model folder in our own layout, or of adapters that we saved; raises for other folders."""
+    # Adapters (PEFT) have settings of their own, which name the base model's family and options.
     apart = peft.is_peft(folder)
     table = config.load(folder / (peft.OURS if apart else "config.json"))
     saved = config.read(peft.AdapterSettings if apart else native.FolderSettings, table)
     kind, options = family(saved.model)
     chosen = config.read(options, config.Table(saved.options))
+    # Tensors without storage: counting parameters costs no memory and reads no weights.
     with on_meta_device():
         model = kind(chosen)
     return Outline(

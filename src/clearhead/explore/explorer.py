@@ -38,6 +38,7 @@ class Explorer:
 
     def keep(self, inspection: Inspection, model: StoredModel) -> dict[str, Any]:
         """Keep an inspection of a model; returns its id and what can be requested about it."""
+        # Measurements on a kept inspection run the model again, and need its lock.
         inspection.lock = model.lock
         return {"id": self.inspections.keep(inspection), **inspection.to_dict()}
 
@@ -45,6 +46,7 @@ class Explorer:
         """What the page shows of a model, or why it cannot be loaded."""
         try:
             return model.to_dict(self.device)
+        # One broken folder must not empty the list of models.
         except (ValueError, OSError, RuntimeError) as problem:
             return {
                 "id": model.id,

@@ -59,6 +59,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            # Startup and shutdown of the server concern no client.
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return  # no websockets
@@ -70,10 +71,13 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                # The server's name and version help only an attacker.
                 kept = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
                 # by the browser: only the page's files
                 stored = any(k.lower() == b"cache-control" for k, _ in kept)
                 cache = [] if stored else [(b"cache-control", b"no-store")]
+                # The rest of a late body may still arrive: the connection cannot serve another
+                # request.
                 close = [(b"connection", b"close")] if limited.late else []
                 message = {**message, "headers": [*kept, *HEADERS, *cache, *close]}
             await send(message)
@@ -81,6 +85,7 @@ class Guard:
         problem = self.problem(scope, headers)
         if problem is not None:
             await _send_error(send_with_headers, *problem)
+        # A token in the address would stay in the history and in copied links, hence the cookie.
         elif self.token is not None and scope["path"] == "/" and _query_token(scope):
             await self._set_cookie(send_with_headers)
         else:
@@ -88,9 +93,12 @@ class Guard:
 
     def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the message that refuse a request; None for a request that is allowed."""
+        # A page of a name that was made to resolve to this machine still sends that name as Host.
         host = headers.get("host", "")
         if not self._is_own_name(host):
             return 421, "this server has another name: open the address that it printed"
+        # Browsers add Origin to every POST and to requests across sites; curl and scripts send
+        # none.
         origin = headers.get("origin")
         if origin is not None and _network_place(origin) != host.lower():
             return 403, "pages of other sites may not send requests here"
@@ -100,6 +108,8 @@ class Guard:
             return 403, "pages of other sites may not send requests here"
         if self.token is not None and not self._has_token(scope, headers):
             return 401, "this server needs its token: open the address that it printed"
+        # A declared length is refused before any byte is read; _Limited counts what was not
+        # declared.
         size, most = headers.get("content-length", "0"), self._largest(scope)
         if not size.isdigit() or int(size) > most:
             return 413, _too_large(most)
@@ -114,6 +124,7 @@ class Guard:
     def _is_own_name(self, host: str) -> bool:
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
+        # Malformed, such as an unclosed bracket of an IPv6 address.
         except ValueError:
             return False
         if name in LOOPBACK or name == self.host.lower():
@@ -130,16 +141,21 @@ class Guard:
     def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
         tokens = [headers.get("authorization", "").removeprefix("Bearer ")]
+        # Only the page itself is opened with the token in its address; other paths would leak it
+        # into logs.
         if scope["path"] == "/":
             tokens.append(_query_token(scope))
         # Parsed by hand: the standard parser drops all cookies if one is malformed, and other servers on this machine
         # may set such.
         cookies = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
         tokens += [value for name, _, value in cookies if name == COOKIE]
+        # Constant time, so that the duration does not tell how many characters were right.
         return any(secrets.compare_digest(one.encode(), self.token.encode()) for one in tokens)
 
     async def _set_cookie(self, send: Send) -> None:
         """Answer a request with the token in its address: keep it in a cookie, and redirect to the plain address."""
+        # HttpOnly: scripts cannot read it. SameSite=Strict: requests from other sites do not carry
+        # it.
         cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()
         headers = [(b"location", b"/"), (b"set-cookie", cookie), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
@@ -170,6 +186,7 @@ class _Limited:
         return message
 
     async def _in_time(self) -> Message:
+        # The clock starts with the first read, not when the connection was accepted.
         if self.until is None:
             self.until = anyio.current_time() + BODY_SECONDS
         try:

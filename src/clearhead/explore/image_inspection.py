@@ -93,6 +93,7 @@ class ImageInspection(Inspection):
     def feature_maps(self, stage: int, channels: Sequence[int]) -> np.ndarray:
         """The feature maps of some channels of a stage, (c, y, x)."""
         maps = self.features[in_range("stage", stage, len(self.features))].maps
+        # A negative index would silently select from the end.
         for channel in channels:
             in_range("channel", channel, len(maps))
         return maps[list(channels)].numpy()
@@ -150,9 +151,11 @@ def inspect_image(
 
     def keep(record: Any) -> Any:
         nonlocal passed
+        # A stage and an attention count as one layer each for the progress bar.
         passed += 1
         if done is not None:
             done(passed, every)
+        # Feature maps are needed in full; an attention map computes its weights when asked.
         if isinstance(record, Tensor):
             return record[0].float().cpu()
         return record
@@ -179,6 +182,7 @@ def _stages(model: nn.Module) -> dict[str, str]:
     modules = dict(model.named_modules())
     found = {address: title for address, title in STEMS.items() if address in modules}
     for i, stage in enumerate(getattr(model, "stages", ())):
+        # The last block of the stage, so that its maps are what the next stage reads.
         found[f"stages.{i}.{len(stage) - 1}"] = f"stage {i}"
     return found
 
@@ -191,16 +195,22 @@ def _groups(
     size: tuple[int, int],
 ) -> dict[str, Group]:
     """The attentions of a model, those over the same tokens together."""
+    # Height and width of each stage's feature maps, by its title.
     grids = {one.name: (one.maps.shape[1], one.maps.shape[2]) for one in features}
     found: dict[str, tuple[str, dict[str, AttentionMap], Axis]] = {}
     for name in attentions:
         for pattern, group, about in ATTENTIONS:
+            # A pattern that names its stage applies to a hierarchical network, whose grid shrinks
+            # from stage to stage.
             match = re.fullmatch(pattern, name)
             if match is None:
                 continue
             stage = match[1] if match.groups() else None
+            # One group for the whole network: all blocks of a vision transformer read the same
+            # patches.
             if stage is None:
                 axis = _patches(model, size)
+            # The grid that the stage's own feature maps have.
             else:
                 axis = grid_axis(grids[f"stage {stage}"])
             _, layers, _ = found.setdefault(group.format(stage), (about.format(stage), {}, axis))

@@ -55,6 +55,7 @@ class ImageStore:
         image = stored(file)
         id_ = secrets.token_urlsafe(12)
         with self._lock:
+            # The newest image is at the end and stays unless it alone exceeds the limit.
             self._kept[id_] = image
             while (
                 sum(one.size for one in self._kept.values()) > self.memory
@@ -68,6 +69,7 @@ class ImageStore:
             return _example(id_)
         with self._lock:
             if id_ not in self._kept:
+                # Reading it again counts as use: it moves to the end, away from eviction.
                 raise UnknownError("this image was uploaded and is no longer kept: choose an image")
             self._kept.move_to_end(id_)
             return self._kept[id_]
@@ -83,6 +85,7 @@ def _example(name: str) -> StoredImage:
 
 def stored(file: bytes) -> StoredImage:
     """An image file, decoded once; raises a sentence for anything that is no image, damaged or too large."""
+    # The size in the header is tested before decoding: a small file may unpack to gigabytes.
     _check_header(file)
     try:
         image = open_image(file)
@@ -90,8 +93,11 @@ def stored(file: bytes) -> StoredImage:
         raise InputError("the image does not fit into memory: expected a smaller one") from problem
     width, height = image.size
     if max(width, height) > VIEW:
+        # Shrinks in place and keeps the aspect ratio; width and height above stay those of the
+        # original.
         image.thumbnail((VIEW, VIEW), Image.Resampling.LANCZOS)
     view, small = io.BytesIO(), image.width * image.height <= LOSSLESS
+    # PNG keeps pixel art and digits sharp, which WebP would blur.
     if small:
         image.save(view, "PNG")
     else:

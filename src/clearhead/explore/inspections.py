@@ -82,6 +82,8 @@ class Inspection:
         if not self.has_lens:
             raise InputError("this model has no logit lens: expected a GPT")
         in_range("token", at, len(self.ids))
+        # (layers, d): the residual stream at this token after each block, read by the model's own
+        # norm and head.
         logits = self._logits(torch.stack([state[at] for state in self.states]))
         layers = likeliest(language_model_tokens(self.bundle), logits, top)
         return {"at": at, "layers": layers, "entropy": entropies(logits)}
@@ -99,8 +101,10 @@ class Inspection:
             )
         if last - first > CELLS:
             raise InputError(f"{last - first:,} tokens at once: expected at most {CELLS}")
+        # The distribution of token i is read after token i - 1, hence the shift by one.
         logits = self._logits(self.states[-1][first - 1 : last - 1])
         ids = torch.tensor(self.ids[first:last], device=logits.device)
+        # (r, v) -> r: the log-probability of the token that was written.
         logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
         shares = [significant(p) for p in torch.tensor(logprobs).exp().tolist()]
         return {
@@ -120,6 +124,8 @@ class Inspection:
         in_range("token", at, len(self.ids))
         x = self.states[-1].to(self.bundle.device)
         if self._norm is not None:
+            # The final norm is what the head would read; without it a few large channels decide the
+            # cosine.
             x = self._norm(x)
         x = F.normalize(x.float(), dim=-1)
         return {"at": at, "similarity": rounded((x @ x[at]).cpu().numpy())}
@@ -142,8 +148,11 @@ class Inspection:
     def _effects(self, group: Group, ablation: Ablation) -> Iterator[dict[str, Any] | None]:
         measure = "vector" if ablation.vectors else "logprob"
         for layer in range(len(group.maps)):
+            # Measured once per group: a second request gets the kept numbers at once.
             if layer not in group.effects:
                 parts = []
+                # Effects come in groups of heads, (heads, tokens), and the pause after each lets
+                # other requests run.
                 for part in ablation.effect_parts(group.heads_address(layer), group.heads):
                     parts.append(part.mean(-1).cpu())
                     yield None
@@ -178,15 +187,20 @@ class Inspection:
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device
         if self.forced is not None:
+            # Teacher forcing: the decoder reads the given target, shifted, and each of its tokens
+            # is scored.
             reads, writes = decoder_ids(self.bundle, self.forced.target)
+            # ids and targets: one per target token; source: one per source token.
             ids, targets, source = (
                 torch.from_numpy(x).to(device) for x in (reads, writes, self.forced.source)
             )
             inputs = {"ids": ids[None], "source": source[None]}
             return token_ablation(model, inputs, targets, [])
         ids = torch.tensor(self.ids, device=device)
+        # A language model is its own measure: the log-probability of its next tokens.
         if "predict" in self.bundle.can:
             return next_token_ablation(model, ids, [""] * len(ids))
+        # An encoder predicts nothing here, so the change of its output vectors is measured.
         return vector_ablation(model, ids[None], [])
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -213,6 +227,7 @@ class Inspection:
 def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     """Inspect the attention of a translator for one of its translations; no groups for a model without attention."""
     known = Tree(bundle.model).known
+    # The decoder's self-attention is shown under its own name, not as "self".
     names = {name: KINDS[name] for name in ABOUT if name != "self" and matching(KINDS[name], known)}
     if not names or not translation.target:
         return Inspection({}, bundle)
@@ -224,6 +239,7 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     reads, writes = decoder_ids(bundle, forced.target)
     # a forced first token is written, too, and is a word of its own
     prompt = len(writes) - len(forced.target)
+    # Words are indices into the target: a prompt in front moves them all.
     target_words = [[i + prompt for i in word] for word in target_words]
     target_words = [*([i] for i in range(prompt)), *target_words]
     target = text_axis(pair.target, writes.tolist(), target_words)
@@ -231,6 +247,7 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     shifted = [[i + 1 for i in word if i + 1 < len(writes)] for word in target_words]
     words_read = [[0], *(word for word in shifted if word)]
     read = text_axis(pair.target, reads.tolist(), words_read)
+    # Queries by keys: rows are what attends, columns what is attended to.
     sides = {"cross": (target, source), "encoder": (source, source), "decoder": (target, read)}
     groups = {name: Group(name, *sides[name], tape.match(at)) for name, at in names.items()}
     return Inspection(groups, bundle, forced=forced)
@@ -262,6 +279,7 @@ def inspect_output(
 
     def keep(record: Any) -> Any:
         nonlocal passed
+        # Attention maps are kept as they are; every other record is the output of a block.
         if isinstance(record, AttentionMap):
             return record
         passed += 1
@@ -269,10 +287,13 @@ def inspect_output(
             done(min(passed, blocks), blocks)
         if isinstance(record, tuple):  # a foreign layer may return several values
             record = record[0]
+        # (1, t, d) -> (t, d): there is one text in the batch.
         return record[0]
 
     row = torch.tensor([ids], device=bundle.device)
     with (
+        # Silencing is an edit of the same pass, so that the maps of later layers show its
+        # consequences.
         edit(model, silenced(model, off)),
         watch(model, KINDS["self"], "blocks.*", keep=keep) as tape,
     ):
@@ -281,6 +302,7 @@ def inspect_output(
     layers = tape.match(KINDS["self"])
     # a layer may run repeatedly
     states = [x for name in tape.names if name not in layers for x in tape.calls(name)]
+    # The kind "self" is described for causal models; an encoder attends both ways.
     about = None if "predict" in bundle.can else BOTH_WAYS
     if layers:
         groups = {"self": Group("self", axis, axis, layers, about)}
@@ -298,6 +320,7 @@ def silenced(model: nn.Module, off: Off | None) -> dict[str, Callable[[Tensor], 
     layers = list(attention_layers(model))
     edits = {}
     for layer, heads in chosen.items():
+        # Layers are counted among those with attention, as the maps are.
         address = layers[in_range("layer", layer, len(layers))]
         edits[f"{address}.heads"] = silence(heads)
     return edits

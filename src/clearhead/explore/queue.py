@@ -57,6 +57,8 @@ class Queue:
     def enter(self) -> None:
         """Count a new request, or raise BusyError if the queue is full."""
         if self.inside >= self.most:
+            # Refused at once: a client that waits without an end would not learn that the server is
+            # full.
             raise BusyError(f"{self.inside} requests are waiting already: try again in a moment")
         self.inside += 1
 
@@ -74,12 +76,14 @@ class Queue:
         """Run `work` in a thread while holding `lock`; if this task is cancelled, it still waits for the thread."""
         async with AsyncExitStack() as stack:
             if lock is not None:
+                # Taken before the thread starts, so that waiting for a model holds up no thread.
                 await stack.enter_async_context(lock)
             return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def each(self, steps: Iterator[T], lock: anyio.Lock | None = None) -> AsyncIterator[T]:
         """Yield the items of an iterator, each computed in a thread; the lock is free between two items."""
         while True:
+            # next() raising StopIteration could not cross a coroutine; a sentinel can.
             item: Any = await self.run(lambda: next(steps, END), lock)
             if item is END:
                 return
@@ -96,6 +100,7 @@ class Queue:
         cancelled = threading.Event()
 
         def done(n: int, of: int) -> None:
+            # The only place where work in a thread can be stopped: threads cannot be killed.
             if cancelled.is_set():
                 raise Cancelled
             reports.append(Progress(n, of))
@@ -104,10 +109,14 @@ class Queue:
         # An exception that nobody retrieves would be logged when the task is collected.
         task.add_done_callback(lambda over: over.cancelled() or over.exception())
         try:
+            # Progress is read from here, because `done` runs in the thread and cannot yield.
             while not task.done():
                 await asyncio.wait({task}, timeout=0.1)
                 if reports:
+                    # Only the latest counts; earlier reports that were not sent stay in the list,
+                    # unread.
                     yield reports.pop()
             yield task.result()
+        # Also reached when the consumer stops, which closes this generator at its yield.
         finally:
             cancelled.set()

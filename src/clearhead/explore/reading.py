@@ -62,6 +62,7 @@ def read_text(
     model: Any = bundle.model
     fill = classes = None
     if "fill" in bundle.can:
+        # (t, d) -> (masks, d) -> (masks, v): the head runs on the masked tokens only.
         fill = likeliest(bundle.tokenizer(), model.head(x[reading.masks]), TOP)
     if "classify" in bundle.can:
         p, order = model.head(x).float().softmax(-1).sort(descending=True)
@@ -74,6 +75,7 @@ def read_text(
 
 
 def neighbours(bundle: Bundle, texts: Sequence[str]) -> shapes.NeighboursShape:
+    # Embeddings have unit length, so dot products are cosines.
     """The cosine similarities of the embeddings of texts, and their places in two dimensions."""
     vectors = np.asarray(embed(bundle, list(texts)), np.float64)
     return {
@@ -90,7 +92,9 @@ def principal_plane(x: np.ndarray) -> np.ndarray:
     """
     u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     places = np.zeros((len(x), 2))
+    # Fewer than two texts or dimensions have fewer components: the other coordinates stay 0.
     places[:, : min(2, len(s))] = (u * s)[:, :2]
+    # Rounding errors of equal texts would otherwise spread over the whole plot.
     places[np.abs(places) < 1e-12] = 0.0
     peak = places[np.abs(places).argmax(0), [0, 1]]
     return places * np.where(peak < 0, -1.0, 1.0)

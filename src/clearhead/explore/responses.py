@@ -63,17 +63,23 @@ def stream_response(
     """A response with each event as a line of JSON; it ends when the client disconnects, or with a line {"error"}."""
 
     async def lines() -> AsyncIterator[bytes]:
+        # Counted with this request, which is in the queue already.
         if queue.inside > 1:
             yield _line({"waiting": queue.inside - 1})
         try:
             async with queue.slot():
                 async for event in events():
                     yield _line(event)
+                    # The client has closed the page: leaving the loop stops the work and frees the
+                    # slot.
                     if await request.is_disconnected():
                         return
         except Exception as problem:
+            # The status 200 has been sent with the first line, so an error can only be another
+            # line.
             message = error_message(problem)
             yield _line({"error": message or BUG})
+            # A bug is raised again, so that the terminal shows its traceback.
             if message is None:
                 raise
 
@@ -83,8 +89,10 @@ def stream_response(
 def error_message(problem: BaseException) -> str | None:
     """The sentence for an error that the request or a file caused; None for a bug."""
     if isinstance(problem, OSError):
+        # Without the path, which is nobody's business on another machine.
         return f"a file cannot be read: {problem.strerror or 'it does not exist'}"
     if isinstance(problem, UserError | ValueError | LookupError | FolderError):
+        # One line: some messages are wrapped over several.
         return " ".join(str(problem.args[0] if problem.args else problem).split())
     return None
 
@@ -95,6 +103,8 @@ def add_error_handlers(app: FastAPI) -> None:
     async def malformed(_: Request, problem: Exception) -> Response:
         assert isinstance(problem, RequestValidationError)
         details = [
+            # The first part of the location is only where the value came from, such as "body" or
+            # "query".
             f"{'.'.join(map(str, error['loc'][1:])) or 'the request'}: {error['msg']}"
             for error in problem.errors()[:3]
         ]
@@ -134,8 +144,11 @@ def describe_streams(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         description = plain()
+        # FastAPI caches the description, so this changes the same dict each time, to the same
+        # values.
         known: dict[str, Any] = description["components"]["schemas"]
         for line in (shapes.Event, shapes.HeadsOfLayer, shapes.EffectsOfLayer):
+            # Nested types come along under $defs: move them to where the references point.
             schema = TypeAdapter(line).json_schema(ref_template="#/components/schemas/{model}")
             known |= schema.pop("$defs", {})
             known[line.__name__] = schema

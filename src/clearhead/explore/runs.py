@@ -40,6 +40,7 @@ def run_state(folder: Path, metrics: Sequence[Mapping[str, Any]], steps: int | N
     held = _is_held(folder)
     done = (folder / "model").is_dir() or (
         steps is not None and bool(metrics) and metrics[-1]["step"] >= steps
+        # Without a number of steps in the recipe, only a saved model shows that a run is done.
     )
     if held or (held is None and not done and _is_recent(folder, metrics)):
         return "running"
@@ -49,10 +50,12 @@ def run_state(folder: Path, metrics: Sequence[Mapping[str, Any]], steps: int | N
 def _is_held(folder: Path) -> bool | None:
     """Whether a process of this machine holds the lock; None if that cannot be known here."""
     try:
+        # The training writes its process and machine here while it holds the lock.
         holder = json.loads((folder / "holder.json").read_bytes())
         pid, host = int(holder["pid"]), str(holder["host"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    # Process ids and file locks of another machine mean nothing here.
     if host != socket.gethostname():
         return None
     # Only the lock of a process that is alive is tested, because the test itself holds it for a moment.
@@ -63,9 +66,12 @@ def _is_alive(pid: int) -> bool:
     if sys.platform == "win32":  # where os.kill would end the process
         return True
     try:
+        # Signal 0 ends nothing: it only tests whether the process exists.
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    # The process exists but belongs to another user, or its number is not one that this system can
+    # ask for.
     except (PermissionError, OverflowError):
         return True
     return True
@@ -73,12 +79,14 @@ def _is_alive(pid: int) -> bool:
 
 def _is_locked(path: Path) -> bool | None:
     if not path.is_file():
+        # A run without its lock file was not locked by anyone.
         return False
     lock = filelock.FileLock(path, timeout=0, thread_local=False)
     try:
         lock.acquire()
     except filelock.Timeout:
         return True
+    # A folder that cannot be written to, or a file system without locks: unknown.
     except OSError:
         return None
     lock.release()
@@ -86,6 +94,7 @@ def _is_locked(path: Path) -> bool | None:
 
 
 def _is_recent(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> bool:
+    # The time between records, as the latest one with a number says; those of evaluations have none.
     pace = next(
         (
             float(r["seconds"])
@@ -124,10 +133,12 @@ class Runs:
         level = [self.root]
         for _ in range(DEPTH):
             runs += [folder for folder in level if (folder / "metrics.jsonl").is_file()]
+            # A run is not searched for further runs: its checkpoints and samples are its own.
             level = [one for folder in level if folder not in runs for one in _subfolders(folder)]
         runs.sort(key=lambda folder: -_written(folder))
         with self._lock:
             for folder in runs[:MOST]:
+                # An id that was given once stays, so that links keep working while new runs appear.
                 if folder not in self._ids:
                     self._ids[folder] = unique_id(self._name(folder), self._ids.values())
             return {self._ids[folder]: folder for folder in runs[:MOST]}
@@ -137,8 +148,10 @@ class Runs:
         found = {}
         for id_, folder in self.folders().items():
             saved, unfinished = folder / "model", folder / "unfinished"
+            # The finished model wins over the checkpoints that it was made from.
             if saved.is_dir():
                 found[id_] = TrainedRun(self._name(folder), folder, saved)
+            # Without a checkpoint there are settings but no weights to load.
             elif unfinished.is_dir() and any((folder / "checkpoints").glob("step-*")):
                 found[id_] = TrainedRun(self._name(folder), folder, unfinished)
         return found
@@ -146,6 +159,7 @@ class Runs:
     def _name(self, folder: Path) -> str:
         """The path of a run below the folder of all runs."""
         if self.root is None or folder == self.root:
+            # The root is a run itself, so it has no path below the root.
             if self.root is not None:
                 return folder.name
             return Path(EXAMPLE_RECIPE).stem
@@ -158,6 +172,8 @@ class Runs:
             try:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
+                # All fields of a line, so that the page finds every key, and the error in place of
+                # numbers.
                 lines.append(
                     dict.fromkeys(shapes.RunLine.__annotations__)
                     | {
@@ -184,6 +200,8 @@ class Runs:
             raise UnknownError(f"there is no run {id_!r} here: it may have been moved or deleted")
         folder = folders[id_]
         metrics = self._metrics(folder)
+        # The page knows more records than there are: the run began again from an earlier
+        # checkpoint, so send all.
         begin = since if since <= len(metrics) else 0
         return self._line(id_, folder) | {
             "since": begin,
@@ -205,6 +223,7 @@ class Runs:
         facts = _facts(folder)
         attempt, saved_model = _last_attempt(facts), facts.get("model") or {}
         state: str = run_state(folder, metrics, steps)
+        # The last attempt recorded an error: the user did not stop it.
         if state == "stopped" and attempt.get("problem"):
             state = "failed"
         return {
@@ -232,6 +251,8 @@ class Runs:
         self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]
     ) -> dict[str, Any]:
         """What is known of the tokens that losses are counted in: a digest of their files, their number and kind."""
+        # The first place that holds a tokenizer: a finished model, a checkpoint's, or that saved
+        # before training.
         places = [
             place
             for place in (folder / "model", folder / "unfinished", folder / "tokens")
@@ -254,6 +275,7 @@ class Runs:
             (file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files
         )
         with self._lock:
+            # Reading the files again is needed only after one of them has changed.
             if self._digests.get(folder, ((), ""))[0] != states:
                 crc = 0
                 for file in files:
@@ -266,6 +288,8 @@ class Runs:
         key = state.st_mtime_ns, state.st_size
         with self._lock:
             cached = self._read.get(folder)
+            # The file grows while the run trains, so its time and size tell whether the records are
+            # still current.
             if cached is None or cached[0] != key:
                 cached = self._read[folder] = (
                     key,
@@ -292,6 +316,7 @@ def _last_attempt(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _players(recipe: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, str | None]:
     """The networks of a run by name, each with its model's family."""
     if isinstance(setup.get("players"), Mapping):
+        # The setup names what was built; the recipe, below, only what was asked for.
         return {name: _name(player, "model") for name, player in setup["players"].items()}
     return {
         name: _name(player["model"])

@@ -64,6 +64,7 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # A daemon, so that loading does not delay Ctrl-C.
         if warm:
             threading.Thread(target=_load_all, args=(explorer, report), daemon=True).start()
         yield
@@ -88,6 +89,7 @@ def make_app(
 
 def _load_all(explorer: Explorer, report: Callable[[str], None]) -> None:
     for model in explorer.models.models.values():
+        # Loads the model as a side effect.
         line = explorer.describe(model)
         if not line["kinds"]:
             report(f"no view shows the model {model.id}: {line.get('error') or line.get('why')}")
@@ -100,6 +102,7 @@ def _page_routes() -> APIRouter:
     """
     paths = [path for path in sorted(PAGE.rglob("*")) if path.is_file() and path.suffix in TYPES]
     files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in paths}
+    # All files have one hash: modules import one another by relative addresses.
     digest = hashlib.sha256(
         b"".join(name.encode() + content for name, content in files.items())
     ).hexdigest()[:16]
@@ -116,6 +119,8 @@ def _page_routes() -> APIRouter:
 
     @router.get("/page/{name:path}")
     async def file_of_page(name: str) -> Response:
+        # An address with an old hash is not found; one without a hash is answered but not kept by
+        # the browser.
         kept, short = name.startswith(f"{digest}/"), name.removeprefix(f"{digest}/")
         if short not in files:
             raise UnknownError("there is no such page here")

@@ -64,6 +64,8 @@ class RecipeFacts(NamedTuple):
         except (UserError, OSError):
             return RecipeFacts()
         data, started = recipe.get("data") or {}, recipe.get("pretrained")
+        # A checkpoint's name ("opus-mt-de-en") or the columns of the data ("de-en") tell the
+        # languages.
         texts = [
             Path(started).name if isinstance(started, str) else None,
             f"{data.get('source')}-{data.get('target')}",
@@ -95,6 +97,8 @@ class StoredModel:
         """The loaded model; loaded again if its files have changed, as those of a run that was trained again have."""
         with self._loading:
             if self._bundle is None or self._stamp != stamp(self._path):
+                # The old weights must be freed before the new ones are loaded: both may not fit
+                # into memory. A study of the old weights is void.
                 self._bundle = self.study = None  # memory for the new one
                 self._path = find(self.folder)[0]
                 self._stamp = stamp(self._path)  # before loading: files may be replaced meanwhile
@@ -138,6 +142,7 @@ class StoredModel:
     def _examples(self, bundle: Bundle) -> list[str]:
         if reads_images(bundle) or captions_images(bundle):
             return examples_for(bundle)
+        # Texts mean nothing to a model of images: it gets example images instead.
         named = [
             Path(self.folder).name,
             *(self.training.names if self.training is not None else ()),
@@ -154,6 +159,8 @@ def stamp(path: Path | None) -> Stamp:
     else:
         files = sorted(one for one in path.iterdir() if one.is_file())
     if path.name == "unfinished":  # the model of a run, whose weights are in its checkpoints
+        # The folder itself stays unchanged while training goes on: the index of each checkpoint
+        # shows the new weights.
         files += sorted((path.parent / "checkpoints").glob("step-*/index.json"))
     states = []
     for file in files:
@@ -212,6 +219,8 @@ class ModelStore:
         named = [str(folder) for folder in folders if str(folder) in zoo]
         self.models: dict[str, StoredModel] = {}
         for folder in (str(f) for f in folders if str(f) not in zoo):
+            # Folders named on the command line come first, then the shipped models named there,
+            # then the rest.
             self._add(folder, Path(folder).resolve().name, f"the folder {Path(folder).name}")
         for name in [*named, *(name for name in zoo if name not in named)]:
             self._add(name, name, zoo[name].does, zoo[name].examples)
@@ -221,22 +230,27 @@ class ModelStore:
         self.models[id_] = StoredModel(id_, folder, about, examples)
 
     def __getitem__(self, id_: str) -> StoredModel:
+        # Listing the runs reads the disk: only an id with the prefix of a run needs it.
         runs = self._runs() if id_.startswith(RUN_PREFIX) else {}
         run = runs.get(id_.removeprefix(RUN_PREFIX))
         if run is not None:
             model = self._trained.get(id_)
             if model is None or model.folder != str(run.model):  # its training has finished since
+                # A finished run moves from unfinished/ to model/: the stored model would point to
+                # the old folder.
                 model = StoredModel(
                     id_, str(run.model), f"trained in {run.folder.name}", name=run.name
                 )
                 self._trained[id_] = model
             model.training = RecipeFacts.of(run.folder)
             self._trained.move_to_end(id_)
+            # The least recently used model is at the front.
             while len(self._trained) > MOST_RUN_MODELS:
                 self._trained.popitem(last=False)
             return model
         if id_ in self.models:
             return self.models[id_]
+        # The id may also be the name of a model whose folder begins with run-, so this comes last.
         if id_.startswith(RUN_PREFIX):
             raise UnknownError(
                 f"there is no trained model of a run {id_.removeprefix(RUN_PREFIX)!r} here: it may have been moved or "
@@ -270,6 +284,7 @@ class ModelStore:
         if known is None or known[0] != now:
             try:
                 known = now, outline(folder)
+            # The page leaves this run out; opening the model itself shows why it cannot be read.
             except (UserError, ValueError, OSError, RuntimeError):  # opening the model says why
                 known = now, None
             self._outlines[folder] = known
@@ -293,6 +308,7 @@ class InspectionStore:
                 f"inspecting this takes {size >> 20} MB, and the explorer keeps {self.memory >> 20}: "
                 "expected a shorter text or a smaller image"
             )
+        # Random, so that nobody can guess the id of another user's inspection.
         id_ = secrets.token_urlsafe(12)
         with self._lock:
             self._kept[id_] = inspection, size
@@ -322,6 +338,7 @@ class InspectionStore:
 
 def unique_id(name: str, taken: Collection[str]) -> str:
     """An id that is made from a name, is safe in a URL, and is not taken yet."""
+    # Letters without their accents: é becomes e and a combining mark, and the mark is dropped.
     letters = "".join(
         c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
     )

@@ -51,6 +51,7 @@ def translation_dict(one: Translation, text: str) -> dict[str, Any]:
     if one.forced is None:  # nothing was translated
         return values | {"cut": None, "source": [], "target": [], "ids": []}
     pair, source, ids = translator_tokens(one.forced.bundle), one.forced.source, one.forced.target
+    # The source may have been cut, or the translation may lack its end token, or both.
     cut = None
     if one.cut:
         of = len(pair.read(text))

@@ -46,6 +46,7 @@ def generate_tokens(
     that other requests may use it between two tokens.
     """
     tokens = language_model_tokens(bundle)
+    # A bare model without special tokens never ends a text by itself.
     if bundle.special is None:
         ends = []
     else:
@@ -60,23 +61,30 @@ def generate_tokens(
         slide=True,
         banned=bundle.spare_ids,
     )
+    # The tail is decoded for every new token, so it is kept short.
     steps, tail = decode.stream(bundle.model, {}, plan), list(ids[-NEAR:])
     for _ in range(max_new):
+        # The edits are undone and the hooks removed before the yield, because others use the model
+        # meanwhile.
         changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)
+            # (1, t, v) -> (1, v): the distribution that the new token was drawn from.
             if new is not None:
                 logits = tape.calls("head")[-1][0, -1:]
             else:
                 logits = None
+        # The stream has ended, so that the head was not called.
         if new is None or logits is None:
             return
         if new[0] in ends:
             yield {"ended": token_names(tokens, [new[0]])[0]}
             return
+        # The model's own probability, before temperature, top-k and top-p.
         share = significant(float(logits[0].float().softmax(-1)[new[0]]))
         best = candidates(tokens, logits, choice, top)[0]
         tail, piece = [*tail[-NEAR:], new[0]], token_names(tokens, [new[0]])[0]
+        # The last token of the tail is the new one.
         if len(tail) - 1 in spaces_before(tokens, tail):
             text = f" {piece}"
         else:
@@ -137,6 +145,8 @@ def what_fits(bundle: Bundle, ids: Sequence[int], written: int = 0) -> Part:
     newer part of the tokens before it.
     """
     before = list(ids)
+    # The last token was only written, not read yet: the window is that of the tokens before it.
+    # choice of the window.
     if written and bundle.max_tokens is not None and len(before) > bundle.max_tokens:
         before.pop()
     first = first_read(len(before), bundle.max_tokens)
@@ -160,6 +170,7 @@ def answer_token(tokens: Tokenizer, word: str) -> int:
     # in most texts a word follows a space, which belongs to its token
     spellings = [word] if word.startswith(" ") else [f" {word}", word]
     for spelling in spellings:
+        # Decoding must give the word back: an unknown word may also be a single token, <unk>.
         ids = tokens.encode(spelling)
         if len(ids) == 1 and tokens.decode(ids).strip() == word.strip():
             return int(ids[0])
@@ -199,6 +210,7 @@ def patch_prompts(
     target: Any = None
     if len(ids) == 1:
         target = ids[0]
+    # Two answers: the difference of their logits, as in Wang et al. 2023 (IOI).
     elif ids:
         target = (ids[0], ids[1])
     found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))

@@ -39,6 +39,7 @@ router = APIRouter(prefix="/api", responses=PROBLEMS)
 async def _image_file(request: Request) -> bytes:
     """The body of a request, read before it gets a place in the queue: a slow client holds up nobody else."""
     content_type = request.headers.get("content-type", "")
+    # A form's file would arrive as multipart/form-data, which needs another parser.
     if not content_type.lower().startswith("image/"):
         raise InputError(
             f"expected an image file, such as PNG or JPEG, and not {content_type[:80] or 'one of no kind'}"
@@ -147,12 +148,16 @@ async def write_caption(
         own_lines: list[shapes.CaptionShape] = []
         if body.text is not None:
             text = body.text
+            # The user's caption first: it is scored quickly, while the search takes a step per
+            # token.
             caption, unknown = await queue.run(lambda: own_caption(bundle, file, text), model.lock)
             own, own_lines = [caption], [caption_dict(caption, given=True, unknown=unknown)]
             yield {"captions": own_lines}
         beams: list[Caption] = []
         async for beams in queue.each(captioning(bundle, file, beams=body.beams), model.lock):
+            # Every step of the beam search, so that the page shows captions as they grow.
             yield {"captions": [*own_lines, *map(caption_dict, beams)]}
+        # The last beams of the search are its results.
         inspected = queue.each((inspect_caption(one, seen) for one in [*own, *beams]), model.lock)
         looks = [explorer.keep(inspection, model) async for inspection in inspected]
         yield {"captions": [*own_lines, *map(caption_dict, beams)], "looks": looks}

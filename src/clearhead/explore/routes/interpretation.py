@@ -56,8 +56,10 @@ async def attention_map(
     maps = explorer.inspections[look].group(group)
 
     def make_tile() -> MapTile:
+        # Queries and keys of words are few: a range of them cannot be requested.
         if by == "words":
             return maps.by_word(layer, head)
+        # A missing range is the whole side.
         top, left = row or 0, key or 0
         bottom = len(maps.rows) if rows is None else top + rows
         right = len(maps.columns) if keys is None else left + keys
@@ -130,6 +132,7 @@ async def head_statistics(
     """The statistics of every head, one line of JSON per layer."""
     maps, queue = explorer.inspections[look].group(group), explorer.queue
     layers = range(len(maps.maps))
+    # A generator, so that each layer is computed in a thread, when its turn comes.
     return stream_response(
         lambda: queue.each(maps.statistics(layer) for layer in layers), queue, request
     )
@@ -141,6 +144,7 @@ async def head_effects(
 ) -> Response:
     """The effect of silencing each head by itself, one line of JSON per layer."""
     inspection, queue = explorer.inspections[look], explorer.queue
+    # Raises here for a text that is too long: an error status instead of a line in the stream.
     steps = inspection.effects(group)
 
     async def events() -> AsyncIterator[Any]:
@@ -244,9 +248,12 @@ async def compare_models(body: requests.Compare, request: Request, explorer: Sha
 
     async def events() -> AsyncIterator[Any]:
         studies = []
+        # One model after the other: each holds only its own lock.
         for model in models:
             bundle = await explorer.bundle(model)
 
+            # Defaults bind the model of this turn of the loop, which the thread would otherwise
+            # look up later.
             def measure(done: Done, model: StoredModel = model, bundle: Any = bundle) -> Study:
                 # computed once: two requests for it wait for one another by the model's lock
                 if model.study is None:
@@ -255,6 +262,7 @@ async def compare_models(body: requests.Compare, request: Request, explorer: Sha
 
             async for item in queue.with_progress(measure, model.lock):
                 if isinstance(item, Progress):
+                    # Several requests for one model: only the first has progress to tell.
                     yield {"model": model.id, "progress": item}
                 else:
                     studies.append(item)
