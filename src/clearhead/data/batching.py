@@ -36,10 +36,14 @@ class Buckets:
         longest: int | None = None,
     ) -> None:
         self.lengths = lengths
+        # rounding up must not lift a row above what a batch or the model can hold
         most = min(batch_tokens, longest or batch_tokens)
         # A length up to batch_tokens itself still fits, as the only row of its batch.
         self.widths = np.where(
-            lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most)
+            # -(-n // r) * r is n rounded up to a multiple of r
+            lengths > most,
+            lengths,
+            np.minimum(-(-lengths // rounding) * rounding, most),
         )
         # from the shortest row on, a batch takes rows as long as rows x widest row <= batch_tokens
         ordered = np.sort(self.widths)
@@ -50,8 +54,10 @@ class Buckets:
                     f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}"
                 )
             # sorted, so that this row is the widest of its batch so far
+            # padded size if this row joined: all rows of a batch are as wide as its widest
             if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
                 self.starts.append(i)
+        # each batch ends where the next begins; without rows there are no batches at all
         self.ends = [*self.starts[1:], len(ordered)][: len(self.starts)]
         self.batch_widths = [int(ordered[end - 1]) for end in self.ends]
 
@@ -65,7 +71,9 @@ class Buckets:
     def order(self, shuffle: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Return the rows sorted by length; those of equal length in the order of `shuffle`, or of their numbers."""
         if shuffle is None:
+            # a stable sort keeps the order of equal widths, which makes validation reproducible
             return np.argsort(self.widths, kind="stable")
+        # indices into `shuffle` are turned back into row numbers
         return shuffle[np.argsort(self.widths[shuffle], kind="stable")]
 
 
@@ -94,8 +102,10 @@ def spread(batches: int, most: int | None) -> NDArray[np.int64]:
     """
     if most is None or most >= batches:
         return np.arange(batches)
+    # edges of equal parts; max(most, 1) keeps a division by 0 away
     edges = np.arange(most + 1) * batches // max(most, 1)
     draws = counter_rng.uniform(0, 0, np.arange(most), 1, CHOICE)[:, 0]
+    # a random batch of each part, so that short and long rows are both measured
     return edges[:-1] + (draws * np.diff(edges)).astype(np.int64)
 
 
@@ -132,6 +142,7 @@ class Bucketed(Data):
         """Take the examples; the end of the description says how many of validation are measured, if not all are."""
         self.training, self.validation = training, validation
         valid_most = self.config.valid_most
+        # the widest row decides the positions that a model needs
         self.longest = max([*training.buckets.batch_widths, *validation.buckets.batch_widths])
         self.steps_per_epoch = len(training.buckets)
         # validation batches that are measured
@@ -147,12 +158,15 @@ class Bucketed(Data):
 
     def _place(self, step: int) -> tuple[int, NDArray[np.int64]]:
         """Return the bucket of a step, and the order of rows in its epoch."""
+        # arithmetic instead of an iterator: a resumed run needs no replay of earlier steps
         epoch, index = divmod(step, len(self.training.buckets))
         orders = self._orders  # those of the last epoch are kept: steps come in order
         if orders is None or orders[0] != epoch:
+            # fresh order for each epoch, from (seed, epoch) alone
             rows = self.training.buckets.order(
                 counter_rng.permutation(self.seed, epoch, len(self.training), ROWS)
             )
+            # a second stream, so that the order of batches does not depend on the order of rows
             batches = counter_rng.permutation(self.seed, epoch, len(self.training.buckets), BATCHES)
             self._orders = orders = (epoch, rows, batches)
         return int(orders[2][index]), orders[1]
@@ -179,7 +193,9 @@ class Ragged:
 
     def __init__(self, rows: Sequence[np.ndarray]) -> None:
         self.lengths = np.array([len(row) for row in rows], np.int64)
+        # the place of each row's first id, by an exclusive sum of the lengths
         self.starts = np.cumsum(self.lengths) - self.lengths
+        # the empty row keeps concatenate from failing when there are no rows
         self.ids = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
 
     def __len__(self) -> int:
@@ -192,8 +208,10 @@ class Ragged:
     def padded(self, chosen: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
         """Return the rows of these numbers, padded to a width with `fill`."""
         at = np.arange(width)
+        # (rows, 1) + (width,) -> (rows, width); clipped, because the last row may end the array
         places = np.minimum(self.starts[chosen][:, None] + at, len(self.ids) - 1)
         rows = self.ids[places].astype(np.int64)
+        # whatever was read beyond a row's end belongs to other rows
         rows[at >= self.lengths[chosen][:, None]] = fill
         return rows
 
@@ -250,10 +268,13 @@ class Windows(Data):
         self.longest = config.context
         share = config.share if valid is None else 0.0
         if cut is None:
+            # the end is kept for validation: windows of training never reach into it
             cut = int(len(ids) * (1 - share))
         self.cut = cut  # the number of ids of training
+        # a window reads context ids, and one more as the last target
         if self.cut < config.context + 1:
             kept = ""
+            # only a share that is not 0 can be the reason
             if share:
                 kept = f" (share={share} is kept for validation)"
             raise DataError(
@@ -267,6 +288,7 @@ class Windows(Data):
             self.validation, self.begin = (valid, 0)
         # which read as many ids as there are
         self.steps_per_epoch = max(self.cut // (config.rows * config.context), 1)
+        # rounded up: the last window may be shorter; the very first id is never a target
         self.windows = -(-max(len(self.validation[0]) - self.begin - 1, 0) // config.context)
         batches = -(-self.windows // config.valid_rows)
         if config.valid_most is None:
@@ -278,12 +300,14 @@ class Windows(Data):
         return self.config.rows
 
     def _train(self, step: int, rows: Rows) -> Batch:
+        # any place whose window and last target still lie in the training part
         starts = counter_rng.integers(self.seed, step, rows, 1, 0, self.cut - self.config.context)
         return self._cut((self.ids, self.ends), starts, self.cut)
 
     def _valid_rows(self, index: int) -> int:
         return min(self.config.valid_rows, self.windows - index * self.config.valid_rows)
 
+    # (b, 1): the number of each row's window; windows lie side by side
     def _valid(self, index: int, rows: Rows) -> Batch:
         window = index * self.config.valid_rows + rows[:, None]
         return self._cut(

@@ -40,6 +40,7 @@ _UNDECODED = re.compile("[\udc00-\udcff]")
 
 def _keep_byte(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
+    # the stand-in says which byte it was, for the message; decoding continues after it
     return chr(0xDC00 + error.object[error.start]), error.end
 
 
@@ -54,6 +55,7 @@ def open_bytes(path: Path) -> BufferedIOBase:
         raise DataError(
             f"{path} is a pipe or a device, which can be read only once: expected a file"
         )
+    # other suffixes are opened as they are, by the builtin open
     return cast(BufferedIOBase, DECOMPRESSORS.get(path.suffix.lower(), open)(path, "rb"))
 
 
@@ -89,12 +91,14 @@ class TextFile:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the decompressed bytes, some at a time; of an open stream what is there."""
+        # read1 returns what has arrived, so that an interactive user is answered at once
         if self.stream is not None:
             while data := self.stream.read1(CHUNK):
                 self.position += len(data)
                 yield data
             return
         suffix = self.path.suffix.lower()
+        # the raw file stays open beside its decompressed view: its position is the progress on disk
         try:
             with (
                 self.path.open("rb") as raw,
@@ -142,6 +146,7 @@ class TextFile:
                 decoder.errors = "strict"
                 if strict:
                     raise DataError(self._complaint(text, feeds, column)) from None
+            # NUL is valid UTF-8, but a sign of UTF-16 without a mark or of binary data
             if strict and "\0" in text:
                 raise DataError(self._complaint(text, feeds, column))
             if text:
@@ -160,7 +165,9 @@ class TextFile:
         parts: list[str] = []  # of the line that is not complete
         size, dropping = 0, False  # characters of `parts`; whether the current line is too long
         for text in self.text(strict=strict):
+            # the last piece is incomplete until the next chunk, or the end of the file
             *lines, rest = text.split("\n")
+            # the first line began in earlier chunks
             if lines:
                 lines[0] = "".join([*parts, lines[0]])
                 if dropping:  # the end of a line that was too long
@@ -169,10 +176,13 @@ class TextFile:
             parts.append(rest)
             size += len(rest)
             too_long = size > LONGEST
+            # also when no line is complete: the reader must learn at once that one is too long
             if lines or (too_long and not dropping):
                 yield lines, too_long
+            # the rest of a long line is not kept, so that memory stays bounded
             if too_long or dropping:
                 parts, size, dropping = [], 0, True
+        # the last line need not end with a line feed
         if size:
             yield ["".join(parts)], False
 
@@ -182,6 +192,7 @@ class TextFile:
         for lines, too_long in self.blocks():
             after = self.position
             for i, line in enumerate(lines, 1):
+                # progress inside a chunk is spread evenly over its lines
                 self.position = before + (after - before) * i / len(lines)
                 yield line + "\n"
             number, before = number + len(lines), after
@@ -191,8 +202,10 @@ class TextFile:
 
     def problem(self, text: str) -> tuple[int, str] | None:
         """Return the place in a text of the first character that is not text, and a sentence about it; or None."""
+        # ASCII text cannot contain the stand-ins, which saves the search
         bad = None if text.isascii() else _UNDECODED.search(text)
         at = text.find("\0")
+        # the first of both kinds is reported; at is -1 without a NUL
         if bad is not None and not 0 <= at < bad.start():
             byte = ord(bad[0]) - 0xDC00
             name = self.encoding.removesuffix("-sig").upper()
@@ -215,6 +228,7 @@ class TextFile:
         line = feeds + text.count("\n", 0, at) + 1
         feed = text.rfind("\n", 0, at)
         if feed < 0:
+            # the line began in an earlier part: its characters so far count as well
             place = column + at + 1
         else:
             place = at - feed
@@ -254,6 +268,7 @@ def _encoding(begin: bytes) -> str:
 
 def _advice(byte: int) -> str:
     """Return advice for a byte that is not UTF-8."""
+    # five bytes have no meaning in Windows-1252
     letter = bytes([byte]).decode("cp1252", "replace")
     if letter != "\ufffd":
         known = f"as Windows-1252 it is {letter!r}; "

@@ -43,10 +43,12 @@ def pairs(
         )
     if not texts:
         raise InputError(f"there is no {kind}: expected one or more")
+    # a lone reference becomes a row of one, so that what follows knows rows only
     rows = [[row] if isinstance(row, str) else row for row in references]
     for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
         _check_text(text, f"{kind} {i}")
         _check_list(row, f"references of {kind} {i}")
+        # no score is defined for a text that has nothing to be compared with
         if not row:
             raise InputError(f"{kind} {i} has no reference: expected one or more")
         for one in row:
@@ -55,6 +57,7 @@ def pairs(
 
 
 def _check_list(rows: object, what: str) -> None:
+    # a text is a Sequence as well: its letters would be scored as sentences
     if isinstance(rows, str):
         raise InputError(f"the {what} are one text, {rows[:40]!r}: expected a list of them")
     if not isinstance(rows, Sequence):

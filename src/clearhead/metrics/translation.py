@@ -70,9 +70,11 @@ def token_bleu(
         >>> round(token_bleu([["a", "dog", "runs", "now"]], [["a", "dog", "runs", "now"]]).value, 2)
         100.0
     """
+    # a token with a space inside would be split again when sacreBLEU reads the joined text
     for rows in (hypotheses, references):
         for i, row in enumerate(rows):
             if isinstance(row, str):
+                # a plain text: its characters would count as tokens
                 wrong: str | None = row
             else:
                 wrong = next((token for token in row if token.split() != [token]), None)
@@ -80,6 +82,7 @@ def token_bleu(
                 raise InputError(
                     f"sentence {i} has {wrong!r}: expected a row of tokens without white space"
                 )
+    # joined by single spaces and split at them again, the tokens stay exactly as they are
     texts = ([" ".join(row) for row in rows] for rows in (hypotheses, references))
     return bleu(*texts, tokenize="none", lower=lower)
 
@@ -132,6 +135,7 @@ def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Ref
         )
     split_words, by = spacy_words, "words"
     if protocol == "moses":
+        # version and language go into the signature: the rules of Moses change with both
         split_words, by = moses_words, f"sacremoses-{_moses(language)[0]}"
 
     def spaced(text: str) -> str:
@@ -140,10 +144,12 @@ def bleu_by(protocol: str, language: str | None) -> Callable[[Sequence[str], Ref
     def measure(hypotheses: Sequence[str], references: References) -> Score:
         rows = []
         for row in references:
+            # several references per sentence, or one; `bleu` reads both as rows
             several = [row] if isinstance(row, str) else row
             rows.append([spaced(text) for text in several])
         # the texts are split already: sacreBLEU only splits at spaces
         score = bleu([spaced(text) for text in hypotheses], rows, tokenize="none", lower=True)
+        # the signature of sacreBLEU says tok:none, which hides how the words were cut before
         return replace(score, signature=f"{score.signature}|cut:{by}-{language}")
 
     return measure
@@ -199,15 +205,19 @@ def spacy_words(text: str, language: str) -> list[str]:
     """
     # Between the words that stay whole, the rules are those of the tokenizer.
     words, at = [], 0
+    # "(?!)" never matches: in other languages no word is kept whole
     for whole in re.finditer(_WHOLE.get(language, "(?!)"), text):
         words += [*split(text[at : whole.start()]), whole[0]]
         at = whole.end()
     words += split(text[at:])
     if language == "en":  # don 't -> do n't
+        # `split` cuts before the apostrophe, spaCy before the n: one letter moves to the next word
         for i in range(1, len(words)):
             word, before = words[i], words[i - 1]
             is_t = word[0] in APOSTROPHES and word[1:] in ("t", "T")
+            # "n" alone is left as it is, for it would leave an empty word behind
             if is_t and before[-1] in "nN" and len(before) > 1:
+                # two words are replaced by two, so that the places that follow stay valid
                 words[i - 1 : i + 1] = before[:-1], before[-1] + word
     return words
 
@@ -223,6 +233,7 @@ def _streams(
     """The hypotheses, and the references as sacreBLEU expects them: the first of every sentence, then the second ..."""
     texts, several = pairs(hypotheses, references, kind="hypothesis")
     streams: list[list[str | None]] = []
+    # references are transposed: sacreBLEU takes one stream per reference, not per sentence
     for k in range(max(map(len, several))):
         # None: this sentence has fewer references
         streams.append([row[k] if k < len(row) else None for row in several])

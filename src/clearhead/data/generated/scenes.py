@@ -103,6 +103,7 @@ class Scenes(Data):
 
     def scenes(self, count: int, seed: int = 0) -> list[Scene]:
         """Return scenes that no training sees, with captions and boxes."""
+        # step 0 of the stream of validation; the batches of validation begin at step 1
         rows = np.arange(count)
         drawn = [draw_scene(u, self.config) for u in self._uniform(seed, 0, rows, VALID)]
         images = self._images(drawn, seed, 0, rows, VALID)
@@ -125,9 +126,11 @@ class Scenes(Data):
 
     def _batch(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
         drawn = [draw_scene(u, self.config) for u in self._uniform(seed, step, rows, stream)]
+        # all rows are as wide as the longest caption, so that shapes never change
         targets = np.full((len(rows), WIDTH), IGNORE, np.int64)
         for row, drawing in zip(targets, drawn, strict=True):
             ids = self.tokens.encode(drawing.caption)
+            # <end> follows the words; what comes after is no target
             row[: len(ids)], row[len(ids)] = ids, self.tokens.end
         images = self._images(drawn, seed, step, rows, stream)
         return {"images": images, **with_inputs(targets, self.tokens.pad, self.tokens.start)}
@@ -148,7 +151,9 @@ class Scenes(Data):
         # stays within 0 to 255
         grey = np.array([int(drawing.grey) for drawing in drawn], np.int16)[:, None] + steps[noise]
         images = np.repeat(grey.astype(np.uint8).reshape(-1, 1, n, n), 3, axis=1)
+        # one image (c, n, n) after another: the number of pixels in a shape differs
         for image, drawing in zip(images, drawn, strict=True):
+            # in any order: shapes are further apart than their radii together
             for shape in drawing.shapes:
                 image[:, shape.inside(n)] = np.array(COLOURS[shape.colour], np.uint8)[:, None]
         return images
@@ -173,6 +178,7 @@ class Shape:
 
     def inside(self, n: int) -> Bool[np.ndarray, "n n"]:
         """Which pixels of an image of n x n lie in it."""
+        # centres of pixels, so that a shape is symmetric about its centre
         at = np.arange(n) + 0.5
         y, x = (at[:, None] - self.row) / self.radius, (at[None, :] - self.column) / self.radius
         return INSIDE[self.shape](y, x)
@@ -204,9 +210,11 @@ class Drawing:
     @property
     def boxes(self) -> tuple[tuple[int, int, int, int] | None, ...]:
         """The box of each word's shape; None for the words of the relation."""
+        # "a red circle": all three words belong to the shape
         first = (self.shapes[0].box,) * 3
         if len(self.shapes) == 1:
             return first
+        # then the words of the relation, then the three of the second shape
         return (*first, *(None,) * len(self.relation.split()), *(self.shapes[1].box,) * 3)
 
 
@@ -215,10 +223,12 @@ def draw_scene(u: Float[np.ndarray, "draws"], config: SceneConfig) -> Drawing:
     n, colours = config.pixels, list(COLOURS)
     large = n * (LARGE[0] + (LARGE[1] - LARGE[0]) * u[0])  # radius of the first shape
     small = n * (SMALL[0] + (SMALL[1] - SMALL[0]) * u[1])  # of the second
+    # a colour by its number; each random number in [0, 1) is scaled to a choice
     first = int(u[2] * len(colours))
     second = (first + 1 + int(u[3] * (len(colours) - 1))) % len(colours)  # another colour
     kinds = [SHAPES[int(x * len(SHAPES))] for x in u[4:6]]
     grey = 60 + 110 * u[6]
+    # a single shape anywhere, as long as it lies in the image as a whole
     if u[7] < config.single:
         row, column = (large + (n - 2 * large) * x for x in u[8:10])
         single = Shape(colour=colours[first], shape=kinds[0], row=row, column=column, radius=large)
@@ -228,10 +238,12 @@ def draw_scene(u: Float[np.ndarray, "draws"], config: SceneConfig) -> Drawing:
     direction = np.array(RELATIONS[relation], float)
     apart = n * (APART[0] + (APART[1] - APART[0]) * u[8])  # along the relation
     aside = n * ASIDE * (2 * u[9] - 1)  # across it
+    # (row, column): `abs(direction[::-1])` is the other axis
     offset = apart * direction + aside * abs(direction[::-1])  # from the second to the first
     low = np.maximum(small, large - offset)  # of the second's centre, so that both lie in the image
     high = np.minimum(n - small, n - large - offset)
     centre = low + (high - low) * u[10:12]
+    # the first shape's centre follows from the second's
     ends = centre + offset
     shapes = (
         Shape(colour=colours[first], shape=kinds[0], row=ends[0], column=ends[1], radius=large),

@@ -96,6 +96,7 @@ class CaptionData(Data):
     ) -> None:
         self.config, self.seed = config, seed
         self.preprocessing, self.description = preprocessing, description
+        # the vocabulary comes from the training captions alone
         self.tokens = config.tokenizer([text for texts in train for text in texts])
         self.training = EncodedCaptions(train, self.tokens, config.longest, first_image=0)
         self.validation = EncodedCaptions(
@@ -105,9 +106,11 @@ class CaptionData(Data):
             raise DataError(f"longest={config.longest} leaves no caption to train on")
         # captions longer than config.longest
         self.left_out = self.training.left_out + self.validation.left_out
+        # one table for both parts: batches carry row numbers, and the pixels may live on the device
         self.tables = {"images": images}
         self.sizes = {"vocab": len(self.tokens)}
         self.longest = max(self.training.width, self.validation.width)
+        # an epoch counts captions, or images of which each gives one caption
         if config.each == "all":
             self.epoch_rows = len(self.training.images)
         else:
@@ -115,6 +118,7 @@ class CaptionData(Data):
         if config.rows > self.epoch_rows:
             raise InputError(f"rows={config.rows}: an epoch has {self.epoch_rows} captions")
         self.steps_per_epoch = self.epoch_rows // config.rows
+        # rounded up: the last validation batch may be smaller
         self.valid_batches = -(-len(self.validation.images) // config.valid_rows)
         if config.valid_most is not None:
             self.valid_batches = min(self.valid_batches, config.valid_most)
@@ -125,6 +129,7 @@ class CaptionData(Data):
 
     def _train(self, step: int, rows: Rows) -> Batch:
         epoch, index = divmod(step, self.epoch_rows // self.config.rows)
+        # one permutation per epoch is kept, for steps come in order
         if self._order[0] != epoch:
             order = counter_rng.permutation(self.seed, epoch, self.epoch_rows, ORDER)
             if self.config.each == "one":  # an order of images
@@ -135,8 +140,10 @@ class CaptionData(Data):
     def _one_each(self, epoch: int, images: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of a random caption of each of these images."""
         starts = self.training.starts
+        # captions per image: the differences of the starts, closed by the total
         counts = np.append(starts[1:], len(self.training.images)) - starts
         draws = counter_rng.uniform(self.seed, epoch, images, 1, CHOICE)[:, 0]
+        # starts and counts are indexed by image, the draws by the place in this order
         return starts[images] + (draws * counts[images]).astype(np.int64)
 
     def _valid_rows(self, index: int) -> int:
@@ -165,11 +172,13 @@ class EncodedCaptions:
         self.pad, self.start = pad, start
         flat = tokens.encode_all([text for one in texts for text in one])
         owner = np.repeat(np.arange(len(texts)), [len(one) for one in texts])
+        # `<`, not `<=`: the <end> that follows counts as a token
         kept = [i for i, ids in enumerate(flat) if longest is None or len(ids) < longest]
         self.left_out = len(flat) - len(kept)
         self.ids = Ragged([np.append(flat[i], end) for i in kept])
         self.images = first_image + owner[kept]  # the image of each caption
         # the first caption of each image that has one
+        # `images` is sorted, so that each change of its value begins another image
         self.starts = np.flatnonzero(np.diff(self.images, prepend=-1))
         self.width = int(self.ids.lengths.max(initial=1))
 
@@ -245,6 +254,7 @@ def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None
         seed: The seed of training.
         root: A data folder that is searched first.
     """
+    # the test part stays untouched: it is for evaluation alone
     train, valid = (read_flickr8k(part, root) for part in ("train", "valid"))
     size = (config.pixels, config.pixels)
     preprocessing = Preprocessing(
@@ -253,6 +263,7 @@ def open_flickr8k(config: Flickr8kConfig, *, seed: int, root: Path | None = None
     texts = []
     for part in (train, valid):
         texts.append([[plain_caption(text) for text in captions] for captions in part.captions])
+    # training images first: EncodedCaptions numbers those of validation after them
     images = decode_all(str(train.root), [*train.names, *valid.names], preprocessing)
     description = f"Flickr8k, {len(train.names)} images to train on: {train.root.name}"
     return CaptionData(
@@ -274,16 +285,19 @@ def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
     captions: dict[str, list[str]] = {}
     where = next(folder / name for name in CAPTIONS if (folder / name).is_file())
     for place, line in read_lines(where):
+        # a line is image.jpg#0 TAB caption: the number after # tells its five captions apart
         name, tab, text = line.partition("\t")
         if not tab:
             raise DataError(f"{place}: expected image#number TAB caption, got {line[:60]!r}")
         captions.setdefault(name.partition("#")[0], []).append(text)
+    # by stem: a smaller version of an image may have another suffix
     files = {Path(name).stem: name for name in _names(images)}
     listed = [name for _, name in read_lines(folder / f"Flickr_8k.{LISTS[part]}.txt") if name]
     for name in listed:
         lacks = ""
         if name not in captions:
             lacks = "a caption"
+        # a caption without its image, for instance in an incomplete zip file
         elif Path(name).stem not in files:
             lacks = f"an image in {images}"
         if lacks:
@@ -311,6 +325,7 @@ def decode_all(
 def _folder(root: Path | None) -> Path:
     folders = [folder / "flickr8k" for folder in data_folders(root)]
     for folder in folders:
+        # the images and the captions, each under one of its usual names
         if all(any((folder / name).exists() for name in names) for names in (IMAGES, CAPTIONS)):
             return folder
     raise DataError(

@@ -234,6 +234,7 @@ def finetune(
 def default_folder(model: str | Path, data: DataLike) -> Path:
     """The run folder of a fine-tuning, if none is given: runs/MODEL-DATA."""
     words = [Path(model).name.split(".")[0] or "model"]
+    # only the name up to the first dot: everyday.v2 and lines.txt.gz become everyday and lines
     if isinstance(data, str | Path):
         words.append(Path(data).name.split(".")[0] or "model")
     else:  # rows in memory
@@ -338,16 +339,19 @@ def _plan(
         )
     # [data]: as the task reads it, with the tokenizer of the checkpoint in the run folder
     section = task.data(bundle, options)
+    # data that divides itself, such as images, may have no option for it
     if held_out is not None:
         _check_valid(section["name"], held_out)
         section["valid_path"] = str(held_out)
     if bundle.tokens is not None:
+        # checked before the tokenizer is written: the folder may belong to another model
         _check_folder(bundle, place)
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
     chosen = config.override(
         config.Table({"data": section}), *(word for word in overrides if word.startswith("data."))
     )
     # the limits of a batch, which follow from the lengths of the rows
+    # `longest` and `batch_tokens`, or `rows`; the opened data is used again for the steps
     limits, opened = batch_size(chosen["data"], root, task.rows, _context(bundle))
     section |= limits
     how = METHODS[method]
@@ -361,6 +365,7 @@ def _plan(
         "optim": {"lr": task.lr * how.rate, "decay": 0.01, "betas": [0.9, 0.999]},
         "schedule": {"shape": "linear", "final": 0.0},
     }
+    # options that the task needs changed, such as the head of a classifier
     if changed := _changed_options(bundle, task):
         table["model"] = changed
     if method == "lora":
@@ -368,6 +373,7 @@ def _plan(
     plan = with_steps(
         table, overrides, epochs=wanted.epochs, best=task.best, root=root, opened=opened
     )
+    # last, because the precision and the sizes of the model are known only now
     check_memory(bundle.model, read_recipe(plan.recipe), method, runs_on)
     return plan
 
@@ -375,8 +381,10 @@ def _plan(
 def choose_task(bundle: Bundle, kind: str, data: str | Path) -> TuningTask:
     """The task that fits a checkpoint and a kind of data; raises with what each of them would need."""
     for task in TASKS.values():
+        # the tasks are ordered: a chat model that could also learn texts learns chats
         if task.kind == kind and task.fits(bundle):
             return task
+    # nothing fits: the message has what the model can learn and what the data would need
     fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.fits(bundle)]
     needs = [task.needs for task in TASKS.values() if task.kind == kind]
     if needs:
@@ -410,11 +418,14 @@ def _check_folder(bundle: Bundle, folder: Path) -> None:
     """
     assert bundle.tokens is not None
     place = folder / "tokens"
+    # no tokenizer there yet: a new run folder
     if text.saved(place) is None:
         return
+    # metrics or checkpoints exist: the run has learned something worth keeping
     has_begun = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
     if (folder / "recipe.toml").is_file() and not has_begun:
         return
+    # line ends may differ where the template went through a text file on another system
     same_chat = (read_template(place) or "").splitlines() == (bundle.chat or "").splitlines()
     if tokenizer_hash(text.load(place)) != tokenizer_hash(bundle.tokens) or not same_chat:
         raise FolderError(

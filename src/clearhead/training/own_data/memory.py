@@ -25,6 +25,7 @@ def check_memory(model: nn.Module, recipe: Recipe, method: str, device: torch.de
     if free is None or needs[method] <= free:
         return
     weights = sum(p.numel() for p in model.parameters())
+    # cheaper methods, with their sizes: they may still not fit
     fit = [f"method {one} needs {_gb(size)}" for one, size in needs.items() if size < needs[method]]
     if fit:
         advice = f"; {', '.join(fit)}"
@@ -50,12 +51,16 @@ def needed(model: nn.Module, precision: str, method: str) -> int:
 def free_memory(device: torch.device) -> int | None:
     """The bytes that are free on a device; None if that cannot be known."""
     if device.type == "cuda":
+        # the first of (free, total)
         return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
+    # Linux: MemAvailable counts the page cache that can be given back, unlike MemFree
     if meminfo.is_file():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
+                # the file gives KiB
                 return int(line.split()[1]) * 1024
+    # elsewhere all of the physical memory is taken for free, an upper bound
     try:
         return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):

@@ -101,12 +101,15 @@ def is_data(source: object) -> bool:
         return False
     path = config.find_recipe(source)
     if not path.exists():
+        # a recipe that is missing: its loader has the better message
         if path.suffix in (".toml", ".json"):
             return False
         others: list[str] = []  # names that could have been meant
+        # a misspelt name is compared with the files beside it
         if path.parent.is_dir():
             others = [file.name for file in path.parent.iterdir()]
         if path.parent == Path():
+            # a bare name may also be meant for a recipe that ships
             others += config.shipped_recipes()
         raise MissingFileError(
             f"{source}: there is no such file: expected a recipe, .toml or .json, one that ships, or a file of data"
@@ -115,7 +118,9 @@ def is_data(source: object) -> bool:
     if (path / "recipe.toml").exists():  # a run folder
         return False
     if path.suffix == ".json":
+        # rows begin as a list; a recipe in JSON begins as a table, with a brace
         with path.open("rb") as file:
+            # a byte order mark and white space may come before the bracket
             return file.read(1000).removeprefix(BOM_UTF8).lstrip()[:1] == b"["
     return path.suffix != ".toml"
 
@@ -139,6 +144,7 @@ def understood(
 
 def data_options(overrides: Sequence[str]) -> dict[str, Any]:
     """The options of the [data] section that overrides give."""
+    # `data.text=COLUMN` is parsed as any override of a recipe, on an otherwise empty section
     words = [word for word in overrides if word.startswith("data.")]
     return dict(config.override(config.Table({"data": {}}), *words)["data"])
 
@@ -165,14 +171,18 @@ class Opened:
         No row may be longer than the `longest` of the new section.
         """
         wanted = config.read(type(self.config), _table(section).without("name"), where="data")
+        # the same options and the same seed: nothing is read again
         if (wanted, seed) == (self.config, self.seed):
             return self
+        # data with buckets keeps its tokenized rows; only the division into batches changes
         if isinstance(self.data, Bucketed):
             limits = {name: getattr(wanted, name) for name in LIMITS if hasattr(wanted, name)}
+            # equal once the limits are: no other option differs, which would need a new reading
             if replace(self.config, **limits) == wanted:
                 self.data.seed = seed
                 self.data.regroup(**limits)
                 return Opened(self.data, wanted, seed)
+        # closed first, so that files and workers are not held twice
         self.data.close()
         return Opened.of(section, seed, root)
 
@@ -216,8 +226,10 @@ def plan_new(
         )
     given = NEW[kind]
     section = {**section, **given["data"]}
+    # `most`: the largest number of steps, None for no limit
     most = None
     if kind == "text":
+        # small texts cannot fill a large vocabulary: the size follows from the bytes of the files
         section["size"] = vocabulary_size(locate(data, root))
         if find_device(device).type == "cpu":
             most = CPU_STEPS
@@ -235,9 +247,11 @@ def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str
         step: The steps that are done.
         rate: Steps per second.
     """
+    # the hour begins now: steps that are done already come on top
     steps = step + max(int(HOUR * rate), 1)
     sentence = f"for about an hour add steps={steps} to the same command, also after Ctrl-C"
     halved = []
+    # a smaller width or depth would change a pretrained model, so this is for new ones
     for name in ("width", "depth"):
         size = recipe.model.get(name)
         if isinstance(size, int) and size > 1:

@@ -38,6 +38,7 @@ def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> N
     if word == "default":
         return
     blocks = [module for module in model.modules() if isinstance(module, Block)]
+    # compared by identity: a tied weight is the same object under several names
     writers = {id(last.weight) for block in blocks for last in _writers(block)}
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -46,11 +47,14 @@ def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> N
                 continue
             seen.add(id(parameter))
             if fans is None:
+                # biases start at 0
                 parameter.zero_()
                 continue
+            # drawn on the CPU in float32, so that no device or dtype changes the numbers
             draw = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
             key = _generator(seed, prefix + (f"{path}.{leaf}" if path else leaf))
             if word == "xavier":
+                # uniform on (-a, a) has variance a^2 / 3: a = sqrt(6 / (in + out))
                 bound = math.sqrt(6 / sum(fans))
                 draw.uniform_(-bound, bound, generator=key)
             else:
@@ -58,6 +62,7 @@ def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> N
                     deviation = math.sqrt(2 / fans[0])
                 else:
                     deviation = 0.02
+                # 2 x depth additions to the residual stream, whose variances sum up
                 if word == "normal" and id(parameter) in writers:
                     deviation /= math.sqrt(2 * len(blocks))
                 draw.normal_(0.0, deviation, generator=key)
@@ -65,7 +70,9 @@ def initialise(model: nn.Module, word: str, seed: int, *, prefix: str = "") -> N
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
+    # a digest instead of hash(): the latter differs from process to process
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    # 63 bits: a valid seed, signed or not
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
@@ -89,7 +96,9 @@ def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor, Fans | None]]:
         elif isinstance(module, Additive):  # a matrix of one row per head
             yield name, p, (p.shape[1], 1)
         elif isinstance(module, CONVOLUTIONS):
+            # each fan is the number of channels times the places of the kernel
             inside = math.prod(p.shape[2:])
             yield name, p, (p.shape[1] * inside, p.shape[0] * inside)
         elif isinstance(module, nn.Linear | nn.Embedding | Tokens | Learned | Patches):
+            # stored as (out, in); an embedding as (vocab, width), whose fan in is the width
             yield name, p, (p.shape[-1], p.shape[-2])
