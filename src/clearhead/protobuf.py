@@ -27,6 +27,7 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """
     at = 0
     while at < len(data):
+        # a tag is the number of a field and, in its three lowest bits, the wire type
         tag, at = _read_varint(data, at)
         number, wire_type = tag >> 3, tag & 7
         value: int | bytes
@@ -40,6 +41,7 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             else:
                 raise InputIndexError(f"byte {at}: a field of the unknown wire type {wire_type}")
             value, at = data[at : at + length], at + length
+            # a slice that reaches over the end is silently shorter
             if at > len(data):
                 raise InputIndexError(f"a field ends {at - len(data)} bytes after the file")
         yield number, value
@@ -64,6 +66,7 @@ def write_field(number: int, value: int | float | bytes, *, double: bool = False
     if isinstance(value, float):
         if double:
             return _varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+        # struct.pack would raise OverflowError
         if abs(value) > _LARGEST_FLOAT32:
             value = math.copysign(math.inf, value)
         return _varint(number << 3 | _FIXED32) + struct.pack("<f", value)
@@ -93,9 +96,11 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number that begins at a byte, 7 bits per byte, the lowest first; and the position after it."""
     value, shift = 0, 0
     while True:
+        # the position after the end raises IndexError, as `read_fields` promises
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at += 1
+        # the highest bit tells whether another byte follows
         if byte < 0x80:
             return value, at
         shift += 7
@@ -104,6 +109,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 def _varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
+        # the lowest 7 bits first, each byte but the last with its highest bit set
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*out, value])

@@ -51,6 +51,7 @@ class Characters(Tokenizer):
         # A table from code point to id, -1 for those outside the alphabet, so that encoding is one lookup.
         self._ids = np.full(int(points.max(initial=0)) + 2, -1, dtype=np.int64)
         self._ids[points] = self._first + np.arange(len(self.symbols))
+        # the way back, from id to code point; special ids have none
         self._points = np.concatenate([_points("\ufffd" * self._first), points])
 
     @classmethod
@@ -84,6 +85,7 @@ class Characters(Tokenizer):
         row = as_row(ids, len(self))
         if self.special:
             row = row[row >= UNKNOWN]
+        # code points are UTF-32; lone surrogates are kept, so that decoding returns the same text
         return self._points[row].tobytes().decode("utf-32-le", "surrogatepass")
 
     def pieces(self, ids: Ids) -> list[str]:
@@ -97,6 +99,7 @@ class Characters(Tokenizer):
             row = self.encode(text_or_ids)
         else:
             row = as_row(text_or_ids, len(self))
+        # ids below <unk> have no text; without special ids every id has
         is_text = row >= min(UNKNOWN, self._first)
         # special ids have no character in the decoded text
         ends: np.ndarray = np.cumsum(is_text)

@@ -98,6 +98,7 @@ class Tokenizer(ABC):
         # the text is encoded behind another one, whose ids are then cut off
         for before, alone in self._known_before if self.adds_space else ():
             both = encode(before + text)
+            # a merge across the border would change the ids of `before`: then another one is tried
             if np.array_equal(both[: len(alone)], alone):
                 return both[len(alone) :]
         return encode(text)

@@ -51,6 +51,7 @@ class Words(Tokenizer):
             self.counts = (0,) * len(SPECIAL) + tuple(counts)
         self.lower = lower
         for word in words:
+            # an empty word is refused as well
             if word.split() != [word]:
                 raise InputError(f"{word!r} is not one word: expected no white space")
         if len(self.counts) != len(self.symbols):
@@ -82,6 +83,7 @@ class Words(Tokenizer):
         for text in _texts(texts):
             counts.update(split(text.lower() if lower else text))
         kept = [word for word, count in counts.items() if count >= minimum]
+        # alphabetical among equal counts, so that the same texts give the same ids
         kept = sorted(kept, key=lambda word: (-counts[word], word))[:most]
         return cls(kept, (counts[word] for word in kept), lower=lower)
 
@@ -103,6 +105,7 @@ class Words(Tokenizer):
             is_clitic = word[0] in APOSTROPHES and len(word) > 1
             joins = is_clitic or word in _CLOSING or word == "-" or (word == '"' and quoted)
             text += word if closed or joins else " " + word
+            # quotation marks open and close in turn
             quoted ^= word == '"'
             # and none after l', an opening mark, a hyphen, or the quotation mark that opens
             is_elided = word[-1] in APOSTROPHES and len(word) > 1

@@ -81,6 +81,7 @@ class Bundle:
 
     def __repr__(self) -> str:
         """One line: the family, its size, what it can do, and where it is."""
+        # parameters() yields a tied weight once
         size = sum(p.numel() for p in self.model.parameters())
         can = ", ".join(sorted(self.can)) or "nothing"
         place = "" if self.folder is None else f", from {str(self.folder)!r}"
@@ -116,6 +117,7 @@ class Bundle:
         """The input of the model: "tokens", "pairs", "images", "captions" or "vectors"; see models.Model."""
         if isinstance(self.model, Model):
             return self.model.reads
+        # any other torch module does not say what it reads: image preprocessing tells it
         return "tokens" if self.preprocessing is None else "images"
 
     @property
@@ -128,6 +130,7 @@ class Bundle:
         """Outputs that stand for no token, as padded vocabularies have: they are never written, unless one is EOS."""
         # padded vocabularies: the model has more outputs than the tokenizer has tokens
         target = self.tokens.target if isinstance(self.tokens, Pair) else self.tokens
+        # a translator may have another vocabulary for its targets
         outputs = getattr(self.config, "target_vocab", None) or getattr(self.config, "vocab", None)
         spare = range(0) if target is None or outputs is None else range(len(target), outputs)
         # some models end with an id that their tokenizer does not have
@@ -194,6 +197,7 @@ class Bundle:
         # an empty text still gets BOS from some tokenizers
         ids = [int(i) for i in self.tokenizer().wrapped(text)]
         special = self.special or Special()
+        # what an empty prompt may begin with: BOS, or else the first EOS
         first = [i for i in (special.start, *special.ends) if i is not None]
         if not ids and not first:
             raise InputError(
@@ -234,6 +238,7 @@ class Bundle:
             raise InputError(
                 f"this {self.name} writes texts: expected clearhead.caption(model, image)"
             )
+        # a batch of one image, (c, y, x) -> (1, c, y, x), in the dtype of the matrices
         if self.reads == "images":
             out: Tensor = self.model(self.pixels(given)[None].to(self.device, self.dtype))[0]
             return out
@@ -269,11 +274,13 @@ def check_tokens(tokens: Tokenizer | Pair | None, options: Any, where: str) -> N
     vocab = getattr(options, "vocab", None)
     sizes: dict[str, tuple[Tokenizer, int | None]] = {}
     if isinstance(tokens, Pair):
+        # one vocabulary for both sides unless the Config has a second one
         target = getattr(options, "target_vocab", None) or vocab
         sizes = {"source tokens": (tokens.source, vocab), "target tokens": (tokens.target, target)}
     elif tokens is not None:
         sizes = {"tokens": (tokens, vocab)}
     for name, (tokenizer, size) in sizes.items():
+        # a model that reads no tokens counts as a vocabulary of 0, which any tokenizer exceeds
         if len(tokenizer) > (size or 0):
             what = "reads no tokens" if size is None else f"was built for {size}"
             raise WeightsError(f"{where}: there are {len(tokenizer)} {name}, and the model {what}")
@@ -300,5 +307,6 @@ def quantise(bundle: Bundle) -> Bundle:
         raise InputError(
             f"8-bit weights are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"
         )
+    # before rounding, since the update B A is added in floating point; a copy, as merging is in place
     model = merge_adapters(deepcopy(bundle.model)) if adapters(bundle.model) else bundle.model
     return replace(bundle, model=quantised(model), base=None)

@@ -50,6 +50,7 @@ def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = Fals
         ['README.md', 'model.safetensors']
     """
     place = Path(folder)
+    # written under a temporary name, so that the folder appears only when it is complete
     with new_folder(place) as temporary:
         bundle = model if isinstance(model, Bundle) else load(model, "cpu", merge=not apart)
         if apart and not (bundle.base and adapters(bundle.model)):
@@ -95,12 +96,14 @@ def _card(bundle: Bundle, folder: Path, name: str) -> Iterator[str]:
     yield from ("---", f"library_name: {library}")
     # the same capability is another pipeline where the input is an image
     tasks = PIPELINES | (OF_IMAGES if bundle.reads == "images" else {})
+    # the first pipeline in the order of the dictionary: a model that generates may embed, too
     task = next((tasks[can] for can in tasks if can in bundle.can), None)
     if task is not None:
         yield f"pipeline_tag: {task}"
     yield from ("tags:", "- clearhead", "---", "", f"# {name}", "")
     what = f"Adapters (LoRA) of {Path(bundle.base or '').name}"
     if is_whole:
+        # our writers name exactly one class of transformers
         (class_name,) = config.load(folder / "config.json")["architectures"]
         what = f"`transformers.{class_name}`"
     parameters = list(bundle.model.parameters())
@@ -120,6 +123,7 @@ def _facts(bundle: Bundle) -> Iterator[str]:
     if bundle.columns:
         uses = ", ".join(f"{name} ({use})" for use, name in bundle.columns.items())
         yield f"columns that it was trained on: {uses}"
+    # where embeddings cut a text earlier than the context requires, that length counts
     longest = bundle.longest or bundle.max_tokens
     if bundle.tokens is not None and longest is not None:
         yield f"tokens that it reads at once: {longest}"

@@ -100,6 +100,7 @@ def _numbers(options: Any, name: str) -> tuple[int, ...]:
 
 def state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors that a model is saved as: its parameters, each once, and its persistent buffers."""
+    # state_dict leaves out buffers that are not persistent, such as rotary angles
     kept = model.state_dict(keep_vars=True).keys()
     buffers = {name: x for name, x in model.named_buffers() if name in kept}
     return dict(model.named_parameters()) | buffers
@@ -122,12 +123,14 @@ def slots(model: nn.Module) -> dict[str, Slot]:
 def set_tensor(slot: Slot, tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> None:
     """Replace a tensor of a model by a copy of another: a copy, because the file may change or be deleted."""
     old, holders = slot
+    # integers, such as the counter of a batch norm, keep their dtype
     if dtype is None or not tensor.is_floating_point():
         dtype = tensor.dtype
     # contiguous, because a row of a table may be a transposed view
     new = tensor.detach().to(device, dtype, copy=True).contiguous()
     if isinstance(old, nn.Parameter):
         new = nn.Parameter(new, requires_grad=old.requires_grad)
+    # every holder gets the same object, so that tied weights stay tied
     for module, leaf in holders:
         setattr(module, leaf, new)
 

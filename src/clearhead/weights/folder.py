@@ -109,6 +109,7 @@ def fetch(name: str) -> Path:
             "pip install clearhead[hub]"
         ) from cause
     try:
+        # weights in other formats, such as ONNX or TensorFlow, are not downloaded
         files = needed_files(file.rfilename for file in hub.HfApi().model_info(name).siblings or ())
         return Path(hub.snapshot_download(name, allow_patterns=files))
     except Exception as cause:  # the network, the server and the library can raise anything
@@ -230,8 +231,10 @@ def read_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
 def read_settings(folder: str | Path) -> FolderSettings:
     """Everything that a folder says about its model beside its weights and tokenizer; no weight is read."""
     path, layout = find(folder)
+    # our own config.json has everything: no model needs to be built
     if layout in ("clearhead", "unfinished"):
         return native.read_settings(path)
+    # other layouts are translated while loading, on the meta device, which reads no weights
     bundle, _ = read(path, layout, torch.device("meta"), None)
     return native.settings_of(bundle)
 
@@ -269,6 +272,7 @@ def save(
     network = model.model if isinstance(model, Bundle) else model
     network = getattr(network, "_orig_mod", network)  # torch.compile wraps the model
     is_training = network.training
+    # only PEFT's layout keeps adapters apart; a copy, since merging would change the caller's model
     if layout != "peft" and adapters(network):
         network = merge_adapters(deepcopy(network))
     if not isinstance(model, Bundle):
@@ -319,6 +323,7 @@ def find(folder: str | Path) -> tuple[Path, str]:
         return path, "tfjs"
     if (path / "model.safetensors").is_file():
         return path / "model.safetensors", "file"
+    # a folder of the hub often has one GGUF file per quantisation, and the choice is the user's
     ggufs = list(path.glob("*.gguf"))
     if len(ggufs) == 1:
         return ggufs[0], "gguf"
@@ -335,6 +340,7 @@ def _find_in_run(run: Path) -> tuple[Path, str]:
     # a finished training has written its result
     if (run / "model" / "config.json").is_file() or peft.is_peft(run / "model"):
         return find(run / "model")
+    # stopped before its first checkpoint
     if not any((run / "checkpoints").glob("step-*")):
         raise WeightsError(
             f"{run}: this run has no model/ yet, and no checkpoint that could be used instead"
@@ -393,6 +399,7 @@ def describe(folder: str | Path) -> dict[str, Any]:
         >>> describe(folder)["parameters"]
         976
     """
+    # on the meta device a model of any size opens at once, without reading its weights
     bundle = load(folder, device="meta")
     about: dict[str, Any] = {
         "family": bundle.name,

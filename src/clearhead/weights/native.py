@@ -66,11 +66,13 @@ def compress(tensors: Mapping[str, Tensor], buffers: frozenset[str]) -> dict[str
         # vectors are few: a scale for each would cost more than it saves
         elif x.ndim < 2 or x.shape[0] == 1:
             half = x.half()
+            # float16 ends at 65504: a vector with a larger value keeps its dtype
             fits = torch.equal(half.isfinite(), x.isfinite())
             stored[name] = half if fits else x
         else:
             # one scale per row: the largest value of a row becomes 127
             rows = x.float().flatten(1)
+            # UP makes up for rounding the scale to bfloat16, so that no quotient exceeds 127
             scale = (rows.abs().amax(1) * UP / MOST).clamp(min=TINY).bfloat16()
             stored[name] = (rows / scale.float()[:, None]).round().to(torch.int8).reshape(x.shape)
             stored[name + SCALE] = scale
@@ -115,6 +117,7 @@ def open_compact(path: Path, shared: Mapping[str, str]) -> Iterator[Tensors]:
 
 def _file_beside(folder: Path, part: str, other: str) -> Path:
     """The weight file of the folder that holds a shared part."""
+    # a plain name, so that config.json cannot lead to files elsewhere
     if Path(other).name != other or other in ("", ".", ".."):
         raise WeightsError(
             f"{folder}: {part} is shared with {other!r}: expected the name of a folder beside this one"
@@ -158,6 +161,7 @@ def _expanded(tensors: Tensors) -> Tensors:
 
     def read(name: str) -> Tensor:
         x = tensors.read(name)
+        # vectors are stored in half precision, counters and statistics as they were
         if name not in rounded:
             return x.float() if x.is_floating_point() else x
         if x.dtype != torch.int8:
@@ -165,6 +169,7 @@ def _expanded(tensors: Tensors) -> Tensors:
                 f"{tensors.files[name]}: the tensor {name} is {x.dtype}, expected int8, for its scale"
             )
         scale = tensors.read(name + SCALE).float()
+        # (rows) -> (rows, 1, ...): one scale for each row of a matrix or kernel
         return x.float() * scale.reshape(-1, *[1] * (x.ndim - 1))
 
     # scales are not tensors of the model
@@ -233,6 +238,7 @@ def _checked_settings(bundle: Bundle, shared: Mapping[str, str]) -> dict[str, An
     settings = config.dump(replace(settings_of(bundle), shared=dict(shared), chat=None))
     # before anything is written
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
+    # what has no value is left out of the file
     return {name: value for name, value in settings.items() if value is not None and value != {}}
 
 
@@ -284,6 +290,7 @@ def load(
     options = config.read(options_class, table["options"])
     tokens_file = text.saved(folder)
     tokens = None if tokens_file is None else text.load(folder)
+    # the sizes are checked against the header before the model is built or a tensor is read
     check_tokens(tokens, options, str(tokens_file))
     with open_compact(path, saved.shared) as tensors:
         where = folder / "config.json"
@@ -329,6 +336,7 @@ def fill_model(
     for name, slot in slots(model).items() if reads_values else ():
         tensor = tensors[name]
         check_dtype(name, tensor, slot[0], tensors.files[name])
+        # counted in the stored format: a rounded tensor is int8, though it was read as float32
         types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
         set_tensor(slot, tensor, device, dtype)
     model.to(device)  # constants, which are not in the state
@@ -352,6 +360,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """
     # a sum of bits is one pass over the memory, and much faster than a hash of all bytes
     digest = hashlib.blake2b(digest_size=12)
+    # sorted, because the order of the modules is not part of the weights
     for name, x in sorted(tensors.items()):
         numbers = x.detach().contiguous().reshape(-1).view(BITS[x.element_size()])
         bits = numbers.sum(dtype=torch.int64)

@@ -167,6 +167,7 @@ def _outputs(bundle: Bundle, path: Path, kind: str) -> tuple[str, Tensor, Tensor
 
 
 def _random_inputs(bundle: Bundle, seed: int) -> dict[str, Tensor]:
+    # of the kind that the family reads (ids, pairs, pixels), and the same for equal seeds
     inputs: dict[str, Tensor] = bundle.model.example_inputs(
         ROWS, SIZE, torch.Generator().manual_seed(seed)
     )  # type: ignore[operator]
@@ -210,6 +211,7 @@ def _transformers(
         if not all(map(importlib.util.find_spec, ("accelerate", "gguf"))):
             raise _NoReferenceError("transformers needs accelerate and gguf to read GGUF files")
         options, where = {**options, "gguf_file": path.name}, path.parent
+    # only Llama's family is read from GGUF; other layouts carry their model type behind the name
     model_type = "llama" if kind == "gguf" else kind.removeprefix("huggingface ")
     layout = huggingface.get_layout(model_type)
 

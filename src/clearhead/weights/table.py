@@ -58,6 +58,7 @@ def _to_table(*parts: Tensor) -> Tensor:
 
 
 def _from_table(x: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    # (1, t, d) -> one block of rows per parameter, whose leading axes are then restored
     parts = x[0].split([math.prod(shape[:-1]) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -141,6 +142,7 @@ class Layout:
 
 def special_keys(special: Special) -> dict[str, Any]:
     """The keys of config.json for the special ids of a language model."""
+    # a number for one end, a list for several, null for none
     ends = special.ends[0] if len(special.ends) == 1 else list(special.ends) or None
     return {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
 
@@ -205,6 +207,7 @@ def pairs(
         layers = [f"{module}{dot}{name}" for name in last.split("+")]
         plain = SAME if len(layers) == 1 else JOINED
         for leaf in leaves:
+            # a conversion, such as a transposition, is one of matrices: biases are only joined
             how = conversion if leaf == "weight" and conversion is not None else plain
             yield Row(tuple(f"{layer}.{leaf}" for layer in layers), (f"{theirs}.{leaf}",), how)
 
@@ -223,6 +226,7 @@ def blocks(
 
 def embeddings(c: Any, table: str, head: str = "lm_head.weight") -> Iterator[Row]:
     """Rows for the embeddings of a language model and its output layer, which are one table if they are tied."""
+    # some files store a tied table twice, once as the output layer
     if c.tied:
         yield Row(("embed.table",), (table, head))
     else:
@@ -285,6 +289,7 @@ def fill(
     sources = _sources(rows, remaining, tensors, check_values=reads)
     _check_shapes(remaining, rows, sources, places, tensors)
     types: Counter[str] = Counter()
+    # one tensor after the other, so that few are in memory beside the model
     for row, name in zip(rows, sources, strict=True) if reads else ():
         tensor = tensors[name]
         check_dtype(name, tensor, places[row.ours[0]][0], tensors.files[name])
@@ -321,6 +326,7 @@ def _ignored(
         patterns = [pattern for pattern in ignored if fnmatchcase(name, pattern)]
         if not patterns:
             continue
+        # the first pattern that matches decides
         check = ignored[patterns[0]]
         if check_values and check is not None and not check(tensors[name], model.config):
             raise WeightsError(
@@ -367,7 +373,9 @@ def _check_shapes(
     expected = {}
     for row, name in zip(rows, sources, strict=True):
         ours = (places[part][0] for part in row.ours)  # on the meta device
+        # on the meta device their shape follows without computing a value
         expected[name] = tuple(row.conversion.to_theirs(*ours).shape)
+    # wrong shapes before missing tensors, because their message can name the file
     for name, shape in expected.items():
         if name in shapes and shapes[name] != shape:
             check_shapes({name: shapes[name]}, {name: shape}, tensors.files[name])

@@ -80,6 +80,7 @@ class Tensors:
 @contextmanager
 def open_tensors(folder: Path) -> Iterator[Tensors]:
     """Open the weight files of a folder; the tensors can be read inside the `with` block."""
+    # the stack keeps every part open until the caller's block ends
     with ExitStack() as stack:
         # safetensors first: a folder often has the same weights in both formats
         for name in WHOLE:
@@ -179,6 +180,7 @@ PARALLEL = "module."  # the prefix that DataParallel gives to all names
 def _open_pickle(path: Path) -> tuple[Shapes, Reader]:
     """The tensors of a file that torch.save wrote; no code in it is run."""
     try:
+        # only the zip format, which torch.save has written since 1.6, can be memory-mapped
         tensors = torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )
@@ -248,11 +250,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     # in chunks, so that hashing needs no second copy
     with open(path, "wb") as file:
         for data in (head, *(tensor for _, tensor in ordered)):
+            # flat first, because a scalar has no axis that could be viewed as bytes
             view = data.reshape(-1).view(torch.uint8).numpy()
             for at in range(0, len(view), _CHUNK):
                 chunk = view[at : at + _CHUNK].data
                 sha256.update(chunk)
                 file.write(chunk)
+        # on the disk before the caller renames the file into place
         file.flush()
         os.fsync(file.fileno())
         return file.tell(), sha256.hexdigest()

@@ -79,6 +79,7 @@ def place(tensor: Tensor, rank: int = 0) -> tuple[Tensor, tuple[int, ...], bool]
 def gather(tensors: dict[str, Any], part: str, theirs: dict[str, Any]) -> None:
     """Add a worker's shards to the index; raises if workers disagree about a tensor."""
     for name, about in theirs.items():
+        # the first worker that names a tensor decides; the others must agree
         entry = tensors.setdefault(
             name, {"dtype": about["dtype"], "shape": about["shape"], "pieces": []}
         )
@@ -87,6 +88,7 @@ def gather(tensors: dict[str, Any], part: str, theirs: dict[str, Any]) -> None:
                 f"{name!r} is {entry['dtype']} {tuple(entry['shape'])} for worker 0, "
                 f"but {about['dtype']} {tuple(about['shape'])} for {part}"
             )
+        # a worker that only holds a replica writes no shard
         if about["piece"]:
             entry["pieces"].append({"file": f"{part}.safetensors", **about["piece"]})
 
@@ -106,6 +108,7 @@ def check_cover(tensors: dict[str, Any]) -> None:
 
 def read_index(path: Path) -> dict[str, Any]:
     """Read an index and verify its checksum."""
+    # raises DamagedError if the file is missing
     file_size(path)
     try:
         sealed = json.loads(path.read_bytes())
@@ -189,6 +192,7 @@ def _checkpoint_folders(folder: Path) -> list[Path]:
             steps.append((int(final[1]), True, path))
         elif aside := ASIDE.match(path.name):
             steps.append((int(aside[2]), False, path))
+    # of one step False sorts first, and `latest` begins at the end
     return [path for _, _, path in sorted(steps)]
 
 
@@ -262,7 +266,9 @@ class Checkpoint:
                 )
             ]
             if any(low >= high for low, high in overlap):
+                # this worker needs nothing of the shard
                 continue
+            # the same ranges, counted from the start of the shard in the file and from ours
             in_piece = _relative(overlap, piece["offset"])
             in_shard = _relative(overlap, start)
             reads_all = in_piece == tuple(slice(0, n) for n in piece["shape"])
@@ -285,6 +291,7 @@ class Checkpoint:
         return self._tensors[name]
 
     def _reader(self, file: str) -> Any:
+        # each file is opened once, however many tensors it has
         if file not in self._open:
             self._open[file] = safe_open(self.path / file, framework="pt")
         return self._open[file]

@@ -89,6 +89,7 @@ def fill_pretrained(
             used.add(id(weight))
             names.add(name if start.into is None else f"{start.into}.{name}")
     unused = []
+    # by identity, because the names within a part lack its prefix
     for name, weight in tensors(checkpoint).items():
         if id(weight) not in used:
             unused.append(f"{start.folder}: {name}")
@@ -99,6 +100,7 @@ def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | N
     """A sentence if the outputs of a classifier stand for other labels than those of the data; "" otherwise."""
     if classes is None or not isinstance(model, Model) or "classify" not in model.can & bundle.can:
         return ""
+    # classes without names are labelled by their numbers
     if (bundle.labels or tuple(map(str, range(bundle.config.classes)))) == classes:
         return ""
     theirs = f"are {_few(bundle.labels)}" if bundle.labels else "have no names"
@@ -117,6 +119,7 @@ def _check_same_tokens(
     """Raise if an id means another token in the data than in the checkpoint, whose embeddings would be nonsense."""
     if theirs is None or ours is None:
         return
+    # a Pair beside a single tokenizer: only the source can be compared
     for saved, given in zip(_sides(theirs), _sides(ours), strict=False):
         saved_names, names = saved.pieces(range(len(saved))), given.pieces(range(len(given)))
         # one vocabulary may be longer, as that of a model with a mask token
@@ -226,6 +229,7 @@ def _fits(name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn
     """Whether a weight has the shape of its slot in the model, or can be interpolated to it."""
     if weight.shape == slot.shape:
         return True
+    # only the number of patches, the first axis, may differ
     return weight.shape[1:] == slot.shape[1:] and _grids(name, source, target) is not None
 
 

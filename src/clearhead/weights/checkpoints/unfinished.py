@@ -96,10 +96,12 @@ def load(
     options = config.read(options_class, config.Table(saved.options))
     shapes = {name: tuple(x.shape) for name, x in tensors.items()}
     if training.lora is None:
+        # every weight is in the checkpoint: the model is built without weights of its own
         base, where = None, folder / "config.json"
         model: Model = build_empty(family_class, options, shapes, where, checkpoint.path)
         _fill(model, tensors, checkpoint.path, device, dtype)
     else:
+        # only what is trained is in the checkpoint: the rest comes from the pretrained folders
         base, labels = training.lora.base, saved.labels
         model = family_class(options)
         _adapt(model, training, training.lora, tokens, labels, checkpoint, tensors)
@@ -139,6 +141,7 @@ def _choose(folder: Path, training: Training) -> Checkpoint:
         checkpoint.check()
         return checkpoint
     except DamagedError:
+        # removed meanwhile: if the training has gone further, choose again
         again = latest(folder, say=lambda _: None, verify=False)
         if again is not None and again.step != newest.step:  # which may be a better one
             return _choose(folder, training)
@@ -158,6 +161,7 @@ def _is_best(checkpoint: Checkpoint, training: Training) -> bool:
 
 def _weights(checkpoint: Checkpoint, training: Training) -> dict[str, Tensor]:
     """The weights and buffers of the result by their names in the model: averages, where there are any."""
+    # tensors of a checkpoint are named NETWORK/KIND/NAME
     places = [f"{training.player}/{kind}/" for kind in ("weight", "buffer", "average")]
     if training.average_of is not None:
         places.insert(0, f"{training.average_of}/weight/")
@@ -209,6 +213,7 @@ def _adapt(
         if name not in expected:
             raise WeightsError(f"{checkpoint.path}: the tensor {name} has no place in this model")
         expected[name].copy_(x)
+    # what the checkpoint lacks came from the pretrained folders, and must not have changed since
     fingerprint = Fingerprint(x for name, x in model.named_parameters() if name not in tensors)
     checkpoint.fill(f"{training.player}/fingerprint", fingerprint.saved)
     checkpoint.close()

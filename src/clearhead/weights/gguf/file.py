@@ -48,6 +48,7 @@ class Type:
 def dequantise(data: NDArray[np.uint8], name: str) -> NDArray[np.float32]:
     """The weights in the bytes of a tensor of type `name`, in float32 and as one row."""
     stored = TYPES[name]
+    # one structured record per block: its scale, its bits
     blocks = data.view(stored.record)
     out = np.empty((len(blocks), stored.block), np.float32)
     # all temporaries of a chunk fit into the cache
@@ -93,6 +94,7 @@ def _float(x: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def _q4_0(b: Blocks) -> NDArray[Any]:
+    # q is stored as 0 to 15, and 8 stands for 0
     return _scaled(_unpack(b["q"], 4, 16).view(np.int8) - np.int8(8), _float(b["d"]))
 
 
@@ -107,6 +109,7 @@ def _five_bits(b: Blocks) -> NDArray[np.uint8]:
 
 
 def _q5_0(b: Blocks) -> NDArray[Any]:
+    # q is stored as 0 to 31, and 16 stands for 0
     return _scaled(_five_bits(b).view(np.int8) - np.int8(16), _float(b["d"]))
 
 
@@ -119,6 +122,7 @@ def _q8_0(b: Blocks) -> NDArray[Any]:
 
 
 def _q2_k(b: Blocks) -> NDArray[Any]:
+    # in each byte the low half is the scale of a group, the high half its minimum
     scales, minima = np.hsplit(_unpack(b["scales"], 4, 16), 2)
     return _scaled(_unpack(b["q"], 2, 32), _float(b["d"]) * scales, -(_float(b["m"]) * minima))
 
@@ -126,8 +130,10 @@ def _q2_k(b: Blocks) -> NDArray[Any]:
 def _q3_k(b: Blocks) -> NDArray[Any]:
     # four low and two high bits of each scale, two low and one high bit of each weight
     scales = _unpack(b["scales"][:, :8], 4, 8) | _unpack(b["scales"][:, 8:], 2, 4) << 4
+    # scales are stored as 0 to 63, and 32 stands for 0
     scales = scales.view(np.int8) - np.int8(32)
     q = _unpack(b["q"], 2, 32) | _unpack(b["high"], 1, 32) << 2
+    # 3 bits: 0 to 7, and 4 stands for 0
     return _scaled(q.view(np.int8) - np.int8(4), _float(b["d"]) * scales)
 
 
@@ -154,6 +160,7 @@ def _q5_k(b: Blocks) -> NDArray[Any]:
 
 
 def _q6_k(b: Blocks) -> NDArray[Any]:
+    # four low and two high bits of each weight: 0 to 63, and 32 stands for 0
     q = _unpack(b["q"], 4, 64) | _unpack(b["high"], 2, 32) << 4
     return _scaled(q.view(np.int8) - np.int8(32), _float(b["d"]) * b["scales"])
 
@@ -169,12 +176,14 @@ def _iq4_nl(b: Blocks) -> NDArray[Any]:
 
 
 def _iq4_xs(b: Blocks) -> NDArray[Any]:
+    # 8 scales of 6 bits: of each byte the low half comes first, then the high half
     scales = _unpack(b["scales"], 4, 1) | _unpack(b["high"], 2, 1) << 4
     scales = scales.view(np.int8) - np.int8(32)
     return _scaled(LEVELS[_unpack(b["q"], 4, 16)], _float(b["d"]) * scales)
 
 
 def _plain(b: Blocks) -> NDArray[Any]:
+    # a block is one weight: (blocks) -> (blocks, 1)
     return b["x"][:, None]
 
 
@@ -286,6 +295,7 @@ def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> TensorEntry:
             f"{path}: the tensor {name} is {type_name}: expected one of {', '.join(TYPES)}"
         )
     stored = TYPES[type_name]
+    # the fastest axis is the first in the file
     row = sizes[0] if sizes else 1
     # blocks do not reach over the end of a row
     if row % stored.block:
@@ -298,6 +308,7 @@ def _entry(data: NDArray[np.uint8], info: Info, path: Path) -> TensorEntry:
         raise ValueError(
             f"the tensor {name} ends at byte {end} of the data, and the file has {len(data)} of them"
         )
+    # the file lists the fastest axis first, a shape lists it last
     return TensorEntry(tuple(reversed(sizes)), type_name, data[offset:end])
 
 
@@ -310,6 +321,7 @@ class _Cursor:
 
     def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
         size = count * dtype.itemsize
+        # before slicing, which would silently return fewer bytes
         if size > len(self.file) - self.at:
             raise ValueError(
                 f"the header ends at byte {self.at + size}, and the file has {len(self.file)}"
@@ -333,6 +345,7 @@ class _Cursor:
 
     def value(self, type_number: int) -> Any:
         if type_number == LIST:
+            # the type of the elements, then their number
             return self.items(self.number(4), self.number(8))
         return self.items(type_number, 1)[0]
 

@@ -171,6 +171,7 @@ def rows(c: Config) -> Iterator[Row]:
     """Llama's table, with the rows of queries and keys in GGUF's order."""
     heads = {"query": c.heads, "key": c.kv_heads or c.heads}
     for row in llama.llama_rows(c):
+        # blocks.0.attn.query.weight -> query
         layer = row.ours[0].split(".")[-2]
         if layer in heads:
             yield Row(row.ours, row.theirs, neighbours(heads[layer]))
@@ -272,6 +273,7 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
         raise WeightsError(
             f"{path}: tokenizer.ggml.pre is {split!r}: expected one of {', '.join(SPLITS)}"
         )
+    # a merge is two tokens with a space between them
     merges = [tuple(line.split(" ", 1)) for line in metadata.get("tokenizer.ggml.merges", ())]
     vocab = {name: i for i, name in enumerate(names)}
     backend = Backend(models.BPE(vocab, merges, ignore_merges=split in WHOLE))
@@ -284,8 +286,10 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
         [*splits, pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
+    # 1 is the type of an ordinary token
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(names)
     for name, type_ in zip(names, types, strict=True):
+        # control tokens are no text: decoding leaves them out, unlike those that a user defined
         if type_ in (CONTROL, DEFINED):
             backend.add_tokens([AddedToken(name, special=type_ == CONTROL, normalized=False)])
     # Llama 3 begins every text with BOS, GPT-2 none

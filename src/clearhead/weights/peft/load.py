@@ -199,9 +199,11 @@ def load(
             special=saved.special or bundle.special,
             columns=saved.columns,
         )
+    # an update belongs to one matrix of theirs, which may hold several maps of ours
     for module, (a, b) in updates.items():
         row = _row_of(module, rows, layout, folder)
         _attach(bundle.model, row, module, a, b, settings, folder)
+    # last, because the fingerprint is one of weights in the dtype of their folder
     if dtype is not None:
         bundle.model.to(dtype)
     chat = read_template(folder) or bundle.chat
@@ -407,13 +409,16 @@ def _shared(
     with open_tensors(path) as tensors, huggingface.naming(path / "config.json"):
         options = layout.to_ours(theirs, huggingface.today(layout, tensors).shapes)
     for row in layout.rows(options):
+        # a row with several names is one table in the base model, such as embedding and output
         names = [name for name in row.theirs if name.endswith(".weight")]
         modules = {name: name.removesuffix(".weight") for name in names}
         if len(names) < 2:
             continue
+        # PEFT trains a copy of each module in modules_to_save
         copies = [name for name in names if name in changed and saved]
         copies = [name for name in copies if modules[name].endswith(saved)]
         are_apart = copies or any(module in adapted for module in modules.values())
+        # if every copy is there and all are equal, the model still has one table
         are_equal = len(copies) == len(names) and all(
             torch.equal(changed[names[0]], changed[name]) for name in names
         )
@@ -441,6 +446,7 @@ def _on_ours(
                 f"{folder}: {next(iter(changed))} cannot be placed in a {base.name} without {OURS}"
             )
         return base, used
+    # the options only; weights are compared later, without those that the folder replaces
     _check_base(folder, path, base, replace(saved, base=None), set())
     family_class, options_class = family(saved.model)
     options = config.read(options_class, config.load(folder / OURS)["options"])
@@ -450,7 +456,9 @@ def _on_ours(
             # no tensor of a GGUF file joins several of ours
             our_names.update(dict.fromkeys(row.theirs, row.ours[-1]))
         changed = {our_names[theirs]: x for theirs, x in changed.items()}
+    # the base model's tensors, some replaced by those of the folder
     known = state(base.model) | {name: x.to(base.dtype) for name, x in changed.items()}
+    # the names and shapes that the model has with its own head
     with on_meta_device():
         wanted = state(family_class(options))
     # what the base model has and this one does not, such as a head, is left out
@@ -487,6 +495,7 @@ def _attach(
             raise WeightsError(
                 f"{folder}: {module} is {home}, a {type(linear).__name__}: expected adapters of linear maps"
             )
+    # A is (rank, width) for all maps together; B is (outputs of all maps, rank), split by its rows
     sizes = [linear.out_features for linear in maps if isinstance(linear, Linear)]
     width, out, rank = maps[0].in_features, sum(sizes), settings.rank(module)
     if a.shape != (rank, width) or b.shape != (out, rank):
@@ -499,6 +508,7 @@ def _attach(
         if len(maps) > 1 and b.ne(0).any():
             # B is made of blocks where several maps share a matrix: the columns of the other maps are 0
             columns = block.ne(0).any(0)
+        # the update does not change this map
         if not columns.any():
             continue
         assert isinstance(linear, Linear)

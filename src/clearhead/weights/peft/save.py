@@ -87,6 +87,7 @@ def find_changes(
         expected: Endings of modules that the file has in any case.
     """
     ours = own_tensors(model)
+    # with every name of a tied parameter, because the trained model may have untied it
     theirs = state(base) | dict(base.named_parameters(remove_duplicate=False))
     changed = {name for name, x in ours.items() if not _is_equal(x, theirs.get(name))}
     names = [[name.removeprefix(prefix) for name in row.theirs] for row in rows]
@@ -96,6 +97,7 @@ def find_changes(
         if changed & set(row.ours):
             alone[i] = _alone(names[i][0], adapted)
     modules = _outermost(_whole_modules(names, alone, expected))
+    # what goes into the file; and what stays the base model's, for the fingerprint
     tensors, kept = dict[str, Tensor](), dict[str, Tensor]()
     for i, row in enumerate(rows):
         (x,) = export(model, [row]).values()
@@ -103,6 +105,7 @@ def find_changes(
         own_name = alone.get(i)
         if not stored and own_name:
             stored = [own_name]
+        # under each of its names, because PEFT makes a copy of every module with a shared weight
         tensors |= dict.fromkeys(stored, x)
         if not stored:
             kept |= {name: theirs[name] for name in row.ours}
@@ -113,6 +116,7 @@ def _is_equal(x: Tensor, other: Tensor | None) -> bool:
     """Whether a tensor is that of the base model."""
     if other is None or other.shape != x.shape:
         return False
+    # in the dtype of the trained model, which may differ from the folder's
     return torch.equal(other.to(x.dtype), x.detach().cpu())
 
 
@@ -124,6 +128,7 @@ def _whole_modules(
     for i, name_in_file in alone.items():
         if name_in_file is None:
             modules |= {name.rpartition(".")[0] for name in names[i]}
+    # PEFT looks for these modules in the file even if they have not changed
     if expected:
         for name in (name for row_names in names for name in row_names):
             modules |= {module for module in _modules_of(name) if module.endswith(expected)}
@@ -186,6 +191,7 @@ class AdapterUpdate:
 
     @property
     def alpha(self) -> int | float:
+        # PEFT computes scale = alpha / rank
         alpha = self.scale * self.rank
         is_whole = abs(alpha - round(alpha)) < 1e-9
         return round(alpha) if is_whole else alpha
@@ -292,6 +298,7 @@ def _place(
             "adapters that are merged into the weights"
         ) from cause
     (class_name,) = theirs["architectures"]
+    # in the order of the dictionary: the ending Model also fits LMHeadModel and MTModel
     end = next(end for end in (*TASKS, "") if class_name.endswith(end))
     return layout, TASKS.get(end), layout.prefix if end == "Model" else ""
 
@@ -312,6 +319,7 @@ def _update(row: Row, model: nn.Module) -> AdapterUpdate:
     maps: list[Any] = _maps(row, model)
     adapted = [linear for linear in maps if isinstance(linear, LoraLinear)]
     scales = {linear.lora_scale for linear in adapted}
+    # PEFT has one scale per matrix
     if len(scales) > 1:
         raise WeightsError(
             f"{', '.join(row.ours)}: one matrix holds them, and their scales differ: {sorted(scales)}"
@@ -323,6 +331,7 @@ def _update(row: Row, model: nn.Module) -> AdapterUpdate:
             ups.append(linear.lora_b.detach())
         else:
             ups.append(linear.weight.new_zeros(linear.out_features, 0))
+    # A (sum of ranks, width) is stacked, so that B is (sum of outputs, sum of ranks) in blocks
     b = ups[0] if len(ups) == 1 else torch.block_diag(*ups)
     return AdapterUpdate(torch.cat([linear.lora_a.detach() for linear in adapted]), b, scales.pop())
 
@@ -361,6 +370,7 @@ def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
     others, endings = set(known) - set(chosen), set[str]()
     for name in chosen:
         parts = name.split(".")
+        # from the last part of the name to all of it, until no other module ends so
         for i in reversed(range(len(parts))):
             ending = ".".join(parts[i:])
             if not any(f".{other}".endswith(f".{ending}") for other in others):
@@ -386,6 +396,7 @@ def _write_tokens(
     bundle: Bundle, layout: Layout | None, files: Mapping[str, bytes], folder: Path
 ) -> None:
     """Write the tokenizer and the chat template, in place of those of another model."""
+    # those of the model that was in this folder before
     text.remove(folder)
     remove_tokens(folder)
     if layout is None and bundle.tokens is not None:
