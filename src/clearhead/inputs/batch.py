@@ -63,6 +63,7 @@ class Batch:
 
 def _repeated(x: Any, rows: int) -> Any:
     if isinstance(x, Tensor):
+        # a view with stride 0 over rows: nobody may write into it in place
         return x.expand(rows, *x.shape[1:])
     return x
 
@@ -101,6 +102,7 @@ class ModelInput(Batch):
     def read_ids(self) -> Tensor | None:
         """The ids (1, t) whose tokens the answers follow: those of the decoder, if there are two kinds."""
         if "decoder_input_ids" in self.named:
+            # the name that encoder-decoders of transformers use
             ids: Tensor = self.named["decoder_input_ids"]
             return ids
         return next((x for x in self.tensors if x.ndim == 2), None)
@@ -109,7 +111,10 @@ class ModelInput(Batch):
     def tokens(self) -> int:
         """The number of tokens of the row, source and target together, as far as it is known from the input."""
         if self.grid is not None:
+            # a vision transformer: its patches, after the class and register tokens
             return self.grid[0] * self.grid[1] + self.special
+        # ids (1, t) and vectors (1, t, d) have tokens on axis 1; lengths (1,) and images have
+        # none
         return max(1, sum(x.shape[1] for x in self.tensors if x.ndim in (2, 3)))
 
     def names(self, length: int, *, decoder: bool = False) -> list[str]:
@@ -122,9 +127,11 @@ class ModelInput(Batch):
             if pieces is not None and len(pieces) == length:
                 return pieces
         if self.grid is not None and length == self.tokens:
+            # special tokens come first: the class token, then the registers
             before = ["<class>", *(f"<register {i}>" for i in range(1, self.special))]
             cells = [f"{y},{x}" for y in range(self.grid[0]) for x in range(self.grid[1])]
             return [*before[: self.special], *cells]
+        # an unknown number of tokens, such as after pooling: positions only
         return [str(i) for i in range(length)]
 
     @cached_property
@@ -169,6 +176,7 @@ def device_of(model: Bundle | nn.Module) -> torch.device:
 def floats_of(model: Bundle | nn.Module) -> torch.dtype:
     """The dtype that a model computes in: that of its matrices."""
     for p in network(model).parameters():
+        # biases and scales of norms may stay in float32, and quantised weights are integers
         if p.ndim > 1 and p.is_floating_point():
             return p.dtype
     return torch.float32

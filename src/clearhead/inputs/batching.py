@@ -29,8 +29,10 @@ def by_length(
             f"batch_tokens={batch_tokens}: expected 1 or more; a longer row is a batch of its own"
         )
     if hooked(model):
+        # a batch of one row has no padding, which a tape would record
         return [[i] for i in range(len(sizes))]
     batches: list[list[int]] = []
+    # greedy packing in the order of falling length; sorted is stable, so ties keep their order
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         # the first row of a batch is its longest, to which the others are padded
         if not batches or (len(batches[-1]) + 1) * sizes[batches[-1][0]] > batch_tokens:
@@ -43,6 +45,7 @@ def padded(
     rows: Sequence[Sequence[int] | np.ndarray], pad: int | None, device: torch.device
 ) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b"]]:
     """Ids with padding at the end of short rows, and the length of each row; without a padding token it is id 0."""
+    # padding only follows the text, so that position i of a row is its token i
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), pad or 0, dtype=torch.long)
     for i, row in enumerate(rows):
@@ -56,6 +59,7 @@ def cut_rows(rows: Sequence[np.ndarray], most: int | None) -> list[np.ndarray]:
         return list(rows)
     lengths = {i: len(ids) for i, ids in enumerate(rows) if len(ids) > most}
     if lengths:
+        # stacklevel: past text_items, the task and its torch.no_grad wrapper, to the user's call
         warnings.warn(CutNotice(lengths, len(rows), most), stacklevel=5)
     return [cut(ids, most) for ids in rows]
 

@@ -34,6 +34,7 @@ def read_image(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
     if target is not None:
         raise InputError(f"this {bundle.name} is no translator: expected no text beside an image")
     picture = None
+    # floating point: already normalised; uint8 pixels still have to be preprocessed
     if isinstance(given, Tensor) and given.is_floating_point():
         x = one_image(given)
     else:
@@ -54,6 +55,7 @@ def read_image(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
 
 def one_image(x: Float[Tensor, "*b c height width"]) -> Float[Tensor, "1 c height width"]:
     """A tensor of one image with an axis for rows; raises for anything else."""
+    # (c, y, x) -> (1, c, y, x)
     if x.ndim != 4:
         x = x[None]
     if x.ndim != 4 or x.shape[0] != 1:
@@ -68,6 +70,7 @@ def as_image(image: Any) -> Any:
     if not isinstance(image, Tensor):
         return image
     image = image.detach().cpu()
+    # (c, y, x) -> (y, x, c), as PIL and numpy have it
     if image.ndim == 3:
         image = image.movedim(0, -1)
     return image.numpy()
@@ -81,6 +84,7 @@ def pixels_and_picture(
     preprocessing = bundle.preprocessing
     assert preprocessing is not None
     pixels = preprocessing.pixels(opened)
+    # pixels: (c, y, x), resized and cropped, not yet normalised
     colours = pixels
     if preprocessing.channels == "bgr":
         colours = pixels[::-1]
@@ -96,9 +100,11 @@ def image_items(bundle: Bundle | None, data: Any) -> tuple[Sequence[Any], bool]:
         return _Opened(data), False
     # strings, files and arrays can be iterated over, too, but are one image
     one = isinstance(data, str | bytes | Path | IOBase | Mapping)
+    # four axes: several images, along the first
     one |= isinstance(data, np.ndarray | Tensor) and data.ndim != 4
     if one or not isinstance(data, Iterable):
         return _files(data), not _is_folder(data)
+    # a list may mix images and folders, each of which becomes its images
     return [image for item in data for image in _files(item)], False
 
 
@@ -112,6 +118,7 @@ class _Opened(Sequence[Any]):
         return len(self.images.labels)
 
     def __getitem__(self, index: Any) -> Any:
+        # a range turns negative indices and slices into plain row numbers
         numbers = range(len(self))[index]
         if isinstance(numbers, int):
             return self.images.opened(numbers)
@@ -126,11 +133,13 @@ def _files(item: Any) -> Sequence[ImageLike]:
         return [as_image(item)]
     paths = images_in(Path(item))
     if isinstance(item, str):
+        # the paths keep the type in which the folder was given
         return [str(path) for path in paths]
     return paths
 
 
 def _is_folder(item: Any) -> bool:
+    # is_dir would raise OSError for a name that the file system cannot hold
     if not isinstance(item, str | Path) or len(str(item)) > MOST_PATH:
         return False
     return Path(item).is_dir()

@@ -23,8 +23,10 @@ def decoder_ids(bundle: Bundle, written: Sequence[int] | np.ndarray) -> PairIds:
     Both have as many ids. It reads its prompt and all but the last id; a language that is forced after the start token
     is read and written.
     """
+    # [BOS] or [BOS, language]: everything after the first id is also predicted
     start, *forced = bundle.decoder_prompt()
     writes = np.array([*forced, *written], np.int64)
+    # teacher forcing: the input is the target shifted right by one position
     reads = np.append(np.int64(start), writes[:-1])
     return reads, writes
 
@@ -37,6 +39,7 @@ def read_pair(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
         given: The source, or (source, target).
         target: The target; None: the decoder reads its prompt alone.
     """
+    # a pair overrides the keyword
     source, target = (given, target) if isinstance(given, str) else given
     check_text(bundle, source)
     pair = bundle.pair()
@@ -64,6 +67,7 @@ def _target_ids(bundle: Bundle, target: str | None) -> PairIds:
 
 def source_batch(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, Int[Tensor, "..."]]:
     """Padded sources and their lengths: the arguments `source` and `lengths` of a translator."""
+    # the encoder sees both directions, so it needs lengths to mask the padding
     source, lengths = padded(rows, bundle.pair().source.pad, bundle.device)
     return {"source": source, "lengths": lengths}
 
@@ -85,6 +89,7 @@ def pair_batches(bundle: Bundle, items: Sequence[PairIds]) -> Iterator[Batch]:
     """Yield pairs of ids as one batch."""
     source = source_batch(bundle, [source for source, _ in items])
     target_pad = bundle.pair().target.pad
+    # the decoder is causal: padding at the end changes no earlier state
     ids, target_lengths = padded([ids for _, ids in items], target_pad, bundle.device)
     yield Batch(
         named={"ids": ids, **source}, lengths=source["lengths"], target_lengths=target_lengths
@@ -95,4 +100,5 @@ def grouped_pairs(bundle: Bundle, items: Sequence[PairIds]) -> Iterator[tuple[li
     """Yield batches of pairs whose sources have similar lengths, with their numbers."""
     for numbers in by_length([len(source) for source, _ in items], bundle.model):
         for batch in pair_batches(bundle, [items[i] for i in numbers]):
+            # pair_batches yields one batch, in the order of `numbers`
             yield numbers, batch

@@ -91,10 +91,12 @@ def read_input(
         (['A', ' dog', ' runs', '.'], 4)
     """
     module = network(model)
+    # dropout would make every inspection of the same input differ
     if module.training:
         raise InputError(
             f"this {type(module).__name__} is in training mode: call .eval() first, so that it is fixed"
         )
+    # a bare model of transformers, whose text somebody has to tokenise
     if tokenizer is not None:
         if isinstance(model, Bundle):
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
@@ -129,6 +131,7 @@ class Inputs:
     def __init__(self, model: Bundle | nn.Module, data: Data) -> None:
         self.model = model
         self._reader = reader_of(model) if isinstance(model, Bundle) else TENSORS
+        # tensors skip tokens and preprocessing, also for a Bundle
         if _are_arguments(model, data):
             self._reader = TENSORS
         self.items: Any = self._reader.items(model, data)[0]
@@ -143,6 +146,7 @@ class Inputs:
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """Yield the inputs from `first` up to `last` as one batch, or as several if their sizes differ."""
         if isinstance(self.items, dict):
+            # tensors by argument are sliced along their common first axis
             some: Any = {name: x[first:last] for name, x in self.items.items()}
         else:
             some = self.items[first:last]

@@ -20,6 +20,7 @@ Tensors = Mapping[str, Tensor]
 def read_tensors(model: Bundle | nn.Module, given: Any) -> ModelInput:
     """The tensors that a module is called with, one row each, as one input."""
     tensors = dict(given) if isinstance(given, Mapping) else {"": given}
+    # a text or an array would fail inside the module with a message about its layers
     wrong = [x for x in tensors.values() if not isinstance(x, Tensor)]
     if wrong:
         raise InputError(
@@ -36,6 +37,7 @@ def read_tensors(model: Bundle | nn.Module, given: Any) -> ModelInput:
     shapes = [tuple(x.shape) for x in row.values() if x.shape[:1] != (1,)]
     if shapes:
         raise InputError(f"tensors of shapes {shapes}: expected one row, the first axis of size 1")
+    # the name "" stands for the first positional argument
     args = tuple(x for name, x in row.items() if name == "")
     named = {name: x for name, x in row.items() if name != ""}
     return ModelInput(model=network(model), args=args, named=named)
@@ -52,6 +54,7 @@ def tensor_items(model: Any, data: Any) -> tuple[dict[str, Tensor], bool]:
     """Tensors with a row for each input, by the names of the arguments; they are never one input alone."""
     if isinstance(data, np.ndarray):
         data = torch.from_numpy(data)
+    # a tensor alone is the first argument
     given = {"": data} if isinstance(data, Tensor) else data
     readable = isinstance(given, Mapping)
     readable = readable and all(isinstance(x, Tensor) and x.ndim for x in given.values())
@@ -61,6 +64,7 @@ def tensor_items(model: Any, data: Any) -> tuple[dict[str, Tensor], bool]:
             f"a bare {name} reads tensors: expected a tensor with a row per input, or {{argument: tensor}}; images and "
             "texts need a Bundle, with preprocessing or tokens"
         )
+    # all arguments share the axis of rows
     rows = {len(x) for x in given.values()}
     if len(rows) > 1:
         raise InputError(f"tensors of {sorted(rows)} rows: expected as many in each")
@@ -75,8 +79,10 @@ def tensor_batches(model: Any, tensors: Tensors) -> Iterator[Batch]:
     size = None
     for name, x in tensors.items():
         x = x.to(device)
+        # integers are ids or masks, and keep their dtype
         if x.is_floating_point():
             x = x.to(dtype)
+        # (b, c, y, x): taken for images
         if x.ndim == 4 and size is None:
             size = (x.shape[2], x.shape[3])
         if name == "":
@@ -124,7 +130,9 @@ def read_with_tokenizer(
     if isinstance(given, str | tuple):
         given, target_ids = _tokenized(model, tokenizer, given, target)
     read = read_tensors(model, given)
+    # ids by their name in transformers, or the only positional argument
     ids = read.named.get("input_ids", next(iter(read.args), None))
+    # embeddings or pixels: there are no tokens to name
     if not isinstance(ids, Tensor) or ids.is_floating_point():
         return read
     mask_id = getattr(tokenizer, "mask_token_id", None)
@@ -154,10 +162,12 @@ def _tokenized(
         arguments = dict(tokenizer(*texts, return_tensors="pt"))
     except (TypeError, ValueError) as cause:
         raise InputError(f"this tokenizer does not read {text!r}: {cause}") from cause
+    # a tokenizer without special tokens returns no ids for ""
     if not arguments["input_ids"].numel():
         raise InputError("the text is empty: expected a token or more")
     if not is_encoder_decoder(model):
         return arguments, None
+    # an empty target still has its end token, so the decoder reads its start token alone
     labels = tokenizer(text_target=target or "", return_tensors="pt")["input_ids"].long()
     foreign: Any = model
     # Shifted right, so that the start comes first and the end is left out.
@@ -173,4 +183,5 @@ def _pieces(tokenizer: Any, ids: Tensor | None) -> list[str] | None:
 
 def tokenizer_pieces(tokenizer: Any, ids: Iterable[int]) -> list[str]:
     """The text of each token by a tokenizer of transformers."""
+    # some tokens decode to "", such as a lone "▁" of SentencePiece: their raw name is shown
     return [tokenizer.decode([int(i)]) or str(tokenizer.convert_ids_to_tokens(int(i))) for i in ids]

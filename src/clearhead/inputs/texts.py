@@ -37,12 +37,14 @@ def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
         return masked_ids(tokens, text)
     if "predict" in bundle.can:
         return tokens.wrapped(text), []
+    # encoders and classifiers of texts
     return with_special(tokens, tokens.encode(text)), []
 
 
 def pieces_of(bundle: Bundle, ids: np.ndarray) -> list[str]:
     """The text of each id; a mask may come after the ids of the tokenizer."""
     tokens = bundle.tokenizer()
+    # the tokenizer cannot name ids beyond its vocabulary
     known = iter(tokens.pieces(ids[ids < len(tokens)]))
     return [next(known) if i < len(tokens) else MASKS[0] for i in ids.tolist()]
 
@@ -75,10 +77,12 @@ def read_text(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
 
 def text_items(bundle: Bundle, data: Any) -> tuple[list[np.ndarray], bool]:
     """The ids of one text or several, cut at the longest that the model reads; and whether it was one alone."""
+    # bytes are taken for one text, so that check_text names the wrong type
     single = isinstance(data, str | bytes) or not isinstance(data, Iterable)
     texts = [data] if single else list(data)
     for text in texts:
         check_text(bundle, text)
+    # the positions of masks are for `fill` alone
     rows = [read_ids(bundle, text)[0] for text in texts]
     if not all(len(row) for row in rows):
         raise TextError("a text is empty: expected a token or more")
@@ -94,6 +98,7 @@ def text_batches(bundle: Bundle, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
     # a causal model never reads the padding, which comes after a text
     padding_hidden = takes_lengths or "predict" in bundle.can
     if not padding_hidden and len(set(lengths.tolist())) > 1:
+        # the recursion ends: a batch of one row has one length
         for row in rows:
             yield from text_batches(bundle, [row])
         return
@@ -111,6 +116,7 @@ def id_batches(
     bundle: Bundle, rows: Sequence[np.ndarray]
 ) -> Iterator[tuple[list[int], Int[Tensor, "b t"], Int[Tensor, "b"]]]:
     """Yield batches of rows of similar length: their numbers, padded ids and lengths."""
+    # sorting by length keeps padding low; `numbers` restores the order
     for numbers in by_length([len(row) for row in rows], bundle.model):
         pad = bundle.tokenizer().pad
         yield numbers, *padded([rows[i] for i in numbers], pad, bundle.device)

@@ -45,6 +45,7 @@ def special_ids(bundle: Bundle) -> Special:
 def _grid_sizes(model: Any) -> Iterator[list[tuple[int, int]]]:
     """A list that receives the rows and columns of the grid in each forward pass of a captioner."""
     sizes: list[tuple[int, int]] = []
+    # the grid's size depends on the image, and is lost once its places are a sequence (b, k, d)
     hook = model.memory.register_forward_pre_hook(
         lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:]))
     )
@@ -75,6 +76,7 @@ class ImagePass:
             with _grid_sizes(model) as sizes, watch(model, *names) as tape:
                 model(before, images=images)
         except KeyError as cause:
+            # any other unknown address is the caller's mistake, and keeps its own message
             if list(names) != [CROSS]:
                 raise
             raise NoAttentionError(
@@ -88,11 +90,14 @@ class ImagePass:
         model: Any = self.bundle.model
         before, images = self._inputs()
         with _grid_sizes(model) as sizes:
+            # (special + y x, d): one image
             memory = model.look(images)[0]
         alone = memory[-math.prod(sizes[0]) :, None]  # (k, 1, d): each place is a memory of its own
         # as many rows as places, each with the same caption
         logits = model.head(model.decoder.read(before.expand(len(alone), -1), alone, None, None))
         ids = torch.tensor(self.ids, device=before.device).expand(len(alone), -1)
+        # log p(token | caption so far, place k alone); at each token, the softmax over places is
+        # that probability divided by its sum
         logp = logits.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]  # (k, t)
         return logp.T.softmax(-1).unflatten(-1, sizes[0])
 
@@ -186,6 +191,7 @@ class Caption:
             )
         tape, size = self.forced.watch(CROSS)
         rows = cross_attention(tape, layer, head)
+        # rows: (t, k), with k the places, or more if special tokens are attended to
         places = math.prod(size)
         if rows.shape[1] > places:
             # the first tokens have no place: their weight is left out, and rows sum to 1 again
@@ -221,6 +227,7 @@ class Caption:
         """Plain values, for JSON."""
         try:
             if self.forced is not None:
+                # float64 first, because rounded float32 numbers are long in JSON
                 maps = self.maps.astype(np.float64).round(6).tolist()
             else:
                 maps = []
@@ -244,6 +251,7 @@ class Caption:
     @property
     def word_groups(self) -> list[list[int]]:
         """The numbers of each word's pieces, without the end token."""
+        # tokens after the last word, such as the end token, belong to no word
         real = [number for number in self.word_numbers if number >= 0]
         last = max((i for i, number in enumerate(self.word_numbers) if number >= 0), default=-1)
         if real:
@@ -327,7 +335,9 @@ def caption(
     tokens = caption_tokens(bundle)
     if beams < 1:
         raise InputError(f"beams={beams}: expected 1 or more")
+    # read once for all images, so that unknown words give one Notice
     given = [] if text is None else _given_ids(bundle, text)
+    # images stay unopened until their batch is due
     items, single = image_items(bundle, image)
     choice = Choice(sample=sample, temperature=temperature)
     seeds = seeds_of(seed if sample else 0, len(items))
@@ -335,6 +345,7 @@ def caption(
     for batch, images in grouped_images(bundle, items):
         (pixels,) = images.args
         if text is not None:
+            # forced decoding: one hypothesis per image, and no search
             answers = [[h] for h in _given(bundle, pixels, given, penalty)]
         else:
             own_seeds = [seeds[i] for i in batch]
@@ -351,6 +362,7 @@ def caption(
         for i, own, hypotheses in zip(batch, pixels, answers, strict=True):
             used = seeds[i] if sample and text is None else None
             first, *others = [_caption(bundle, tokens, own, h, used) for h in hypotheses]
+            # hypotheses are sorted by score, the best first
             results[i] = replace(first, alternatives=others)
         if done is not None:
             done(len(batch))
@@ -372,6 +384,7 @@ def captioning(
     The first of the last list is what `caption` returns. The options are those of `caption`.
     """
     tokens, pixels = caption_tokens(bundle), bundle.pixels(image)
+    # best=beams: all hypotheses are shown while the search runs
     plan = _plan(bundle, limit, beams=beams, best=beams, penalty=penalty)
     for hypotheses in follow(
         bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan
@@ -404,6 +417,7 @@ def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
     punctuation.
     """
     tokens = caption_tokens(bundle)
+    # the typed text wins ties, so that a vocabulary with capitals keeps them
     reading, unknown = text, _unknown_words(tokens, text)
     plain = plain_caption(text)
     if plain and (not text or len(_unknown_words(tokens, plain)) < len(unknown)):
@@ -413,6 +427,7 @@ def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
 
 def _unknown_words(tokens: Tokenizer, text: str) -> list[str]:
     """The words that a vocabulary does not have."""
+    # subword and byte-level tokens spell any word
     if tokens.unknown is None:
         return []
     return [word for word in text.split() if tokens.unknown in tokens.encode(word)]
@@ -436,6 +451,7 @@ def caption_tokens(bundle: Bundle) -> Tokenizer:
         )
     bundle.require("caption", "a captioner")
     tokens = bundle.tokenizer()
+    # raises for a folder without start and end tokens
     special_ids(bundle)
     return tokens
 
@@ -448,6 +464,7 @@ def _given(
         raise InputError("the caption is empty: expected a word or more")
     check_penalty(penalty)
     special = special_ids(bundle)
+    # the end token counts in log-probability and length, as it does in a search
     written = [*ids, special.ends[0]] if finished else ids
     if bundle.max_tokens is not None and len(written) > bundle.max_tokens:
         raise InputError(
@@ -458,6 +475,7 @@ def _given(
     writes = torch.tensor([written] * len(pixels), device=bundle.device)
     reads = torch.tensor([[special.start, *written[:-1]]] * len(pixels), device=bundle.device)
     logprobs = forced(model, {"images": pixels}, reads, writes).sum(1).tolist()
+    # score = log p / length^penalty, as the search ranks
     length = len(written) ** penalty
     hypotheses = []
     for logprob in logprobs:
@@ -471,6 +489,7 @@ def _given(
 def _caption(
     bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None
 ) -> Caption:
+    # h.ids is without the end token; the maps have a row for it
     ids = [*h.ids, special_ids(bundle).ends[0]] if h.finished else list(h.ids)
     return Caption(
         text=tokens.decode(np.array(h.ids, np.int64)).strip(),

@@ -70,8 +70,10 @@ def classify(
     reader = reader_of(bundle)
     items, single = reader.items(bundle, inputs)
     names = class_names(bundle)
+    # batches are grouped by length or size, so results are put back by number
     results: list[Classes] = [[] for _ in range(len(items))]
     for numbers, batch in reader.grouped(bundle, items):
+        # (b, classes); in float32, so that probabilities of a bfloat16 model sum to 1
         logits = batch.run(bundle.model).float()
         scores, order = SCORES[bundle.scores](logits).sort(dim=-1, descending=True)
         for i, values, classes in zip(numbers, scores.tolist(), order.tolist(), strict=True):

@@ -46,7 +46,10 @@ def stopper(tokens: Tokenizer, stops: tuple[str, ...]) -> Stopper | None:
 
 def text_after(tokens: Tokenizer, ids: list[int], first: int, before: str) -> str:
     """The text of the ids from `first` on, with the space that it may have after the text `before` it."""
+    # SentencePiece drops the space before the first token of a text: the difference of two
+    # decoded texts keeps it
     whole = tokens.decode(np.array(ids, np.int64))
+    # a prompt that ends inside a character changes once the rest of its bytes is there
     if before and not before.endswith(HALF) and whole.startswith(before):
         return whole[len(before) :]
     return tokens.decode(np.array(ids[first:], np.int64))
@@ -63,6 +66,7 @@ def cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
 def pending(text: str, stops: tuple[str, ...]) -> int:
     """The number of characters at the end that may still change: half a character, or the start of a stop string."""
     half = len(text) - len(text.rstrip(HALF))
+    # prefixes of a stop string, shorter than all of it
     begun = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]
     return max([half, *begun])
 
@@ -145,6 +149,7 @@ class Sampling:
         sample = (
             any(value is not None for value in (*options.values(), self.seed)) or self.samples > 1
         )
+        # greedy; the penalty of repeated tokens also applies to the argmax
         if self.temperature == 0.0 or not sample:
             return Choice(repetition=self.repetition)
         return Choice(
@@ -155,6 +160,7 @@ class Sampling:
 
     def seeds(self, rows: int) -> list[int]:
         """A seed for each prompt; fresh ones if none is given."""
+        # a seed per prompt
         if isinstance(self.seed, Sequence):
             if len(self.seed) != rows:
                 raise InputError(
@@ -216,7 +222,10 @@ def follow_answer(
                 final = cut
             else:
                 final = whole[: len(whole) - pending(whole, options.stops)]
+            # text that was yielded cannot be taken back: if decoding changes it, wait for the
+            # next token
             new = final[len(shown) :] if final.startswith(shown) else ""
+            # h.logprob is the sum so far, and its increase is the newest token's
             yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
             shown, last = shown + new, h
     seed = seeds[0] if options.choice.sample else None
@@ -239,6 +248,8 @@ def generation(
     whole = text_after(
         tokens, [*prompt, *h.ids], len(prompt), tokens.decode(np.array(prompt, np.int64))
     )
+    # a stop string may also end inside a token: the text is cut, and `pieces` keeps the whole
+    # token
     cut, stopped = cut_at_stop(whole, options.stops)
     ended = "end" if h.finished else "limit"
     if stopped:
@@ -366,10 +377,12 @@ def generate(
             banned=bundle.spare_ids,
         )
         for i, hypotheses in zip(rows, search(bundle.model, {}, plan), strict=True):
+            # greedy answers need no seed to be reproduced
             used = seeds[i] if choice.sample else None
             first, *others = [
                 generation(tokens, texts[i], prompts[i], h, options, used) for h in hypotheses
             ]
+            # Generation is frozen, but its list of others can grow
             first.others.extend(others)
             results[i] = first
     if isinstance(text, str):

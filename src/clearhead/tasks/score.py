@@ -108,6 +108,7 @@ def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Count
     if not texts:
         raise DataError(f"{path} has no texts")
     logprob, tokens = 0.0, 0
+    # in groups, so that progress can be reported; batches by length are formed within each
     for first in range(0, len(texts), SOME):
         some = texts[first : first + SOME]
         for one in likelihoods(bundle, some):
@@ -142,9 +143,11 @@ def answer_likelihoods(
         )
     names = token_names(bundle.special, tokens)
     rendering = Rendering(bundle.chat, names, tokens, bundle.max_tokens or LONGEST)
+    # without a training's options, the usual names of columns
     found = read_chats(path, Columns() if options is None else columns_of(options))
     chats = found.chats
     if options is not None and part != "all":
+        # (train, valid), divided as the training divided them
         chats = split_chats(chats, options.share)[part == "valid"]
     rows: list[ChatIds] = [row for chat in chats if (row := rendering.tokenized(chat))]
     if not rows:
@@ -158,11 +161,13 @@ def answer_likelihoods(
         for i, number in enumerate(batch):
             wanted[i, : len(rows[number].targets)] = torch.from_numpy(rows[number].targets)
         counts = wanted != IGNORE
+        # (b, t, d) -> (n, d): only states that predict a token of an answer go through the head
         x = model.states(ids)[counts]  # type: ignore[operator]
         logprob += float(target_logprobs(model.head, x, wanted[counts]).double().sum())
         count += int(counts.sum())
         if done is not None:
             done(len(batch), len(rows))
+    # bits per byte are of the text of the answers, not of the questions
     answers = [row.targets[row.targets != IGNORE] for row in rows]
     text = "".join(tokens.decode(np.asarray(one)) for one in answers)
     return Counted(logprob, count, text, found.unanswered + found.empty)

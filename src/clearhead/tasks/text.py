@@ -98,8 +98,10 @@ def embed(
         vector_of = _text_vectors(bundle, pool)
     reader = reader_of(bundle)
     items, single = reader.items(bundle, inputs)
+    # grouped batches come out of order: each vector is put at its own number
     vectors: list[np.ndarray] = [np.zeros(0, np.float32)] * len(items)
     for numbers, batch in reader.grouped(bundle, items):
+        # (b, d) in float32, because the length of a bfloat16 vector is inexact
         x = vector_of(batch).float()
         if normalise:
             x = F.normalize(x, dim=-1)
@@ -107,6 +109,7 @@ def embed(
             vectors[i] = vector
     if single:
         return vectors[0]
+    # an empty folder or list: (0, d), so that results can be concatenated
     if not vectors:
         return np.zeros((0, getattr(bundle.config, "width", 0)), np.float32)
     return np.stack(vectors)
@@ -124,6 +127,7 @@ def _text_vectors(bundle: Bundle, pool: str | None) -> Callable[[Batch], Tensor]
 
     def pooled(batch: Batch) -> Tensor:
         assert batch.lengths is not None
+        # (b, t, d) of all layers but the head
         x = model.encode(*batch.args, lengths=batch.lengths)
         return _pooled(x, batch.lengths, pool or "mean")
 
@@ -171,9 +175,11 @@ def likelihood(
     ids = [int(i) for i in tokens.wrapped(text)]
     if not ids:
         raise TextError("the text is empty: expected a token or more")
+    # without a limit of the context, one window reads all
     most = bundle.max_tokens or len(ids)
     if stride is None:
         stride = max(most // 2, 1)
+    # a stride above the context would leave tokens without a prediction
     if stride < 1 or (bundle.max_tokens is not None and stride > most):
         if bundle.max_tokens is None:
             expected = "1 or more"
@@ -186,6 +192,8 @@ def likelihood(
     # the window begins at `begin`, and its first token that was not yet counted is `first`
     while first < len(ids):
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
+        # the state at position i - 1 predicts token i; positions count from the window's first
+        # token
         x = model.states(row[:, begin : min(last + 1, begin + most)])[
             0, first - 1 - begin : last - begin
         ]
@@ -194,6 +202,7 @@ def likelihood(
         ).tolist()
         if done is not None:
             done(last + 1 - first, len(ids) - 1)
+        # the next window predicts only tokens that no earlier one has counted
         first, begin = last + 1, begin + stride
     return _likelihood(tokens, ids, logprobs)
 
@@ -209,14 +218,18 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
     model: Any = bundle.model
     rows = [tokens.wrapped(text) for text in texts]
     most = bundle.max_tokens or BATCH_TOKENS
+    # longer texts need windows, and texts of one token predict nothing: `likelihood` reads them
+    # below
     short = [i for i, ids in enumerate(rows) if 1 < len(ids) <= most]
     results: dict[int, Likelihood] = {}
     for numbers, ids, lengths in id_batches(bundle, [rows[i] for i in short]):
         # nothing predicts the first token, and the last state predicts nothing
         x, targets = model.states(ids)[:, :-1], ids[:, 1:]
         places = torch.arange(1, ids.shape[1], device=ids.device)
+        # (b, t - 1): padding is no target
         real = places < lengths[:, None]
         logprobs = target_logprobs(model.head, x[real], targets[real])
+        # boolean indexing flattened the rows in order, each with its length - 1 targets
         per_text = logprobs.split((lengths - 1).tolist())
         for number, values in zip(numbers, per_text, strict=True):
             i = short[number]
@@ -269,6 +282,7 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
     if not masks:
         raise TextError(f"{text[:60]!r} has no gap: expected one or more {MASKS[0]}, in capitals")
     ids = id_row(bundle, row)
+    # (masks, v), without the outputs of the mask token and of padding of the vocabulary
     p = model.head(model.states(ids)[0, masks]).float().softmax(-1)[:, : len(tokens)]
     high, token = p.topk(min(top, p.shape[1]), dim=-1)
     return [
@@ -282,5 +296,6 @@ def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tens
     if pool == "first":
         return x[:, 0]
     if pool == "last":
+        # the last real token, because padding follows it
         return x[torch.arange(len(x), device=x.device), lengths - 1]
     return mean_of_tokens(x, lengths)

@@ -52,6 +52,7 @@ class Pass:
             with watch(self.bundle.model, *names) as tape:
                 self.bundle.model(before, **source_batch(self.bundle, [self.source]))
         except KeyError as cause:
+            # any other unknown address is the caller's mistake, and keeps its own message
             if list(names) != [CROSS]:
                 raise
             raise NoAttentionError(
@@ -153,6 +154,8 @@ class Translation:
         source = ["".join(self.source[i] for i in word).strip() for word in source_words]
         target = ["".join(self.target[i] for i in word).strip() for word in target_words]
         weights = self.attention(layer, head)
+        # summing over source pieces keeps each row a distribution; the mean over target pieces
+        # does, too
         by_word = np.zeros((len(target), len(source)), np.float32)
         for t, row in enumerate(target_words):
             for s, column in enumerate(source_words):
@@ -180,8 +183,10 @@ def word_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[list[int]]:
     last, spaces = -1, list[int]()
     for i, (piece, word) in enumerate(zip(pieces, words, strict=True)):
         if word < 0 and not piece.strip():
+            # held back until the word that follows
             spaces.append(i)
             continue
+        # the next piece of the same word; a special token (word -1) is a group of its own
         if word >= 0 and word == last and not spaces:
             groups[-1].append(i)
         else:
@@ -274,6 +279,7 @@ def translate(
         'Ein Hund rennt.'
     """
     translator_tokens(bundle)
+    # before anything is tokenised: the languages are tokens of source and prompt
     bundle = bundle.with_languages(source_language, target_language)
     tokens = bundle.pair()
     texts = [text] if isinstance(text, str) else list(text)
@@ -296,6 +302,7 @@ def translate(
             penalty=penalty,
             choice=choice,
             seed=[seeds[i] for i in batch],
+            # per row, so that a translation does not depend on its batch
             limit=[_limit(bundle, sources[i][0], limit) for i in batch],
             banned=_banned(bundle, tokens),
         )
@@ -347,6 +354,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     tokens = translator_tokens(bundle)
     ((ids, cut),) = _sources(bundle, tokens, [source])
     if isinstance(target, str):
+        # with the end token
         written = tokens.written(target)
     else:
         written = as_row(target, len(tokens.target))
@@ -359,6 +367,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
     logprob = float(forced(bundle.model, source_batch(bundle, [ids]), before, targets).sum())
     # a translation that is given as ids may have no end yet
     finished = int(written[-1]) == _end(tokens)
+    # a Hypothesis keeps its ids without the end token
     own = written[:-1] if finished else written
     h = Hypothesis(
         ids=tuple(own.tolist()), logprob=logprob, score=logprob / len(written), finished=finished
@@ -369,6 +378,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
 def _translation(
     bundle: Bundle, tokens: Pair, ids: np.ndarray, cut: bool, h: Hypothesis, seed: int | None = None
 ) -> Translation:
+    # the end token has a row of attention of its own
     written = [*h.ids, _end(tokens)] if h.finished else list(h.ids)
     return Translation(
         text=tokens.target.decode(np.array(h.ids, np.int64)),

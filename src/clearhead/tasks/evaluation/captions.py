@@ -90,10 +90,12 @@ def measure_captions(
         )
     if data == "scenes":
         return _scene_scores(bundle, chosen, done)
+    # Flickr8k's own division into train, valid and test
     part = chosen.split or "test"
     files = read_flickr8k(part, root)
     start = time.perf_counter()
     results: list[Caption] = []
+    # some images at a time are read and captioned, so that memory stays small
     for i in range(0, len(files.names), IMAGES):
         results += _captions(
             bundle,
@@ -103,6 +105,7 @@ def measure_captions(
         if done is not None:
             done(min(IMAGES, len(files.names) - i), len(files.names))
     seconds = time.perf_counter() - start
+    # captions and references are compared after the same tokenisation, in caption_scores
     texts = [one.text for one in results]
     scores = tuple(caption_scores(texts, files.captions).values())
     return CaptionScores(
@@ -129,9 +132,11 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
             rows = (np.arange(weights.shape[0]) + 0.5) * height / weights.shape[0]
             columns = (np.arange(weights.shape[1]) + 0.5) * width / weights.shape[1]
             top, left, bottom, right = box
+            # (y, x): the cells whose centre lies in the box
             inside = ((rows >= top) & (rows < bottom))[:, None] & (
                 (columns >= left) & (columns < right)
             )
+            # the pointing game of Zhang et al. 2016; chance is the share of cells inside the box
             hits.append(bool(inside.flat[int(weights.argmax())]))
             chances.append(float(inside.mean()))
     if not hits:
@@ -145,10 +150,12 @@ def _scene_scores(
     if chosen.split is not None:
         raise InputError(f"split={chosen.split!r} is for flickr8k: scenes are generated")
     config = SceneConfig()
+    # scenes of the size that the model was built for
     if bundle.preprocessing is not None and bundle.preprocessing.size is not None:
         config = SceneConfig(pixels=bundle.preprocessing.size[0])
     scenes = Scenes(config, seed=0).scenes(SCENES)
     start = time.perf_counter()
+    # (c, y, x) -> (y, x, c)
     results = _captions(bundle, [scene.image.transpose(1, 2, 0) for scene in scenes], chosen)
     seconds = time.perf_counter() - start
     if done is not None:
@@ -159,6 +166,7 @@ def _scene_scores(
             "exact", 100 * float(np.mean(exact)), "captions that are equal word by word, in percent"
         )
     ]
+    # only in an exact caption does word i belong to box i
     right = [(one, scene) for one, scene, same in zip(results, scenes, exact, strict=True) if same]
     try:
         if right:

@@ -75,9 +75,11 @@ def nearest_neighbours(
         )
     if not train.isfinite().all() or not test.isfinite().all():  # NaN would be the nearest of all
         raise InputError("some features are not finite: expected a model without NaN and infinity")
+    # of unit vectors the dot product is the cosine
     train, classes = F.normalize(train, dim=-1), int(labels.max()) + 1
     found = []
     for some in F.normalize(test, dim=-1).split(ROWS):
+        # (rows, neighbours); `some` bounds the memory of the matrix of cosines
         cosine, index = (some @ train.T).topk(min(neighbours, len(train)), dim=-1)
         votes = torch.zeros(len(some), classes, dtype=cosine.dtype, device=cosine.device)
         # the nearest neighbour has the weight 1, so that exp does not overflow
@@ -116,11 +118,13 @@ def linear_probe(
             f"penalty={penalty}, steps={steps}, {len(train)} features: expected a penalty of 0 or more, 1 step or "
             "more, and training features"
         )
+    # statistics of the training features alone; a constant feature must not divide by 0
     mean, deviation = train.mean(0), train.std(0, correction=0).clamp(min=1e-6)
     x = (train - mean) / deviation
     classes = int(labels.max()) + 1
     weight = torch.zeros(classes, x.shape[1], dtype=x.dtype, device=x.device, requires_grad=True)
     bias = torch.zeros(classes, dtype=x.dtype, device=x.device, requires_grad=True)
+    # full-batch: one call of step runs all iterations
     optimiser = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -129,6 +133,7 @@ def linear_probe(
         loss.backward()
         return loss
 
+    # the caller may be inside torch.no_grad
     with torch.enable_grad():
         optimiser.step(closure)
     with torch.no_grad():
@@ -183,6 +188,7 @@ class ClassScores:
     @property
     def f1(self) -> float:
         """The macro F1: the mean over classes of 2 hits / (predicted + true), of classes that occur in either."""
+        # F1 of a class = 2 hits / (predicted + true), the harmonic mean of precision and recall
         true, predicted = Counter(self.references), Counter(self.hypotheses)
         hits = Counter(a for a, b in zip(self.references, self.hypotheses, strict=True) if a == b)
         scores = [
@@ -243,9 +249,11 @@ def class_scores(
 ) -> ClassScores:
     """Classify labelled texts or images, as the model reads, and compare the classes with the labels."""
     data = one_file(bundle, data)
+    # a backbone without an output layer is measured by its features
     if chosen.by in ("knn", "linear") or (chosen.by is None and "classify" not in bundle.can):
         return _feature_scores(bundle, data, chosen, root, done)
     bundle.require("classify", "a classifier, or by='knn' or by='linear'")
+    # a reranker or a regression
     if bundle.config.classes == 1 or bundle.scores == "value":
         raise InputError(
             f"this {bundle.name} gives scores, not classes: expected a classifier of two classes or more"
@@ -284,6 +292,7 @@ def _feature_scores(
         raise InputError(
             f"split={chosen.split!r}: features of train are fitted, and those of the held-out part classified"
         )
+    # undivided files are divided by the share that training would hold out
     images = _image_parts(bundle, data, chosen, root, share=CropConfig().share)
     parts = images.parts
     if len(parts) < 2:
@@ -292,10 +301,12 @@ def _feature_scores(
         )
     start, count = time.perf_counter(), sum(len(part.labels) for part in parts.values())
     classes = sorted(set(parts["train"].labels))
+    # "test" of some named sets, "valid" of others and of files
     held_out = list(parts)[-1]
     for label in parts[held_out].labels:
         if label not in classes:
             raise DataError(f"{data}: the class {label!r} of {held_out} has no training image")
+    # one tensor (n, d) per part, train first; unscaled, because the linear probe standardises
     features = []
     for part in parts.values():
         rows = []
@@ -304,6 +315,7 @@ def _feature_scores(
             if done is not None:
                 done(len(some), count)
         features.append(torch.cat(rows))
+    # classes are numbered in sorted order, as in `hypotheses` below
     labels = torch.tensor([classes.index(label) for label in parts["train"].labels])
     if chosen.by == "linear":
         found = linear_probe(features[0], labels, features[1])
@@ -365,6 +377,7 @@ def _images(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None
     name, images = _chosen_part(data, found, chosen.split)
     _check_labels(bundle, data, images.labels)
     remark = ""
+    # the model was trained on this folder: say which part was held out
     if found.own and chosen.split is None:
         remark = ALL
         if len(found.parts) == 1:
@@ -404,6 +417,7 @@ def _chosen_part(data: Place, found: ImageParts, split: str | None) -> tuple[str
     parts = found.parts
     if split == "all" and found.whole is not None:
         return str(data), found.whole
+    # undivided data is taken as a whole, under the name train
     if len(parts) == 1 and split is None:
         return str(data), parts["train"]
     if split is not None and (len(parts) == 1 or split not in parts):
@@ -412,6 +426,7 @@ def _chosen_part(data: Place, found: ImageParts, split: str | None) -> tuple[str
             known = list(parts) if found.whole is None else [*parts, "all"]
             expected = f"one of {', '.join(known)}"
         raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
+    # the held-out part comes last
     part = split or list(parts)[-1]
     return f"{data} {part}", parts[part]
 
@@ -424,6 +439,7 @@ def _image_parts(
     Undivided files are divided as training divides them, if the model was trained on them, or by `share`.
     """
     if data in IMAGE_SETS:
+        # the options of batches do not matter: only the original images are read
         opened = make_data(str(data), {"rows": 1}, seed=0, root=root)
         assert isinstance(opened, Images | Pixels)
         return ImageParts(
@@ -434,18 +450,22 @@ def _image_parts(
     except FileNotFoundError as cause:
         expected = f"expected a folder or zip file with a folder per class, or one of {', '.join(IMAGE_SETS)}"
         raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
+    # a folder of val/ gives its own valid; otherwise valid is empty
     train, valid = find_images(path)
     trained = trained_on_file(bundle, path, root)
     own = isinstance(trained, ImageConfig)
     skip_bad = chosen.skip_bad or (own and trained.skip_bad)
+    # before dividing: training, too, divided only what it could read
     bad, (train, valid) = readable(
         image_root(path), train, valid, skip_bad=skip_bad, option="skip_bad"
     )
+    # the division depends on the list of files alone, so that it equals the training's
     if not valid:
         train, valid = divided(train, trained.share if own else share)
     opened_parts = {"train": labelled_files(image_root(path), train)}
     if valid:
         opened_parts["valid"] = labelled_files(image_root(path), valid)
+    # in the order of the folder, whatever the division
     whole = labelled_files(image_root(path), sorted([*train, *valid], key=lambda image: image.name))
     return ImageParts(opened_parts, whole=whole, own=own, left_out=len(bad))
 
@@ -456,6 +476,7 @@ def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:
     listed = ", ".join(known[:MOST])
     if len(known) > MOST:
         listed += f" ... ({len(known)} in all)"
+    # each class once
     for label in dict.fromkeys(labels):
         if label not in known:
             raise DataError(

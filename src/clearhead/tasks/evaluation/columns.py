@@ -45,6 +45,7 @@ COLUMNS = ("text", "label", "source", "target")  # options that name columns, or
 def _places(bundle: Bundle) -> list[Path]:
     """The folder of a model, and the run folder that it is in."""
     places = [] if bundle.folder is None else [bundle.folder]
+    # a run folder holds its result in model/, and the recipe beside it
     if bundle.folder is not None and bundle.folder.name in ("model", "unfinished"):
         places.append(bundle.folder.parent)
     return places
@@ -70,8 +71,10 @@ def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
     if not isinstance(name, str):
         return None
     mark = _fingerprints(bundle).get(name)
+    # the same content, perhaps moved or renamed since
     if mark is not None and fingerprint(path) == mark:
         return options
+    # neither the content nor the path is that of the training
     if not same_place(name, path, root):
         return None
     if mark is not None:
@@ -131,6 +134,7 @@ def evaluated_part(
         root: A data folder in which files are searched first.
     """
     options = trained_on_file(bundle, path, root)
+    # not the training's table: nothing of it was held out
     if options is None:
         if split not in (None, "all"):
             raise InputError(
@@ -144,6 +148,7 @@ def evaluated_part(
         warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
     if split == "all" or (split is None and not places):
         return EvaluatedRows(str(data), rows)
+    # valid keeps the held-out rows, train the others
     kept = [row for row in rows if (row.where in places) == (split != "train")]
     if not kept:
         raise InputError(
@@ -159,8 +164,10 @@ def trained_on_all(data: str | Path) -> str:
 
 def _held_out(options: Any, path: Path, root: Path | None) -> set[str]:
     """The places of the rows of a file that a training held out for validation."""
+    # validation had a file of its own, so that all rows of this one were trained on
     if getattr(options, "valid_path", None) is not None:
         return set()
+    # the file may lie elsewhere now; the division depends on its rows alone
     own = replace(options, path=str(path))
     if isinstance(own, LabelledConfig):
         return {row.where for row in divided(own, root)[1]}
@@ -181,6 +188,7 @@ def trained_columns(bundle: Bundle) -> dict[str, str]:
 def trained_languages(bundle: Bundle) -> dict[str, str]:
     """The codes of the languages of a translator, by side: source and target; {} if its training does not name them."""
     columns = trained_columns(bundle)
+    # a column named "de" or "German" gives the code; others give none
     codes = {side: language_of(columns[side]) for side in ("source", "target") if side in columns}
     return {side: code for side, code in codes.items() if code is not None}
 
@@ -200,6 +208,7 @@ def labelled_columns(bundle: Bundle, path: Path, text: str | None, label: str | 
     trained = _trained(bundle, LABELLED)
     table = _open(bundle, path, (text, label), trained)
     found = [_column(table, word) for word in (text, label)]
+    # what the user names wins; the training's columns fill in the rest
     for i, name in enumerate(trained):
         if found[i] is None and name in table.columns and name not in found:
             found[i] = name
@@ -220,6 +229,7 @@ def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | N
     found = [_given(table, word) for word in (source, target)]
     for i, name in enumerate(trained):
         if found[i] is None and (source, target)[i] is None and name is not None:
+            # a column of the same name, or else the one of the same language
             for column in (name, _of_language(table, name)):
                 if found[i] is None and column in table.columns and column not in found:
                     found[i] = column
@@ -242,6 +252,7 @@ def _column(table: TableFile, word: str | None) -> str | None:
     """The column that the user names, by its name or its number; raises if there is none."""
     if word is None or word in table.columns:
         return word
+    # columns are numbered from 1
     if word.isdigit() and 0 < int(word) <= len(table.columns):
         return table.columns[int(word) - 1]
     return table.column(word)
@@ -252,6 +263,7 @@ def _given(table: TableFile, word: str | None) -> str | None:
     if word is None or word in table.columns:
         return word
     column = _of_language(table, word)
+    # a language is no column here: two_columns then decides by position or usual names
     if column is None and may_be_language(word) and not any(map(is_language, table.columns)):
         return None
     return column or _column(table, word)
@@ -261,6 +273,8 @@ def _of_language(table: TableFile, word: str) -> str | None:
     """The only column that is named after the language of a word."""
     code = language_of(word)
     columns = [name for name in table.columns if code is not None and language_of(name) == code]
+    # without a header the names are made up; with several columns of a language the choice is
+    # open
     if table.header and len(columns) == 1:
         return columns[0]
     return None
@@ -270,11 +284,13 @@ def _check_direction(
     table: TableFile, found: list[str | None], wanted: Names, trained: Names
 ) -> None:
     """Raise if the columns that are not found would be chosen against what the model was trained on."""
+    # nothing to guess, nothing to compare with, the user has spoken, or no names to go by
     if None not in found or None in trained or wanted != (None, None) or not table.header:
         return
     usual = [any(name.lower() in role.usual for name in table.columns) for role in PARALLEL]
     if all(usual):  # source and target say it
         return
+    # the training chose columns by number, in another order than the usual one
     swapped = all(str(name).isdigit() for name in trained) and trained != ("1", "2")
     languages = [name for name in table.columns if is_language(name)]
     if swapped or (len(languages) >= 2 and all(map(is_language, map(str, trained)))):

@@ -195,7 +195,9 @@ def evaluate(
     for capability, (kind, measure) in EVALUATIONS.items():
         if capability in bundle.can:
             chosen = config.read(
-                kind, {name: value for name, value in options.items() if value is not None}
+                # config.read refuses options that this kind of model does not have
+                kind,
+                {name: value for name, value in options.items() if value is not None},
             )
             return measure(bundle, data, chosen, root, done)
     raise InputError(
@@ -219,6 +221,7 @@ def translation_scores(
         # of a file it may also be the name of a column
         if word is not None and (is_set or may_be_language(word)):
             settings[side] = word
+    # some protocols tokenise by the rules of the target language
     by_protocol = bleu_by(chosen.protocol, settings.get("target"))
     given = _texts(bundle, data, chosen, settings, root)
     sources, references = given.sources, given.references
@@ -234,7 +237,9 @@ def translation_scores(
     )
     seconds = time.perf_counter() - start
     assert isinstance(translations, list)
+    # one line each, as sacreBLEU reads files
     hypotheses = [as_line(one.text) for one in translations]
+    # sacreBLEU's own BLEU is always among the scores, so that papers can be compared
     measures = [by_protocol, chrf] if by_protocol is bleu else [by_protocol, bleu, chrf]
     return TranslationScores(
         data=given.name,
@@ -279,6 +284,7 @@ def _texts(
             f"{len(names)} files: expected one of source TAB target, or one of sources and one of targets"
         )
     paths = [_file(name, root) for name in names]
+    # line i of the second file translates line i of the first
     if len(paths) == 2:
         if chosen.split is not None:
             raise InputError(
@@ -331,6 +337,7 @@ def _file(name: Place, root: Path | None) -> Path:
 
 def _settings(bundle: Bundle) -> dict[str, Any]:
     """The languages and the shares of validation and test data that a translator was trained with."""
+    # the same shares give the same division into training and test rows
     options, shares = trained_on(bundle), ("valid_share", "test_share")
     kept = {option: getattr(options, option) for option in shares if hasattr(options, option)}
     return {**trained_languages(bundle), **kept}

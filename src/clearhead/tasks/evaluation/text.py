@@ -132,6 +132,7 @@ def text_scores(
         name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
     else:
         name, remark, counted = _text_counted(bundle, data, path, chosen, trained, done)
+    # no part was asked for, and none was held out: the score is of training text
     if trained is not None and chosen == TextOptions(stride=chosen.stride) and not remark:
         warnings.warn(Notice(trained_on_all(data)), stacklevel=3)
     return TextScores(
@@ -155,9 +156,11 @@ def _rows_counted(
         raise InputError(
             f"stride and last are for a text file: {data} has several texts, which are read as a whole"
         )
+    # texts
     if path.is_dir() or not _has_chats(path):
         _check_no_split(data, chosen)
         return str(data), "", document_likelihoods(bundle, path, done)
+    # chats that the model was trained on, with a share of them held out
     divided = isinstance(trained, ChatsConfig) and trained.valid_path is None and trained.share > 0
     part = chosen.split or ("valid" if divided else "all")
     if part != "all" and (not divided or part not in PARTS):
@@ -179,10 +182,12 @@ def _text_counted(
     _check_no_split(data, chosen)
     last, remark = chosen.last or 1.0, ""
     divided = isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0
+    # by default the held-out end alone, since the rest was trained on
     if chosen.last is None and divided:
         last = trained.share
         remark = f"the last {last:.0%}, held out of its training; last=1 takes all"
     text = read_text(path)
+    # a share of the characters, from the end
     text = text[len(text) - round(len(text) * last) :]
     result = likelihood(bundle, text, stride=chosen.stride, done=done)
     return str(data), remark, Counted(result.logprob, result.counted, text)
@@ -199,6 +204,7 @@ def _check_no_split(data: Place, chosen: TextOptions) -> None:
 def _has_chats(path: Path) -> bool:
     """Whether a table has conversations."""
     opened = open_table(path)
+    # the first rows are enough
     return guess(opened, list(islice(opened.rows(), ROWS))).kind == "chats"
 
 
