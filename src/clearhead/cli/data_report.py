@@ -49,9 +49,11 @@ def show_images(found: UnderstoodImages) -> None:
 
 def _unreadable(found: UnderstoodImages) -> str:
     """How many files cannot be read, and what a training does about them."""
+    # Most folders are clean, and then the line is left out of the report.
     if not found.bad:
         return ""
     told = f"{unreadable_told(len(found.bad), found.images)}, the first {found.bad[0]}"
+    # The recipe below skips the files already.
     if found.options.get("skip_bad"):
         return told
     return f"{told}: a training stops at them; data.skip_bad=true {SKIPS}"
@@ -67,6 +69,7 @@ def section(found: Understood | UnderstoodImages) -> str:
     import tomli_w
 
     text = tomli_w.dumps({"data": found.options}).rstrip()
+    # A conversation cannot be tokenized without a template, so the recipe has to name one.
     if found.options["name"] == "chats" and "tokens" not in found.options:
         text += '\ntokens = "FOLDER"  # a checkpoint with a chat template'
     return text
@@ -74,6 +77,7 @@ def section(found: Understood | UnderstoodImages) -> str:
 
 def _facts(found: Understood) -> list[tuple[str, str]]:
     noun = "row" if found.columns else "line"
+    # Counting the lines of a large file would take as long as reading it.
     if found.sampled:
         total = f"about {found.rows:,}, estimated from the first {found.read:,}"
     else:
@@ -83,6 +87,7 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
         "format": ", ".join(
             part for part in (found.format, found.encoding, _delimiter(found)) if part
         ),
+        # None: a format without a header, such as JSON Lines.
         "header": {True: "yes", False: "no: the columns are called by their numbers", None: ""}[
             found.header
         ],
@@ -100,6 +105,7 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
         "split": found.split,
         "cut": found.cut,
     }
+    # A fact without a value is no line of the report.
     return [(name, value) for name, value in facts.items() if value]
 
 
@@ -123,6 +129,7 @@ def _row(number: int, values: dict[str, Any]) -> list[tuple[str, str, str]]:
         (name, value if isinstance(value, str) else repr(value)) for name, value in values.items()
     ]
     cut = [
+        # A line break would tear the table apart.
         (name, (text[: WIDTH - 3] + "..." if len(text) > WIDTH else text).replace("\n", " / "))
         for name, text in shown
     ]

@@ -57,12 +57,14 @@ def generate(
 
     prompt = text_or_stdin(text)
     chosen = keyword_options(generate, options)
+    # Samples and hypotheses come all at once: there is nothing to stream.
     several = chosen.get("samples", 1) != 1 or chosen.get("beams", 1) != 1
     if stream and several:
         raise InputError(
             "--stream: expected one answer without a beam search, samples=1 and beams=1"
         )
     bundle = load(model, device=device, dtype=dtype)
+    # JSON of the whole result needs no steps in between.
     if several or (as_json and not stream):
         result: Any = generate(bundle, prompt, **chosen)
         if as_json:
@@ -119,6 +121,7 @@ def chat(
     from ..weights import load
 
     questions, words = divided(options)
+    # A word without "=" is the question.
     if len(questions) > 1:
         raise InputError(
             f"{len(questions)} questions, {questions}: expected one, in quotes; --messages reads several"
@@ -132,12 +135,14 @@ def chat(
     answer = _Answers(bundle, chosen, as_json=as_json, stream=stream)
     if messages is not None:
         _answer_file(messages, begin, answer)
+        # Nothing is read from stdin.
         return
     if questions:
         answer.show([*begin, {"role": "user", "content": questions[0]}])
         return
     history = begin
     while line := _next_line():
+        # The whole history is read again for each answer; models keep nothing between two calls.
         history = [*history, {"role": "user", "content": line}]
         history = [*history, answer.show(history)]
 
@@ -170,12 +175,15 @@ def _follow(steps: Iterable[Any], *, pieces: bool, text: bool) -> Any:
     from ..tasks.generate import Generation
 
     for step in steps:
+        # The last step is the whole answer, after all of its pieces.
         if isinstance(step, Generation):
             break
         if pieces:
             write_json(step.to_dict())
+        # Flushed, because stdout is buffered by lines and an answer may have none.
         elif text:
             print(step.text, end="", flush=True)
+    # The line break after the answer, which the pieces do not have.
     if text:
         print(flush=True)
     return step
@@ -190,6 +198,7 @@ def _record(answer: Any) -> dict[str, Any]:
 def _next_line() -> str:
     """The next line of stdin, with a prompt if it is a terminal."""
     if sys.stdin.isatty():
+        # On stderr, so that stdout has only the answers.
         print("> ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
 
@@ -199,6 +208,7 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
     from ..data.files import DataError, as_line, locate
     from ..errors import TextError
 
+    # A missing file is an error before the first line is read.
     if name != "-":
         locate(name)
     blocks = (
@@ -209,6 +219,8 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
     if first is None:
         raise DataError(f"{name} is empty: expected messages, one JSON object per line")
     items = chain([first], blocks)
+    # The first line decides what all lines are: messages of one conversation, or a conversation
+    # each.
     if _has_messages(first[0].text):
         print_answers(
             items,
@@ -223,6 +235,7 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
         return
     messages: list[Message] = []
     for item in chain.from_iterable(items):
+        # Any problem is fatal here, because the answer depends on every message.
         try:
             if item.problem:
                 raise TextError(item.problem)
@@ -237,6 +250,8 @@ def _has_messages(line: str) -> bool:
     try:
         return _listed(json.loads(line)) is not None
     except (ValueError, RecursionError):
+        # A broken line cannot be parsed; the word tells what was meant, and the error comes later,
+        # with its line.
         return '"messages"' in line
 
 
@@ -245,6 +260,7 @@ def _listed(value: Any) -> Any:
     from ..data.text.conversations import LISTS
 
     if isinstance(value, dict):
+        # "messages", or "conversations" as ShareGPT writes it.
         return next((value[key] for key in LISTS if key in value), None)
     return None
 
@@ -264,11 +280,13 @@ def _whole(messages: list[Message], begin: list[Message]) -> list[Message]:
     from ..errors import TextError
 
     if not messages or messages[-1]["role"] == "assistant":
+        # A model would continue the answer instead of giving a new one.
         raise TextError(
             "the last message is the assistant's: expected one to answer"
             if messages
             else "no messages"
         )
+    # A system message of the conversation itself wins over --system.
     if messages[0]["role"] == "system":
         return messages
     return [*begin, *messages]
@@ -291,6 +309,7 @@ def _checked(messages: list[Any]) -> list[Message]:
     checked = []
     for one in messages:
         keys = message_keys(one)
+        # ShareGPT writes "from" and "value"; the keys of a message tell which words it uses.
         if keys is None or not all(isinstance(one[key], str) for key in keys):
             shown = json.dumps(one)[:60]
             raise TextError(
@@ -307,6 +326,7 @@ def _input(item: Item) -> dict[str, Any]:
         messages = _listed(json.loads(item.text))
     except (ValueError, RecursionError):
         messages = None
+    # The line itself, so that an answer with an error can be found in the input.
     if messages is None:
         return {"input": item.text}
     return {"messages": messages}

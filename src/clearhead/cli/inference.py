@@ -45,12 +45,16 @@ def images_of(inputs: Sequence[str]) -> list[str]:
 
     images: list[str] = []
     for item in inputs:
+        # A file names itself; a folder names all images inside.
         files = image_items(None, [item])[0]
+        # Only folders are searched for broken files: a file that was named must not vanish
+        # silently.
         bad = set(unreadable("", files)) if os.path.isdir(item) else set()
         if len(bad) == len(files):
             raise DataError(f"{item}: none of its {len(files)} images can be decoded")
         if bad:
             names = ", ".join(sorted(bad)[:5]) + (" and others" if len(bad) > 5 else "")
+            # The level 2 names the caller, not this function.
             warnings.warn(
                 f"{len(bad)} of {len(files)} images cannot be decoded and are left out: {names}",
                 Notice,
@@ -133,10 +137,12 @@ def evaluate(
     from ..tasks.evaluation.evaluate import evaluate
     from ..weights import load
 
+    # The first word is the data even if it has "=" in its name.
     files = [word for i, word in enumerate(data) if not i or "=" not in word]
     options = keyword_options(evaluate, [word for word in data[1:] if "=" in word])
     if out is not None:  # checked before the work is done
         out.parent.mkdir(parents=True, exist_ok=True)
+        # An evaluation may take hours: whether its answers can be saved is tested first.
         if out.is_dir() or not os.access(out.parent, os.W_OK):
             raise InputError(
                 f"--out {out}: expected the name of a file, in a folder that can be written to"
@@ -148,6 +154,7 @@ def evaluate(
         )
     show(result, as_json)
     if out is not None:
+        # Perplexity has no hypotheses, and this is known only from the result.
         answers = result.to_dict().get("hypotheses")
         if answers is None:
             raise InputError(
@@ -182,10 +189,12 @@ def score(
 
     alone = is_text(text)
     bundle = load(model, device=device, dtype=dtype)
+    # One text on a terminal is shown as a table of its tokens; a file has a line per text.
     if target is not None or (alone and not as_json):
         result = score(bundle, text, target)
         show({"input": text, **result.to_dict()} if as_json else _score_table(result), as_json)
         return
+    # A translator's tables would need two columns, so its files are read as lines with a TAB.
     where = None if "translate" in bundle.can else _text_column(column)
     print_answers(
         read_texts([text], where),
@@ -203,6 +212,7 @@ def _scorer(bundle: Any) -> Callable[[list[str], int], Any]:
     from ..tasks.score import score, scores
 
     def pair(line: str) -> Any:
+        # Exactly one TAB: a second one would belong to neither side.
         source, tab, target = line.partition("\t")
         if not tab or "\t" in target:
             raise TextError("this is a translator: expected source TAB translation")
@@ -219,6 +229,7 @@ def _score_table(result: Any) -> Any:
 
     if not isinstance(result, Likelihood):
         return rows((f"{result.logprob:.2f}", f"nats in all; {result.score:.2f} per token"))
+    # The first token has no probability, because nothing comes before it.
     each = zip(result.logprobs, result.pieces, strict=True)
     lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
     return rows(
@@ -265,6 +276,8 @@ def fill(
         read_texts([text], where),
         lambda texts, first: [fill(bundle, one, top=top) for one in texts],
         as_json=as_json,
+        # One text: a line for each mask. A file: all masks on one line, to keep lines aligned with
+        # the input.
         plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)),
         record=lambda masks: {"masks": masks},
         named=not alone,
@@ -299,6 +312,7 @@ def classify(
         items,
         lambda texts, first: classify(bundle, texts, top=top),
         as_json=as_json,
+        # A regression has a value in place of probabilities.
         plain=_values if bundle.scores == "value" else _shares,
         record=lambda classes: {"classes": classes},
         named=not alone,
@@ -331,6 +345,7 @@ def _items(
     bundle: Any, inputs: list[str], column: str | None
 ) -> tuple[Iterator[list[Item]], int | None]:
     """The texts or images that a model is to read, and the size of all."""
+    # Images are listed before any is read, to know their number.
     if bundle.reads != "images":
         where = _text_column(column)
         return read_texts(inputs, where), total_size(inputs, where)
@@ -422,6 +437,8 @@ def caption(
     paths = [] if maps is None else _picture_paths(items, maps)
 
     def answer(batch: list[str], first: int) -> Any:
+        # Without --maps there are no paths, and zip ends at once; `first` is the number of images
+        # before this batch.
         results: Any = caption(bundle, batch, **shift_seed(options, first))
         for item, one, path in zip(batch, results, paths[first:], strict=False):
             _save_strip(one, item, path, evidence)
@@ -443,9 +460,11 @@ def caption(
 
 def _picture_paths(images: list[str], folder: Path) -> list[Path]:
     """A file for the picture of each image: dog.png for dog.jpg, or dog-2.png if that is an image or taken."""
+    # A picture must never overwrite an image that it was made from.
     taken = {Path(image).resolve() for image in images}
     paths = []
     for image in images:
+        # dog.png, dog-2.png, dog-3.png and so on, until a name is free.
         stem = Path(image).stem
         names = (f"{stem}.png" if n == 1 else f"{stem}-{n}.png" for n in itertools.count(1))
         path = next(folder / name for name in names if (folder / name).resolve() not in taken)
@@ -461,6 +480,7 @@ def _save_strip(result: Any, image: Any, path: Path, evidence: bool) -> None:
     from ..data.images.files import open_image
     from ..draw import save, strip
 
+    # The image as the model read it, after resizing and cropping: maps refer to that.
     seen = result.forced.bundle.preprocessing.seen(open_image(image))
     save(
         strip(

@@ -18,9 +18,11 @@ def rank() -> int:
 
 def show(result: Any, as_json: bool) -> None:
     """Print a result as JSON, or as rich renders it. Under torchrun only rank 0 prints."""
+    # All ranks compute the same result.
     if rank():
         return
     if as_json:
+        # NaN and infinity are not JSON, and other programs would refuse the whole line.
         print(
             json.dumps(
                 result if isinstance(result, dict | list) else result.to_dict(), allow_nan=False
@@ -55,6 +57,7 @@ def progress(*, beside_results: bool = False) -> Iterator[Callable[[float, int |
     from rich.progress import Progress
 
     console = Console(stderr=True)
+    # The lines of the results and the bar would overwrite one another.
     if not console.is_terminal or (beside_results and sys.stdout.isatty()):
         yield lambda n, total: None
         return
@@ -63,6 +66,7 @@ def progress(*, beside_results: bool = False) -> Iterator[Callable[[float, int |
         task = bar.add_task("", visible=False, total=None)
 
         def done(n: float, total: int | None) -> None:
+            # A single step is over before a bar would tell anything.
             bar.update(task, advance=n, total=total, visible=total is None or total > 1)
 
         yield done
@@ -79,11 +83,13 @@ def notices() -> Iterator[None]:
         def print_notice(
             message: Warning | str, category: type[Warning], *where: Any, **how: Any
         ) -> None:
+            # Others, such as deprecations, keep their place in the code.
             if issubclass(category, Notice):
                 print(message, file=sys.stderr)
             else:
                 usual(message, category, *where, **how)
 
+        # Python shows a warning once per place; a Notice about every file counts.
         warnings.simplefilter("always", Notice)
         warnings.showwarning = print_notice
         yield

@@ -43,6 +43,7 @@ class Column:
 
         if self.name is not None:
             return str(table.column(self.name))
+        # Without a name, a usual one such as "text" is preferred to a guess from the contents.
         usual = table.usual(*self.usual)
         if usual is not None:
             return str(usual)
@@ -62,6 +63,8 @@ def is_text(text: str) -> bool:
 
     if text == "-" or os.path.isfile(text):  # not Path.is_file, which raises for long texts
         return False
+    # A text of one word is possible, but one that ends as a file name is more likely a typing
+    # error.
     if len(text.split()) == 1 and (text.endswith(FILES) or os.path.isdir(text)):
         if os.path.isdir(text):
             problem = "this is a folder"
@@ -81,6 +84,7 @@ def read_texts(inputs: Sequence[str], column: Column | None = None) -> Iterator[
         column: Which column of tables (.csv, .tsv, .jsonl, .json, .parquet) has the texts; None: tables are read as
             lines.
     """
+    # Texts and files may be mixed: numbers count the texts only.
     number = 0
     for given, group in groupby(inputs, is_text):
         if given:
@@ -91,6 +95,7 @@ def read_texts(inputs: Sequence[str], column: Column | None = None) -> Iterator[
             ]
             number += len(texts)
             continue
+        # Tables are read as lines where a command has lines of its own format.
         for name in group:
             if column is None or not _has_columns(name):
                 yield from _read_lines(name)
@@ -104,6 +109,7 @@ def total_size(inputs: Sequence[str], column: Column | None = None) -> int | Non
     for name in inputs:
         if is_text(name):
             total += 1
+        # The length of stdin, and the rows of a table, are known only after reading.
         elif name == "-" or (column is not None and _has_columns(name)):
             return None
         else:
@@ -133,11 +139,13 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
 
     def item(row: TableRow) -> Item:
         value = row.values.get(chosen)
+        # A row without a text keeps its place, so that answers and rows stay aligned.
         if value is None:
             return Item(text="", place=row.where)
         try:
             return Item(text=row.text(chosen), place=row.where)
         except DataError as error:
+            # The place is printed by whoever shows the item.
             problem = str(error).removeprefix(f"{row.where}: ")
             return Item(text=str(value), place=row.where, problem=problem)
 
@@ -150,12 +158,14 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
 
 def _read_lines(name: str) -> Iterator[list[Item]]:
     """Yield the lines of a text file, or of stdin for "-", as many at a time as are there."""
+    # A generator of blocks, not of lines: the model reads a block in batches.
     from ..data.text_files import TextFile, stdin, too_long_line, without_problems
 
     if name == "-":
         name, file = "stdin", stdin()
     elif os.path.getsize(name):
         file = TextFile(Path(name))
+    # An empty file has no lines; mapping or decoding it would be an error for some formats.
     else:
         return
     number, position = 0, 0.0
@@ -165,13 +175,16 @@ def _read_lines(name: str) -> Iterator[list[Item]]:
         position = file.position
         items = []
         for line in lines:
+            # Counted before anything else, so that a line with a problem keeps its number too.
             number += 1
             text, problem = line.removesuffix("\r"), ""
             found = file.problem(text)
+            # The first character that cannot be decoded or printed, if there is one.
             if found is not None:
                 column, sentence = found
                 text, problem = without_problems(text), f"column {column + 1}: {sentence}"
             items.append(Item(text=text, place=f"{name}:{number}", size=size, problem=problem))
+        # The line was never kept in memory, only its end was looked for.
         if is_next_too_long:
             number += 1
             items.append(

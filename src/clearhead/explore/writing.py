@@ -146,7 +146,6 @@ def what_fits(bundle: Bundle, ids: Sequence[int], written: int = 0) -> Part:
     """
     before = list(ids)
     # The last token was only written, not read yet: the window is that of the tokens before it.
-    # choice of the window.
     if written and bundle.max_tokens is not None and len(before) > bundle.max_tokens:
         before.pop()
     first = first_read(len(before), bundle.max_tokens)

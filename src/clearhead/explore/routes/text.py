@@ -38,6 +38,8 @@ async def translate(body: requests.Translate, request: Request, explorer: Shared
         bundle = await explorer.bundle(model)
         for i, text in enumerate(texts):
             beams: list[Translation] = []
+            # Sentences are translated one by one, so that other requests get the model between two
+            # steps.
             steps = translating(bundle, text, beams=body.beams, penalty=body.penalty)
             async for beams in queue.each(steps, model.lock):
                 yield {"sentence": i, "beams": [translation_dict(beam, text) for beam in beams]}
@@ -56,6 +58,8 @@ async def align(body: requests.Align, explorer: Shared) -> Response:
     model = explorer.models[body.model]
     target = body.ids if body.target is None else body.target
     if target is None or (body.target is not None and body.ids is not None):
+        # Both in one thread and under one lock: the inspection needs the forced pass of the
+        # translation.
         raise InputError("expected the translation as a text (target) or as ids, and not both")
 
     def align_and_inspect() -> tuple[Translation, Inspection]:
@@ -86,8 +90,10 @@ async def write(body: requests.Write, request: Request, explorer: Shared) -> Res
             lambda: prompt_and_written(bundle, body.text, body.written, body.chat)
         )
         prompt = len(ids) - len(body.written)  # tokens of the prompt
+        # Only the template's own tokens and the message, not the answer so far.
         if body.chat:
             yield {"prompt": await queue.run(lambda: prompt_text(bundle, ids[:prompt]))}
+        # With max_new=0 the text is only inspected, as after a stop.
         if body.max_new:
             cut = what_fits(bundle, ids).cut
             if cut is not None:
@@ -98,15 +104,19 @@ async def write(body: requests.Write, request: Request, explorer: Shared) -> Res
                 max_new=body.max_new,
                 choice=choice,
                 seed=body.seed,
+                # Tokens that were sampled before a stop have used up as many random numbers.
                 drawn=len(body.written),
                 off=off,
             )
             async for token in queue.each(steps, model.lock):
+                # The end token is no part of the text.
                 if "ended" in token:
                     yield token
                 else:
                     ids.append(token["id"])
                     yield {"token": token}
+        # Inspected is what the model has read for its last token, with the heads that were silenced
+        # for it.
         part = what_fits(bundle, ids, len(ids) - prompt)
         if part.cut is not None:
             yield {"cut": part.cut}
@@ -132,6 +142,7 @@ async def read(body: requests.Read, request: Request, explorer: Shared) -> Respo
         reading = await queue.run(lambda: tokens_to_read(bundle, body.text))
         count = len(reading.ids)
         if count < reading.of:
+            # An encoder reads the beginning of a long text.
             yield {"cut": {"read": count, "of": reading.of, "first": 0, "most": count}}
         inspecting = explorer.measure(
             model,
