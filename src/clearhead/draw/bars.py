@@ -61,6 +61,7 @@ def bars(
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
     thickness, at = 0.8 / len(values), np.arange(len(names))
     for i, (name, row) in enumerate(values.items()):
+        # groups of one name lie side by side, 0.8 wide together and centred on its tick
         axes.bar(
             at - 0.4 + (i + 0.5) * thickness,
             row,

@@ -63,6 +63,7 @@ class Scale:
             raise InputError(f"most={most}: the colour scale goes from 0 to a number above it")
         if most is None:
             most = max(float(np.nanmax(np.abs(x.astype(float)))) for x in matrices)
+            # all zeros too: any scale shows them white
             most = most if most > 1e-280 else 1.0  # matplotlib treats a smaller scale as empty
         return Scale(most=float(most), signed=signed, label=label)
 
@@ -73,6 +74,7 @@ def draw_cells(axes: Axes, x: Array, scale: Scale, *, square: bool) -> AxesImage
     if x.dtype == bool:
         from matplotlib.colors import ListedColormap
 
+        # "no" is a pale grey, which differs from the white between the cells
         no_and_yes = ListedColormap(["#eef1f4", BLUES[5]])
         return axes.imshow(
             x,
@@ -102,6 +104,7 @@ def clean_axes(axes: Axes, shape: tuple[int, ...]) -> None:
         spine.set_visible(False)
     axes.tick_params(length=0)
     for axis, n in ((axes.yaxis, shape[0]), (axes.xaxis, shape[1])):
+        # rows and columns are counted: 0.5 is none of them
         axis.set_major_locator(MaxNLocator(nbins=min(n, 6), integer=True, min_n_ticks=1))
 
 
@@ -116,6 +119,7 @@ def draw_grid(axes: Axes, shape: tuple[int, ...]) -> None:
 def name_rows(axes: Axes, names: Sequence[str] | None, n: int, *, shown: bool = True) -> None:
     """Label the rows, all or some; an empty name labels nothing."""
     if names is not None:
+        # ticks without texts where another panel of the same row has them
         at, texts = _ticks("rows", names, n, shown)
         axes.set_yticks(at, texts)
 
@@ -130,6 +134,7 @@ def name_columns(
     axes.set_xticks(at, texts)
     apart = min((after - before for before, after in pairwise(at)), default=n)
     if max(map(len, texts), default=0) * 0.075 > room * apart:
+        # a character of these names is about 0.075 inches wide
         for label in axes.get_xticklabels():
             label.set(rotation=50, ha="right", rotation_mode="anchor")
 
@@ -155,6 +160,7 @@ def cell_texts(
     """The text of each cell of a matrix: words if they are given, numbers of this many decimals, or None."""
     if words is not None:
         if len(words) != len(x) or any(len(row) != x.shape[1] for row in words):
+            # a row too short would shift its texts to other cells
             raise InputError(
                 f"words: expected a text for each cell of {x.shape[0]} rows and {x.shape[1]} columns"
             )
@@ -168,6 +174,7 @@ def write_texts(axes: Axes, x: Array, most: float, texts: Sequence[Sequence[str]
     """Write a text into each cell, in a colour that contrasts with the cell."""
     for i, row in enumerate(texts):
         for j, text in enumerate(row):
+            # white on dark cells: the colour map passes middle grey a little below its half
             colour = PAPER if abs(x[i, j]) > 0.45 * most else INK
             axes.text(
                 j, i, text, ha="center", va="center", parse_math=False, **letters(SMALL, colour)
@@ -183,6 +190,7 @@ def colour_bar(
     beyond = max(float(np.nanmax(np.abs(x.astype(float)))) for x in matrices) > scale.most
     ticks = MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10])
     if beyond:
+        # a given `most` may cut values off; arrows say so
         if scale.signed:
             extend = "both"
         else:
@@ -201,6 +209,7 @@ def colour_bar(
 def not_negative(name: str, x: Array) -> Array:
     """Return the weights, or raise if some are negative."""
     if x.dtype != bool and np.nanmin(x) < 0:
+        # the scale of weights begins at 0: negative ones would look like 0
         raise InputError(
             f"{name} goes down to {np.nanmin(x):.3g}: expected weights of 0 or more; draw signed values by matrix, or "
             "by grids with signed=True"
@@ -383,6 +392,7 @@ def _one(
     height = cell * x.shape[0] if square else 3.4
     width = cell * x.shape[1] if square else 5.6
     if texts is not None and not square:  # room for the longest text of a cell
+        # about 0.075 inches per character, and 0.12 between two cells
         longest = max(len(text) for row in texts for text in row)
         width, height = (
             max(width, (0.075 * longest + 0.12) * x.shape[1]),
@@ -398,6 +408,7 @@ def _one(
     if texts is not None:
         write_texts(axes, x, scale.most, texts)
     if x.dtype != bool:
+        # yes and no need no scale
         colour_bar(figure, image, [axes], [x], scale)
     return figure
 
@@ -416,6 +427,7 @@ def _side_by_side(
     if across < 1:
         raise InputError(f"across={across}: expected 1 panel or more in a row")
     if not signed:
+        # checked one by one, so that the message names the matrix
         for name, x in zip(titles, matrices, strict=True):
             not_negative(name, x)
     scale = Scale.of(matrices, most, signed=signed)
@@ -427,6 +439,7 @@ def _side_by_side(
     image = None
     for i, axes in enumerate(every.flat):
         if i >= len(matrices):
+            # the last row of panels may not be full
             axes.set_visible(False)
             continue
         x = matrices[i]
@@ -443,8 +456,10 @@ def _side_by_side(
         name_rows(axes, labels.rows, x.shape[0], shown=first)
         name_columns(axes, labels.columns, x.shape[1], shown=lowest, room=size / x.shape[1])
         if x.shape[0] <= 24 and x.dtype == bool:
+            # masks have few and equal cells, which a reader counts
             draw_grid(axes, x.shape)
     if image is not None and any(x.dtype != bool for x in matrices):
+        # one bar for all, since they share the scale
         colour_bar(figure, image, list(every.flat)[: len(matrices)], matrices, scale)
     return figure
 
@@ -455,10 +470,12 @@ def _sheet_size(
     """Width and height in inches of a figure with matrices of the width `size`, with room for the names."""
     tallest = max(x.shape[0] / x.shape[1] for x in matrices)
     if labels.rows:
+        # inches per character of a name beside the first column of panels
         side = 0.07 * max(map(len, labels.rows), default=0)
     else:
         side = 0.25
     if labels.columns:
+        # names below may be slanted, and then take less height than their length
         below = 0.05 * max(map(len, labels.columns), default=0)
     else:
         below = 0.1
@@ -495,6 +512,7 @@ def similarity(
     """
     x = array("values", values, ("rows", "columns")).astype(float)
     if np.nanmax(x) > 1 + 1e-6 or np.nanmin(x) < -1 - 1e-6:
+        # float32 rounds a similarity of 1 to a little more
         raise InputError(
             f"values from {np.nanmin(x):.3g} to {np.nanmax(x):.3g}: expected similarities from -1 to 1"
         )

@@ -61,12 +61,16 @@ def coloured_tokens(
     paint = colours(signed=True)(np.clip(x / end, -1, 1) / 2 + 0.5)
     places, line, column = [], 0, 0.0
     for token in tokens:
+        # line breaks and tabs become visible signs: each token stays one box
         text = token.replace("\n", "\u23ce").replace("\t", "\u21e5")
+        # the space of a word is drawn before its box; a token of spaces alone keeps them
         space = 1.0 if text.startswith(" ") and text.strip() else 0.0
         if text.strip():
             text = text.strip()
         if column and column + space + len(text) + 2 * PAD > across:
+            # no space at the start of a line
             line, column, space = line + 1, 0.0, 0.0
+        # a space is narrowed to 0.6 characters, since the box has padding too
         places.append((line, column + space * 0.6, text))
         column += space * 0.6 + len(text) + 2 * PAD
     widest = max(start + len(text) + 2 * PAD for _, start, text in places)
@@ -81,7 +85,9 @@ def coloured_tokens(
     axes.set_ylim(line + 1, 0)
     for (row, start, text), colour in zip(places, paint, strict=True):
         width = len(text) + 2 * PAD
+        # 0.12 of a line above and below separates the boxes of two lines
         axes.add_patch(Rectangle((start, row + 0.12), width, 0.76, facecolor=colour, linewidth=0))
+        # the luma of Rec. 601, as eyes weigh red, green and blue
         dark = colour[:3] @ np.array([0.299, 0.587, 0.114]) < 0.5
         axes.text(
             start + width / 2,

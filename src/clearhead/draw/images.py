@@ -73,9 +73,11 @@ def images(
         axes.set_visible(False)
     for axes, (name, x) in zip(every.flat, arrays.items(), strict=False):
         height, width = x.shape[:2]
+        # in pixels of the image, so that a coarse map covers the same area
         axes.imshow(x, extent=(0, width, height, 0), interpolation="nearest")
         if name in maps:
             weights = not_negative(name, array(name, maps[name], ("rows", "columns"))).astype(float)
+            # relative to the largest weight; a map of zeros dims the whole image
             axes.imshow(
                 luminous(weights / (weights.max() or 1.0)),
                 extent=(0, width, height, 0),
@@ -190,6 +192,7 @@ def strip(
     panels = [pixels]
     for one in x:
         mean = float(one.mean())
+        # a nearly uniform map ends above its own maximum, so that none of its places is fully lit
         most = max(float(smooth_map(one, *pixels.shape[:2]).max()), POINTED * mean)
         panels.append(overlay(pixels, one, least=mean, most=most))
     across = min(across, len(panels))
@@ -198,6 +201,7 @@ def strip(
     figure = sheet(size * across + 0.1, (tall + 0.28) * down + (0.3 if title else 0.05), title)
     every = figure.subplots(down, across, squeeze=False)
     for i, axes in enumerate(every.flat):
+        # panel 0 is the image itself, without a word
         if i < len(panels):
             _picture(axes, panels[i], str(words[i - 1]) if i else "")
         else:
@@ -228,6 +232,7 @@ def _reduced(pixels: npt.NDArray[np.uint8], most: int) -> npt.NDArray[np.uint8]:
     from PIL import Image
 
     if max(pixels.shape[:2]) <= most:
+        # never enlarged
         return pixels
     image = Image.fromarray(pixels)
     image.thumbnail((most, most), Image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -278,6 +283,7 @@ def signed_overlay(
     paint = colours(signed=True)(share / 2 + 0.5)  # (rows, columns, 4)
     base = None if picture is None else picture_array("picture", picture)
     if base is not None:
+        # opacity grows faster than the value, so that weak values can still be seen
         paint[..., 3] = np.abs(share) ** 0.7
     height, width = x.shape if base is None else base.shape[:2]
     below_images = 0.3 if above or below else 0.0  # inches of the legend
@@ -290,6 +296,7 @@ def signed_overlay(
     extent = (0, width, height, 0)
     if base is not None:
         every[0].imshow(base, extent=extent, interpolation="nearest")
+        # the picture loses its own colours, which would mix with blue and orange
         grey = _grey(base)
         every[1].imshow(grey + PALE * (1 - grey), extent=extent, interpolation="nearest")
     every[-1].imshow(paint, extent=extent, interpolation="nearest")

@@ -45,8 +45,10 @@ def line_styles(
     plain = [name for name in names if name not in dashed and name not in faint]
     styles = _shades(plain) if ordered else _distinct(plain)
     for name in dashed:
+        # a reference, such as chance: no colour of its own
         styles[name] = LineStyle(SOFT, _DASHED, 1.2, marked=False)
     for name in faint:
+        # behind all other lines, and pale
         styles[name] = LineStyle(
             VOID, _DASHED if name in dashed else _SOLID, 1.2, marked=False, zorder=1.5
         )
@@ -57,6 +59,7 @@ def _distinct(names: Sequence[str]) -> dict[str, LineStyle]:
     """Colours that everybody can tell apart; beyond their number they repeat with other dashes."""
     most = len(PALETTE) * len(_REPEATS)
     if len(names) > most:
+        # two lines of one style could not be told apart
         raise InputError(
             f"{len(names)} lines: expected at most {most}, which is {len(PALETTE)} colours in {len(_REPEATS)} line "
             "styles; name some in faint=[...], divide them among several figures, or, if they have an order, draw "
@@ -124,8 +127,10 @@ def legend(
 def _columns(names: Sequence[str], beside: bool, width: float) -> int:
     widths = [len(name) * 0.065 + 0.5 for name in names]  # inches, about
     if beside:
+        # beside a plot: one column, as long as it fits the height
         return 1 if len(names) <= _LONG_LEGEND else 2
     if sum(widths) <= width:
+        # all names fit into one line
         return len(names)
     columns = (len(names) + 1) // 2
     if len(names) <= _LONG_LEGEND:
@@ -265,10 +270,12 @@ def panels(
         axes.set_visible(False)
     for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=False)):
         lowest = i + across >= len(plots)
+        # one label for all stands below the lowest plots only; labels of their own stand below each
         xname = xlabels[i] if lowest or not isinstance(xlabel, str) else ""
         dress(axes, xlabel=xname, ylabel=ylabels[i], title=head)
         _plot(axes, lines, logs[i], styles, steps)
     if zero:  # after all lines are drawn, because plots may share an axis
+        # plots of a row may share the axis, and its limits
         for axes in every[: len(plots)]:
             _include_zero(axes)
     entries = _legend_names(names, dashed, faint, ordered)
@@ -292,6 +299,7 @@ def _include_zero(axes: Axes) -> None:
     low, high = min(box.ymin for box in drawn), max(box.ymax for box in drawn)
     margin = MARGIN * (max(high, 0.0) - min(low, 0.0))
     if margin:
+        # only the side on which 0 lies moves to it
         axes.set_ylim(min(low - margin, 0.0), max(high + margin, 0.0))
 
 
@@ -302,6 +310,7 @@ def _plot(axes: Axes, lines: Lines, log: str, styles: Mapping[str, LineStyle], s
         raise InputError("a plot got no lines: expected {name: (x, y)}")
     pairs = {name: _pair(name, line) for name, line in lines.items()}
     if log == "auto":
+        # an axis is logarithmic if the numbers of all its lines together span enough
         log = "".join(
             axis
             for i, axis in enumerate("xy")
@@ -310,6 +319,7 @@ def _plot(axes: Axes, lines: Lines, log: str, styles: Mapping[str, LineStyle], s
     else:
         _check_positive(pairs, log)
     for name, (x, y) in pairs.items():
+        # markers only on few points: on many they would hide the line
         style = styles[name]
         axes.plot(
             x,
@@ -337,6 +347,7 @@ def _check_positive(pairs: Mapping[str, tuple[Array, Array]], log: str) -> None:
     for name, pair in pairs.items():
         for axis, values in zip("xy", pair, strict=True):
             if axis in log and np.nanmin(values) <= 0:
+                # matplotlib would leave such points out in silence
                 raise InputError(
                     f"log={log!r} with {axis} down to {np.nanmin(values):.3g} in {name!r}: a logarithm needs "
                     "numbers above 0"

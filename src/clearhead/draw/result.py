@@ -100,6 +100,7 @@ class Result:
         """Plain values, for JSON."""
         names = self.in_json.split()
         if not names:
+            # a subclass that is not a dataclass must name its attributes in `in_json`
             assert dataclasses.is_dataclass(self)
             names = [field.name for field in dataclasses.fields(self)]
         return {name: plain(getattr(self, name)) for name in names}
@@ -115,8 +116,10 @@ class Result:
 def plain(value: Any) -> Any:
     """A value of dataclasses, arrays and tensors as dictionaries, lists, texts and numbers."""
     if hasattr(value, "tolist"):  # an array or a tensor
+        # nested lists of Python numbers, which json can write
         return value.tolist()
     if dataclasses.is_dataclass(value):
+        # not dataclasses.asdict, which would copy tensors instead of converting them
         fields = dataclasses.fields(value)
         return {field.name: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):

@@ -62,10 +62,12 @@ def scatter(
     if all(not name.isdigit() for name in names):
         names = sorted(names)
     else:
+        # numbers by size: 2 before 10
         names = sorted(names, key=lambda n: (len(n), n))
     styles = [(colour, marker) for marker in MARKERS for colour in PALETTE]
     size = float(np.clip(2400 / len(x), 6, 28))
     for i, name in enumerate(names):
+        # past the last style all classes are grey circles, and share the entry "others"
         colour, marker = styles[i] if i < len(styles) else (VOID, "o")
         some = x[classes == name]
         axes.scatter(
@@ -81,6 +83,7 @@ def scatter(
         )
     for (left, low), text in zip(x, texts or [], strict=False):
         if text:
+            # 4 points beside its point, whatever the scale of the axes; $ would start a formula
             axes.annotate(
                 text.replace("$", r"\$"),
                 (left, low),

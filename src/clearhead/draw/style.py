@@ -97,6 +97,7 @@ def dress(axes: Axes, *, xlabel: str = "", ylabel: str = "", title: str = "") ->
     axes.set_facecolor(PAPER)
     axes.grid(False)
     for name, spine in axes.spines.items():
+        # no frame: only the two axes that have ticks
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color(SOFT)
         spine.set_linewidth(0.8)
@@ -144,6 +145,7 @@ def sign_legend(figure: Figure, above: str, below: str) -> None:
     shades = {above: colours(signed=True)(0.85), below: colours(signed=True)(0.15)}
     entries = {name: shade for name, shade in shades.items() if name}
     if entries:
+        # a side without a meaning has no entry
         colour_legend(figure, entries)
 
 
@@ -165,6 +167,7 @@ def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     if x.size == 0:
         raise InputError(f"{name} has shape {x.shape}: there is nothing to draw")
     if x.dtype.kind == "f":
+        # an infinite value would leave no room for the others on any scale; NaN means no value
         if np.isinf(x).any():
             raise InputError(
                 f"{name} holds an infinite number: expected finite ones, or NaN for none"

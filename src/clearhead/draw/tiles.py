@@ -82,12 +82,14 @@ def tiles(
     every = figure.subplots(down, across, squeeze=False)
     for i, axes in enumerate(every.flat):
         if i >= len(x):
+            # removed, not hidden: the layout would keep room for them
             figure.delaxes(axes)
             continue
         dress(axes, title="" if titles is None else str(titles[i]))
         if x.ndim == 4:
             axes.imshow(x[i], interpolation="nearest")
         else:
+            # each map by itself: filters and channels differ in size by orders of magnitude
             low, high = _limits(x[i].astype(float), signed)
             axes.imshow(
                 x[i].astype(float),
@@ -123,6 +125,7 @@ def _outline(axes: Axes, box: tuple[float, float, float, float], height: int, wi
 def _limits(x: Array, signed: bool) -> tuple[float, float]:
     """The ends of the colour scale of one map."""
     if signed:
+        # symmetric, so that 0 is white
         most = float(np.abs(x).max()) or 1.0
         return -most, most
     low, high = float(x.min()), float(x.max())

@@ -142,6 +142,7 @@ def family_of(model: nn.Module) -> str:
     """
     own = (type(model).__module__, type(model).__name__)
     for name, (module, model_class, _) in FAMILIES.items():
+        # compared by name: an isinstance check would import the modules of all families
         if own == (f"{__name__}.{module}", model_class):
             return name
     raise InputError(

@@ -99,6 +99,7 @@ class BERT(Model):
         self.types = Tokens(c.types, c.width) if c.types else None
         options: dict[str, Any] = {}
         if c.offset:
+            # only learned positions take it; RoBERTa's begin at row 2
             options["offset"] = c.offset
         self.positions = make_positions(
             c.positions,
@@ -129,12 +130,16 @@ class BERT(Model):
         self.head: Linear | nn.Identity
         # the masked language model of section 3.1; its output matrix is tied
         if c.answer == "words":
+            # a dense layer, an activation and a norm before the output matrix, as in BERT's own
+            # code
             self.transform = Linear(c.width, c.width, bias=c.bias)
             self.transform_norm = make_norm(c.norm, c.width, eps=c.eps)
             self.head = Linear(c.width, c.vocab)
+            # the matrix is tied to the embedding; the bias of the output layer is its own
             self.head.weight = self.embed.table
         else:
             self.pooler = Linear(c.width, c.width, bias=c.bias) if c.pooler else None
+            # answer="sentence" has no classes: the pooled vector is the answer
             self.head = nn.Identity() if c.classes is None else Linear(c.width, c.classes)
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -169,6 +174,7 @@ class BERT(Model):
         x = self.embed(ids)
         if self.types is not None:
             if types is None:
+                # a single text has the type of the first of a pair
                 types = torch.zeros_like(ids)
             x = x + self.types(types)
         x = self.embed_norm(self.positions.add(x, at))
@@ -198,8 +204,10 @@ class BERT(Model):
         if self.config.pool == "mean":
             x = mean_of_tokens(x, lengths)
         else:
+            # the class token, with which every text begins
             x = x[:, 0]
         if self.pooler is not None:
+            # BERT has trained this map by next-sentence prediction (section 3.1, task 2)
             x = ACTIVATIONS[self.config.pooler_activation](self.pooler(x))
         if self.config.answer == "class":
             return F.dropout(x, self.config.dropout, self.training)

@@ -116,6 +116,7 @@ class Config:
                 f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft"
             )
         if self.places == "sincos2d" and self.width % 4:
+            # a sine and a cosine of the row, and the same of the column
             raise InputError(f"width={self.width}: expected a multiple of 4 for places='sincos2d'")
         self.encoder_config()
         if self.special and not hasattr(_encoder_class(self.encoder), "parts"):
@@ -144,11 +145,13 @@ class GridMemory(nn.Module):
         super().__init__()
         self.dropout = c.dropout
         if c.bridge == "none" and channels != c.width:
+            # nothing else could change the number of channels
             raise InputError(
                 f"bridge='none': the encoder has {channels} channels, expected width={c.width}"
             )
         self.project: nn.Module = nn.Identity()
         if c.bridge != "none":
+            # one map for the places and for the special tokens
             self.project = Linear(channels, c.width)
         self.norm = make_norm("layer" if c.bridge == "norm" else "none", c.width, eps=c.eps)
         self.places = SinCos2d(c.width) if c.places == "sincos2d" else None
@@ -177,6 +180,7 @@ class GridMemory(nn.Module):
         if self.places is not None:
             x = self.places.add(x, grid(features.shape[2], features.shape[3], device=x.device))
         if special is not None:  # tokens that have no place come first
+            # (b, s, d) before (b, y x, d); they get no position vectors
             x = torch.cat([self.norm(self.project(special)), x], dim=1)
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
@@ -220,11 +224,13 @@ class LookLayer(nn.Module):
                 score=Additive(c.state_width),
             )
             if c.gate:
+                # one number per state: how much the next word depends on the image
                 self.gate = nn.Linear(c.state_width, 1)  # beta, section 4.2.1
 
     def remember(self, memory: Float[Tensor, "b k d"]) -> tuple[Tensor, ...]:
         """What the steps need of an image: keys and values, or the mean of its places."""
         if self.cross is None:
+            # (b, k, d) -> (b, d), in a tuple as keys and values are
             return (memory.mean(1),)
         return self.cross.remember(memory)
 
@@ -240,7 +246,9 @@ class LookLayer(nn.Module):
         if self.cross is None:
             ((mean,),), fold = state.source.memory, state.source.fold
             if fold != 1:
+                # the beams of an image share its mean: (b, d) -> (b n, d)
                 mean = mean.repeat_interleave(fold, dim=0)
+            # (b, d) -> (b, t, d): the same vector at every token
             looked = mean[:, None].expand(-1, x.shape[1], -1)
             out = self.cell(torch.cat([x, looked], dim=-1), state.cell)
             return torch.cat([out, looked], dim=-1)
@@ -252,7 +260,10 @@ class LookLayer(nn.Module):
         outs, contexts = [], []
         for i, token in enumerate(gates.unbind(1)):
             draw = None if draws is None else draws[:, i]
+            # Eq. 4: attention depends on h_{t-1}, the state before this token is read
             z = self._look(state.cell[top], state.source, draw, trace)
+            # W [E y, z]: the part of E y was computed for all tokens at once, that of z is added
+            # here
             token_gates = torch.addmm(token, z, weight.T).unsqueeze(1)  # (b, 1, g)
             outs.append(self.cell(token_gates, state.cell, gates=True))
             contexts.append(z)
@@ -286,14 +297,17 @@ class LookLayer(nn.Module):
 
         def choose(weights: Tensor) -> Tensor:
             if trace is not None:
+                # for the doubly stochastic penalty (Eq. 14) and for REINFORCE (Eq. 11 and 12)
                 trace.weights.append(weights[:, 0, 0])
             if not sampled and not greedy:
                 return weights
+            # evaluation: all the weight on the place where it is largest
             if not sampled:
                 return one_hot(weights.argmax(-1), weights)
             assert draws is not None
             places = sample_places(weights[:, 0, 0], draws)
             if trace is not None:
+                # REINFORCE rewards the log-weight of the place that was sampled
                 trace.places.append(places)
             # a negative draw asks for the weighted sum
             soft = (draws < 0)[:, None, None, None]
@@ -433,6 +447,7 @@ class Captioner(Model):
     def decoder_stack(self) -> DecoderStack | None:
         d = self.decoder
         if not isinstance(d, TransformerCaptionDecoder):
+            # a recurrent decoder has no blocks: it decodes by its own `step`
             return None
         return DecoderStack(
             embed=d.embed,
@@ -502,6 +517,7 @@ class Captioner(Model):
 def _encoder_module(options: Mapping[str, Any]) -> Any:
     name = options.get("name")
     if name not in ENCODERS:
+        # a recipe may give anything as the name, a number too
         hint = nearest(name, ENCODERS) if isinstance(name, str) else ""
         raise InputError(
             f"encoder.name={name!r}: expected a family of image models, one of {', '.join(ENCODERS)}{hint}"

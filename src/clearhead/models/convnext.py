@@ -44,6 +44,8 @@ class Config:
         at_least(self, 1, "channels", "patch", "width", "kernel")
         fraction(self, "skip")
         if self.kernel % 2 == 0:
+            # an even kernel has no centre, and kernel // 2 of padding would change the size of the
+            # grid
             raise InputError(f"kernel={self.kernel}: expected an odd number")
         if not self.depths or min(self.depths) < 1:
             raise InputError(
@@ -70,6 +72,8 @@ class ConvBlock(nn.Module):
         self.mlp = MLP(width, 4 * width, kind="gelu")
         self.scale: nn.Parameter | None = None
         if layer_scale is not None:
+            # small at first, so that every block starts close to the identity (Touvron et al. 2021,
+            # CaiT)
             self.scale = nn.Parameter(torch.full((width,), layer_scale))
         self.skip = skip
 
@@ -80,6 +84,7 @@ class ConvBlock(nn.Module):
             y = y * self.scale
         y = y.permute(0, 3, 1, 2)
         if self.training and self.skip:
+            # stochastic depth (Huang et al. 2016): some images of the batch skip this block
             y = skip_rows(y, self.skip)
         return x + y
 
@@ -108,6 +113,7 @@ class ConvNeXt(Model):
                 stage.append(nn.Sequential(ChannelNorm(width, eps=c.eps), halve))
                 width *= 2
             for _ in range(depth):
+                # from 0 in the first block to c.skip in the last
                 skip = c.skip * blocks / last
                 options = {"layer_scale": c.layer_scale, "eps": c.eps, "skip": skip}
                 stage.append(ConvBlock(width, kernel=c.kernel, **options))  # type: ignore[arg-type]

@@ -123,6 +123,7 @@ class Config:
         rotary = self.scaling or self.base != 10_000.0 or self.rotated or self.window_base
         if self.positions != "rotary" and rotary:
             words = "base, scaling, rotated and window_base"
+            # other positions would ignore these options in silence
             raise InputError(f"{words} are for positions='rotary', not {self.positions!r}")
         if self.window is None and (self.full_every or self.window_base):
             raise InputError("full_every and window_base are for blocks with a window: give window")
@@ -171,6 +172,7 @@ class GPT(Model):
             self.window_positions = _positions(c, base=c.window_base)
         score: DotScore | Dot = c.score
         if c.scale is not None or c.score_cap is not None:
+            # the score "scaled" has a fixed scale, 1 / sqrt(head dimension), and no cap
             score = Dot(c.scale, c.score_cap)
         self.blocks = nn.ModuleList(
             Block(
@@ -197,8 +199,10 @@ class GPT(Model):
         if c.logit_cap is None:
             self.head = Linear(c.width, c.vocab, bias=False)
         else:
+            # Gemma 2, section 2: cap * tanh(z / cap)
             self.head = Readout(c.width, c.vocab, cap=c.logit_cap)
         if c.tied:
+            # one parameter under two names: gradients of both uses add up
             self.head.weight = self.embed.table
 
     @property
@@ -263,6 +267,7 @@ class GPT(Model):
         """Make a KV cache for `limit` tokens per row, prompt and answer together. `inputs` is empty."""
         c, like = self.config, self.embed.table
         if self.max_tokens is not None and limit > self.max_tokens:
+            # the model was not trained on later positions, and a learned table has no rows for them
             raise InputError(
                 f"{limit} tokens, prompt and answer together: this model reads {c.context} at once"
             )
@@ -321,7 +326,9 @@ class GPT(Model):
             window = self.config.window_of(i)
             positions = self.positions
             if window is not None and self.window_positions is not None:
+                # blocks with a window have a rotary base of their own
                 positions = self.window_positions
+            # each block has its own keys and values; outside decoding there are none to keep
             cache = caches[i] if caches else None
             x = block(x, mask=masks[window], positions=positions, at=at, cache=cache)
         return self.norm(x)

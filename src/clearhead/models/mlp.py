@@ -60,6 +60,7 @@ class Perceptron(Model):
         self.blocks = nn.ModuleList()
         width = c.inputs
         for _ in range(c.depth):
+            # the first layer reads the input, each other the hidden layer before it
             self.blocks.append(HiddenLayer(width, c))
             width = c.hidden
         self.head = Linear(width, c.outputs)

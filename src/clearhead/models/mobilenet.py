@@ -68,10 +68,12 @@ class InvertedResidual(nn.Module):
     def forward(self, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
         y = x
         if self.widen is not None:
+            # ReLU6 is robust in arithmetic of low precision (section 4 of Sandler et al. 2018)
             y = F.relu6(self.widen(y))
         y = F.relu6(self.filter(y))
         y = self.narrow(y)  # a linear bottleneck: no activation (section 3.2)
         if self.residual:
+            # the shortcut connects the narrow ends of two blocks (section 3.3)
             y = x + y
         return y
 
@@ -94,6 +96,7 @@ class MobileNet(Model):
         for outputs, depth, stride in zip(c.widths, c.depths, c.strides, strict=True):
             stage = nn.ModuleList()
             for _ in range(depth):
+                # the rows of Table 2, where the expansion is t
                 options = {"stride": stride, "expansion": expansion}
                 stage.append(InvertedResidual(inputs, outputs, **options, eps=c.eps))
                 inputs, stride = outputs, 1  # only the first block shrinks the grid
@@ -117,6 +120,7 @@ class MobileNet(Model):
             for block in stage:  # type: ignore[attr-defined]
                 x = block(x)
         if self.last is not None:
+            # 1x1: widens the narrow output of the last stage before it is pooled
             x = F.relu6(self.last(x))
         return x
 

@@ -76,6 +76,7 @@ class Config:
                 f"learned=true with gamma={self.gamma}: 1 is the end of its range; expected a start below it"
             )
         if self.mix != "attention" and self.positions in ("rotary", "alibi", "relative"):
+            # vectors are added to the tokens; these positions need the scores of attention
             raise InputError(
                 f"positions={self.positions!r} act inside attention: with mix={self.mix!r} expected none, sinusoid or "
                 "learned"
@@ -109,8 +110,10 @@ class MemoryBlock(nn.Module):
     ) -> Float[Tensor, "b t d"]:
         if self.attn is not None:
             mask = Mask(causal=True, documents=documents)
+            # keeps every token, and looks it up by its content
             x = self.attn(x, mask=mask, positions=positions, at=at)
         elif self.memory is not None:
+            # all tokens so far in one vector of fixed size
             x = self.memory(x, documents=documents)
         x = self.norm(x)
         return x + self.mlp(x)
@@ -162,6 +165,7 @@ class Reader(Model):
         before = F.pad(self.before(ids)[:, :-1], (0, 0, 1, 0))
         if documents is not None:  # nor has the first of a document
             first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+            # (b, t) -> (b, t, 1): true where the document changes
             before = before.masked_fill(first[..., None], 0.0)
         x = self.positions.add(self.embed(ids) + before, at)
         for block in self.blocks:
@@ -182,5 +186,6 @@ def _per_head(gamma: float | Sequence[float], heads: int) -> list[float]:
     """One gamma for each head."""
     gammas = list(gamma) if isinstance(gamma, Sequence) else [gamma]
     if len(gammas) == 1:
+        # one number is for all heads
         gammas = gammas * heads
     return gammas

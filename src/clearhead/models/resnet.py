@@ -81,6 +81,7 @@ class Stem(nn.Module):
         self.large = kind == "large"
         kernel, stride = 3, 1
         if self.large:
+            # Table 1 of He et al. 2016; small images, such as CIFAR's, would lose their details
             kernel, stride = 7, 2
         self.first = ConvNorm(channels, width, kernel, stride=stride, eps=eps)
 
@@ -110,11 +111,13 @@ class ResNet(Model):
             width, stage = c.width * 2**i, nn.ModuleList()
             stride = 2 if i else 1  # of the first block: each stage but the first halves the grid
             for _ in range(depth):
+                # only the first block of a stage changes the size and the channels
                 stage.append(
                     Residual(inputs, width, kind=c.block, stride=stride, shrink=c.shrink, eps=c.eps)
                 )
                 inputs, stride = width * EXPANSION[c.block], 1
             if i in c.attention:
+                # last in its stage, where the features of the stage are complete
                 stage.append(GridAttention(inputs))
             self.stages.append(stage)
         self.head = Linear(inputs, c.classes) if c.classes else None

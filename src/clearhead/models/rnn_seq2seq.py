@@ -67,6 +67,7 @@ class Config:
         at_least(self, 1, "vocab", "target_vocab", "context", "width", "hidden", "depth")
         fraction(self, "dropout")
         if self.bidirectional and self.hidden % 2:
+            # each direction has half of the width, so that both together fit the decoder's state
             raise InputError(
                 f"hidden={self.hidden} does not divide into two directions: expected an even number"
             )
@@ -133,10 +134,12 @@ class RNNEncoder(nn.Module):
             last = []
         x = F.dropout(self.embed(source), self.dropout, self.training)  # (b, s, d)
         for block in self.blocks:
+            # lengths leave the padding out: the backward direction starts at each row's last token
             x = block(x, last, lengths=lengths)
         # both directions of a layer side by side: as wide as the decoder's state
         joined = []
         for i in range(0, len(last), self.directions):
+            # (b, o / 2) forward and backward -> (b, o), layer by layer
             joined.append(torch.cat(last[i : i + self.directions], dim=-1))
         last[:] = joined
         return x
@@ -157,6 +160,7 @@ class DecoderLayer(nn.Module):
     def remember(self, memory: Float[Tensor, "b s d"], last: list[Tensor]) -> tuple[Tensor, ...]:
         """What the decoder needs of a source: keys and values, or the encoder's last state if it is fed, or nothing."""
         if self.cross is not None:
+            # keys and values, computed once for all steps
             return self.cross.remember(memory)
         if self.feed == "start":  # the decoder's first state is all it gets (Sutskever et al. 2014)
             return ()
@@ -172,13 +176,16 @@ class DecoderLayer(nn.Module):
         if self.cross is None and self.feed != "start":
             ((vector,),), fold = state.source.memory, state.source.fold
             if fold != 1:
+                # beams of a source share its vector: (b, c) -> (b n, c)
                 vector = vector.repeat_interleave(fold, dim=0)
             context = [vector[:, None].expand(-1, x.shape[1], -1)]
         if self.feed == "input":
+            # Cho et al. 2014: the cell reads [e, c], and so does the readout with s'
             out = self.cell(torch.cat([x, *context], dim=-1), state.cell)
             return torch.cat([out, *context, x], dim=-1)
         out = self.cell(x, state.cell)
         if self.cross is not None:
+            # from s', after the cell has read all tokens: one call for all of them
             context = [self._attend(out, state.source)]
         return torch.cat([out, *context], dim=-1)
 
@@ -188,7 +195,9 @@ class DecoderLayer(nn.Module):
         top = self.cell.cell.num_layers - 1
         outs, contexts = [], []
         for token in gates.unbind(1):
+            # a(s_{i-1}, h_j), Bahdanau et al. 2015, section 3.1: the state before this token
             context = self._attend(state.cell[top].unsqueeze(1), state.source)  # (b, 1, c)
+            # W [e, c]: the part of e is in `token` already
             token = torch.addmm(token, context.squeeze(1), weight.T)
             outs.append(self.cell(token.unsqueeze(1), state.cell, gates=True))
             contexts.append(context)
@@ -239,6 +248,7 @@ class RNNSeq2Seq(Model):
         embed = Tokens(c.vocab, c.width, scale=True)
         target = embed
         if c.target_vocab is not None:
+            # two vocabularies: the target has a table of its own
             target = Tokens(c.target_vocab, c.width, scale=True)
         self.encoder = RNNEncoder(c, embed)
         self.decoder = RNNDecoder(c, target)
@@ -291,6 +301,7 @@ class RNNSeq2Seq(Model):
         memory = self.encoder(source, lengths, last)
         context = cast(DecoderLayer, self.decoder.blocks[0]).remember(memory, last)
         if lengths is not None:
+            # packing reads lengths on the host, a mask on the device
             lengths = lengths.to(source.device)
         at = torch.zeros(source.shape[0], dtype=torch.long, device=source.device)
         return State(last, SourceMemory([context], lengths), at)
@@ -301,7 +312,9 @@ def _attention(c: Config) -> Attention | None:
     if c.attention == "none":
         return None
     if c.attention == "additive":
+        # v . tanh(W s + U h), Bahdanau et al. 2015, A.1.2
         return Attention(c.hidden, project="qk", out=False, bias=False, score=Additive(c.hidden))
     if c.attention == "bilinear":
+        # s W h, "general" in Luong et al. 2015, section 3.1
         return Attention(c.hidden, project="none", out=False, score=Bilinear(c.hidden))
     return Attention(c.hidden, project="none", out=False, score="dot")

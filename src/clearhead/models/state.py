@@ -104,10 +104,12 @@ class SourceMemory:
         source = index[:: self.fold] // self.fold  # of the first of each group of rows
         same = torch.arange(len(source), device=index.device)
         if len(index) == rows and torch.equal(source, same):
+            # the usual step of a beam search: nothing is copied, and the mask stays the same object
             return  # only beams of the same source changed places
         self.memory = [tuple(x[source] for x in layer) for layer in self.memory]
         if self.lengths is not None:
             self.lengths = self.lengths[source]
+            # masks are immutable: one with other rows is a new one, which kernels prepare again
             self.mask = Mask(lengths=self.lengths)
 
 

@@ -44,6 +44,7 @@ def new_text(model: Any) -> None:
     if not isinstance(root, nn.Module):
         raise InputTypeError(f"expected a model or a Bundle, got a {type(model).__name__}")
     with _LOCK:
+        # copied, so that a listener may add or remove listeners, also from another thread
         listeners = [(watched, list(every)) for watched, every in _LISTENERS.items()]
     if not listeners:
         return

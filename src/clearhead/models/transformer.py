@@ -101,6 +101,7 @@ class Config:
         )
         # an option of other positions would be ignored in silence
         for name, kinds in POSITION_OPTIONS.items():
+            # only a value that was changed can be a mistake
             usual = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != usual and self.positions not in kinds:
                 raise InputError(
@@ -128,6 +129,7 @@ class TransformerEncoder(nn.Module):
         x = self.embed_norm(self.positions.add(self.embed(source)))
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
+            # the mask hides padding only: tokens attend in both directions
             x = block(x, mask=mask, positions=self.positions)
         return self.norm(x)
 
@@ -170,12 +172,15 @@ class TransformerDecoder(nn.Module):
         if kv is None:
             mask = Mask(causal=True, documents=documents)
         else:
+            # a row's next token is at the position where its cache ends
             mask, at = kv.mask(), kv.positions(ids.shape[1])
         x = self.embed_norm(self.positions.add(self.embed(ids), at))
         x = F.dropout(x, self.dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(
                 x,
+                # a list holds the keys and values of each block; a tensor is projected by each
+                # block
                 memory[i] if isinstance(memory, list) else memory,
                 mask=mask,
                 context_mask=context_mask,
@@ -201,15 +206,18 @@ class Transformer(Model):
         self.encoder = TransformerEncoder(c, embed)
         target = embed
         if c.target_vocab is not None:
+            # two vocabularies: the target has a table of its own
             target = Tokens(c.target_vocab, c.width, scale=c.scaled)
         self.decoder = TransformerDecoder(c, target)
         sizes = (c.width, c.target_vocab or c.vocab, c.readout_bias)
         self.head: Linear
         if c.readout_scaled:
+            # T5 with tied weights: the numbers of its table have variance 1, for embeddings as they are
             self.head = Readout(*sizes, scale=c.width**-0.5)
         else:
             self.head = Linear(*sizes)
         if c.tied:
+            # section 3.4 of Vaswani et al. 2017
             self.head.weight = target.table
 
     @property
@@ -272,6 +280,7 @@ class Transformer(Model):
         # without padding no mask is needed; another device would have to be waited for
         if lengths is not None and lengths.device.type == "cpu":
             padded = bool((lengths != source.shape[1]).any())
+            # without a mask the cross-attention can use the fastest kernel
             lengths = lengths if padded else None
         x = self.encoder(source, Mask(lengths=lengths))
         # the keys and values of each block's cross-attention, computed once for all steps

@@ -100,6 +100,7 @@ class Config:
                 f"join='concatenate' is for positions learned and sincos2d, not {self.positions!r}"
             )
         if self.stem != "patch" and (self.patch < 2 or self.patch & (self.patch - 1)):
+            # each layer of such a stem halves the grid, so that the patch is 2^depth
             raise InputError(
                 f"patch={self.patch} with stem={self.stem!r}: it halves the grid, expected 2, 4, 8 ..."
             )
@@ -151,9 +152,11 @@ class ViT(Model):
         )
         self.positions = Positions()
         if c.positions == "rotary":
+            # used inside attention, and not by the patch embedding
             self.positions = Rotary2d(c.width // c.heads)
         self.blocks = nn.ModuleList()
         for i in range(c.depth):
+            # from 0 in the first block to 1 in the last
             depth_share = i / (c.depth - 1) if c.depth > 1 else 1.0
             block = Block(
                 c.width,
@@ -175,12 +178,14 @@ class ViT(Model):
         self.pool: Attention | None = None
         self.pool_query: nn.Parameter | None = None
         if c.pool == "attention":
+            # one learned query, over tokens that are their own keys and values
             self.pool = Attention(c.width, project="none", out=False, score="dot")
             self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02))
         width = 2 * c.width if c.pool in ("both", "distilled") else c.width
         self.head_hidden: Linear | None = None
         self.head: Linear | None = None
         if c.classes and c.head == "mlp":
+            # back to the width of the model, whatever the width of the pooled vector is
             self.head_hidden = Linear(width, c.width)
             width = c.width
         if c.classes:
@@ -206,6 +211,7 @@ class ViT(Model):
         at = F.pad(self.embed.at(size, images.device), (0, 0, self.embed.special, 0))
         x = F.dropout(self.embed(images), self.config.dropout, self.training)
         for block in self.blocks:
+            # no mask: every patch sees all others
             x = block(x, positions=self.positions, at=at)
         return self.norm(x)
 
@@ -233,6 +239,7 @@ class ViT(Model):
         if self.pool is not None and self.pool_query is not None:
             return self.pool(self.pool_query.repeat(x.shape[0], 1, 1), x)[:, 0]
         if self.config.pool == "cls":
+            # the class token is always the first
             return x[:, 0]
         if self.config.pool == "distilled":  # (b, 2, d) -> (b, 2 d)
             return x[:, :2].flatten(1)
@@ -245,6 +252,7 @@ class ViT(Model):
         x = self.states(images)
         # section 3.1: an MLP in pretraining, a linear layer after it
         if self.head_hidden is not None:
+            # with a tanh, as in the authors' code
             x = torch.tanh(self.head_hidden(x))
         if self.head is None:
             return x
