@@ -63,11 +63,13 @@ def print_answers(
         for batch in _batches(items, most):
             lines = []
             for item, result in zip(batch, _answers(batch, answer, count, told), strict=True):
+                # A blank line in text keeps the answers on the same lines as their inputs.
                 if isinstance(result, TextError):
                     print(f"{item.place}: {' '.join(str(result).split())}", file=sys.stderr)
                     failed += 1
                     line = {"error": str(result)} if as_json else ""
                 else:
+                    # NaN is refused: it is not JSON.
                     line = record(result) if as_json else plain(result)
                 lines.append(
                     json.dumps(describe(item) | line, allow_nan=False)
@@ -76,9 +78,12 @@ def print_answers(
                     if named
                     else line
                 )
+            # A batch at once: results appear as soon as they are there, and the output never has
+            # half a batch.
             write_lines(lines)
             count += len(batch)
             done(sum(item.size for item in batch), total)
+    # Everything else is answered; the exit code tells scripts that something is missing.
     if failed:
         print(
             f"{failed:,} of {count:,} lines {'has' if failed == 1 else 'have'} no result",
@@ -89,6 +94,7 @@ def print_answers(
 
 def shift_seed(options: dict[str, Any], first: int) -> dict[str, Any]:
     """The options for a batch: input i of all uses the seed + i, in whichever batch it is."""
+    # Without a seed each batch samples anew.
     if options.get("seed") is None:
         return options
     return options | {"seed": options["seed"] + first}
@@ -100,11 +106,13 @@ def write_lines(lines: Iterable[str]) -> None:
     with _late_interrupt():
         binary = getattr(sys.stdout, "buffer", None)
         if not isinstance(binary, io.RawIOBase):
+            # Python's own buffer writes all of a text.
             sys.stdout.write(text)
         else:  # PYTHONUNBUFFERED: a write that a signal interrupts writes a part, and Python drops the rest
             left = text.replace("\n", os.linesep).encode(
                 sys.stdout.encoding, sys.stdout.errors or "strict"
             )
+            # write() may take only a part of the bytes, and returns how many.
             while left:
                 left = left[binary.write(left) or 0 :]
         sys.stdout.flush()
@@ -121,6 +129,7 @@ def _late_interrupt() -> Iterator[None]:
 
     Python drops the rest of a text if a write is interrupted while it waits for the reader of a pipe.
     """
+    # Signal handlers belong to the main thread; a handler of someone else's is left in place.
     if threading.current_thread() is not threading.main_thread() or (
         signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):  # no interrupt can come here
@@ -131,6 +140,7 @@ def _late_interrupt() -> Iterator[None]:
     def remember(*_: object) -> None:
         nonlocal interrupted
         interrupted = True
+        # The next Ctrl-C interrupts at once again.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, remember)
@@ -138,17 +148,21 @@ def _late_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Raised after the write is complete, so that no line is cut in half.
     if interrupted:
         raise KeyboardInterrupt
 
 
 def _batches(items: Iterable[list[Item]], largest: int) -> Iterator[list[Item]]:
     """Yield the inputs in batches of growing size; no batch waits for inputs that are not yet there."""
+    # Starts small so that the first answers come soon, and grows because large batches are faster.
     most = min(FIRST, largest)
     for block in items:
         batch: list[Item] = []
         characters = 0
         for item in block:
+            # A batch may not exceed the number of inputs, nor the characters that fit into memory;
+            # one long text is allowed alone.
             if len(batch) == most or (batch and characters + len(item.text) > CHARACTERS):
                 yield batch
                 batch, characters, most = [], 0, min(2 * most, largest)
@@ -162,25 +176,34 @@ def _answers(batch: list[Item], answer: Answer, first: int, told: set[str]) -> l
     """The answer of each input; a TextError for one that has none. `told` are the notices that were printed before."""
     try:
         for item in batch:
+            # Raises before the model runs: the input could not even be read.
             if item.problem:
                 raise TextError(item.problem)
         with warnings.catch_warnings(record=True) as caught:
+            # Every batch counts texts that were cut, which Python would show only once.
             warnings.simplefilter("always", CutNotice)
             results = list(answer([item.text for item in batch], first))
     except TextError as problem:
         if len(batch) == 1 and batch[0].given:
             raise
+        # Down to the one text that is refused: its error takes the place of its answer.
         if len(batch) == 1:
             return [problem]
         half = len(batch) // 2  # the halves without such a text are answered in one go
         return _answers(batch[:half], answer, first, told) + _answers(
-            batch[half:], answer, first + half, told
+            # `first` moves along, so that seeds do not depend on how a batch was split.
+            batch[half:],
+            answer,
+            first + half,
+            told,
         )
     for one in caught:
         if isinstance(one.message, CutNotice):
+            # The notice counts within the batch; the user needs the line.
             for i, tokens in one.message.lengths.items():
                 print(f"{batch[i].place}: {one.message.problem(tokens)}", file=sys.stderr)
         elif str(one.message) not in told:
+            # The same notice for the next batch says nothing new.
             told.add(str(one.message))
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     return results

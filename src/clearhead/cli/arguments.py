@@ -96,6 +96,7 @@ def divided(words: list[str] | None) -> tuple[list[str], list[str]]:
     """The texts and the options, written name=value, among the words of a command."""
     texts, options = list[str](), list[str]()
     for word in words or ():
+        # An option begins with a name and "="; a text such as "2+2=4" does not.
         (options if OPTION.match(word) else texts).append(word)
     return texts, options
 
@@ -130,6 +131,7 @@ def options_class(function: Callable[..., Any]) -> type[Any]:
         p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
     ]
     fields = [
+        # Progress callbacks and folders have command-line options of their own, or none.
         (p.name, hints[p.name], field(default=p.default))
         for p in keywords
         if p.name not in NOT_OPTIONS

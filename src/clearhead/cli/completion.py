@@ -75,21 +75,25 @@ def _begins(incomplete: str, *names: str) -> list[str]:
 
 def _is_model(path: Path) -> bool:
     if not (path / "recipe.toml").is_file():  # no run folder
+        # A config.json alone is a model folder.
         return (path / "config.json").is_file() or path.suffix == ".gguf"
     saved = any(
         (path / "model" / name).is_file() for name in ("config.json", "adapter_config.json")
     )
     unfinished = (path / "unfinished" / "config.json").is_file()
+    # A run that is still training can be opened by its checkpoints.
     return saved or (unfinished and any((path / "checkpoints").glob("step-*")))
 
 
 def _is_recipe(path: Path) -> bool:
     from ..config import load
 
+    # Large JSON files are data, and would take too long to parse at every Tab.
     if path.suffix not in (".toml", ".json") or not path.is_file() or path.stat().st_size > LONGEST:
         return False
     try:
         return {"data", "model", "steps"} <= load(path).keys()
+    # A file that is being edited may not parse at this moment.
     except (ValueError, OSError):
         return False
 
@@ -102,11 +106,13 @@ def _near(incomplete: str, accept: Callable[[Path], bool]) -> Iterator[str]:
     start, name = os.path.split(incomplete)
     begun = [path for path in _inside(start) if os.path.basename(path).startswith(name)]
     for path in begun[:MOST]:
+        # A folder that is not accepted itself may contain what is: offer the level below.
         paths = (
             [path]
             if accept(Path(path))
             else filter(lambda below: accept(Path(below)), _inside(path)[:MOST])
         )
+        # The shell would have to quote the path while the user is typing it.
         yield from (one for one in paths if shlex.quote(one) == one)
 
 

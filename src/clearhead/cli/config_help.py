@@ -25,6 +25,7 @@ class ConfigField:
     def row(self) -> tuple[str, str, str]:
         """A row of a table: the name, the default as TOML has it, the meaning with the choices."""
         if self.default is None:
+            # TOML has no null: a value that is not set is shown as empty.
             default = ""
         elif self.is_section:
             default = "{...}"
@@ -57,10 +58,12 @@ def config_fields(kind: type[Any]) -> list[ConfigField]:
 
 def _config_field(field: Field[Any], hint: Any, source: str) -> ConfigField:
     if field.default_factory is not MISSING:
+        # Factories are called, because their result is the default that users see.
         default = field.default_factory()
     else:
         default = field.default
     if is_dataclass(default):
+        # A config inside a config becomes a dict, as its section in TOML.
         default = dump(default)
     return ConfigField(
         name=field.name,
@@ -76,6 +79,7 @@ def _comment(name: str, source: str) -> str:
     # The first comment after the name, unless the next member of the class begins before it.
     beside = re.search(rf"^    {name}: (?:(?!\n    [\w#])[^#])*# (.*)$", source, re.MULTILINE)
     if beside:
+        # A comment on the same line is preferred; formatting may have moved a long one above.
         return beside[1]
     above = re.search(rf"((?:^    # .*\n)+)    {name}: ", source, re.MULTILINE)
     lines = above[1].splitlines() if above else []
@@ -86,5 +90,7 @@ def _choices(hint: Any) -> list[str]:
     """The words of the Literals in a type."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
+        # A Literal of words; numbers are shown as they are written.
         return [str(word) for word in parts]
+    # Such as Literal["a", "b"] | None: the words of all parts.
     return [word for part in parts for word in _choices(part)]

@@ -38,6 +38,7 @@ def models(
     if name is None:
         _list_models(as_json)
     elif name in shipped() or (name not in FAMILIES and Path(name).exists()):
+        # The folder of a model whose name is also a family's is reached with a path such as ./gpt.
         _describe_model(name, as_json)
     else:
         _show_fields(family(name)[1], as_json)
@@ -54,6 +55,7 @@ def _list_models(as_json: bool) -> None:
             {"shipped": {name: dump(card) for name, card in zoo.items()}, "families": families()},
             as_json,
         )
+        # With --json exactly one object.
         return
     show("Shipped: for load and the command line", as_json)
     show(
@@ -78,7 +80,9 @@ def _describe_model(name: str, as_json: bool) -> None:
         return
     if name in shipped():
         card = dump(shipped()[name])
+        # "scores" maps what was measured to its value: value first, as in a table of numbers.
         scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
+        # A card has lists and tables, which become lines of one cell.
         about |= card | {"examples": "\n".join(card["examples"]), "scores": scores}
     show(rows(*((key, str(value)) for key, value in about.items())), as_json)
 
@@ -154,10 +158,12 @@ def data(
     elif name in names() or not _is_file(name, data):
         _show_fields(data_config(name), as_json)
     else:
+        # Only a file needs the machinery that reads tables and images.
         from ..config import Table, override
         from ..data.tables.understand import is_images, understand_images
         from .data_report import show_data, show_images
 
+        # Overrides are written as in a recipe, data.text=body, so that they can be copied into it.
         given = override(Table({"data": {}}), *overrides or ())["data"]
         if is_images(name, data):
             images = understand_images(name, data, given=given)
@@ -174,6 +180,8 @@ def _is_file(name: str, root: Path | None) -> bool:
     """Whether a word is a path: of what there is, or one that looks like a file's."""
     places = [Path(name), *([] if root is None else [root / name])]
     return (
+        # A typing error in a file name should say that the file is missing, not that no data set
+        # has this name.
         any(place.exists() for place in places)
         or bool(Path(name).suffix)
         or len(Path(name).parts) > 1
@@ -220,11 +228,13 @@ def recipe(
         ),
     }
     if section in sections:
+        # These sections have one set of keys; a name selects something only in the others.
         if name is not None:
             raise InputError(f"the section {section} has no {name!r}: expected no name after it")
         _show_fields(sections[section], as_json, sections={*sections, *named})
         return
     if section in ("data", "model"):
+        # Those have subcommands of their own, which list names and describe files too.
         verb_name = {"data": "data", "model": "models"}[section]
         raise InputError(
             f"the keys of [{section}] depend on its name: see clearhead {verb_name} NAME"
@@ -260,6 +270,7 @@ def _show_fields(kind: type, as_json: bool, sections: Collection[str | None] = (
     table = []
     for field in fields:
         name, default, meaning = field.row()
+        # A section is a table of its own in TOML, with too many keys for one line.
         more = f"see clearhead recipe {name}" if name in sections else ""
         table.append((name, default, "; ".join(part for part in (meaning, more) if part)))
     show(rows(*table), as_json)
@@ -319,6 +330,7 @@ def doctor(device: Device = "auto", as_json: Json = False) -> None:
         show(health, True)
     else:
         show(rows(*health.facts.items(), *health.zoo.items()), False)
+        # Problems on stderr, so that the table can be read by itself.
         for problem in health.problems:
             print(problem, file=sys.stderr)
     if health.problems:

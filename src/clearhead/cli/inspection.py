@@ -79,20 +79,24 @@ def view(
     from ..weights import load
 
     given, name, words = _arranged(given, name, options or [])
+    # An ending that cannot be written is an error before the model is loaded.
     if out is not None:
         check_file(out)
     bundle = load(model, device=device, dtype=dtype)
     if name is None:
+        # MODEL INPUT alone: list what can be asked.
         helps = {fit: entry.help for fit, entry in sorted(fitting(bundle).items())}
         show(helps if as_json else rows(*helps.items()), as_json)
         return
     chosen = find_view(name, bundle)
     if other is not None:
+        # --other is an option of the view like any other, but long enough to deserve dashes.
         words = [*words, f"other={other}"]
     known = keyword_options(chosen.run, words)
     text = None if given is None else text_or_stdin(given)
     with progress() as done:
         result = view(bundle, name, text, done=done, limit=limit, **known)
+    # The file's name is the output, for use in scripts.
     if out is not None:
         print(write_result(result, out, f"{model}: {name}"))
     elif as_json:
@@ -107,9 +111,11 @@ def _arranged(
 ) -> tuple[str | None, str | None, list[str]]:
     """INPUT, VIEW and options, where INPUT may have been left out."""
     known = names(VIEWS)
+    # The usual order, with nothing left out.
     if view is not None and view in known:
         return given, view, options
     if given in known and (view is None or "=" in view):  # MODEL VIEW OPTION
+        # With OPTION in the place of VIEW.
         return None, given, options if view is None else [view, *options]
     if view is None and given is not None:
         view = given  # an unknown word where a view is expected: the message names those that fit
@@ -179,6 +185,7 @@ def compare(
     from ..report.compare import compare as compare_models
     from ..weights import load
 
+    # The measurement may take minutes; the file name is checked before.
     if out is not None:
         check_report(out)
     bundles = {"a": load(first, device=device), "b": load(second, device=device)}
@@ -193,6 +200,7 @@ def compare(
     if out is not None:
         found.save(out)
     show(found, as_json)
+    # With --json stdout has only the JSON.
     if out is not None:
         print(out, file=sys.stderr if as_json else sys.stdout)
 

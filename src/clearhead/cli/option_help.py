@@ -38,9 +38,11 @@ def options_of(file: str, function: str) -> list[tuple[str, str]]:
     rows = []
     for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if argument.arg not in NOT_OPTIONS:
+            # In kw_defaults a missing default is None; a default of None is a node.
             if default is None:
                 text = "None"
             else:
+                # A default that is a constant of the module is shown by its value.
                 text = ast.unparse(constants.get(getattr(default, "id", ""), default))
             # as TOML has it
             value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)
@@ -55,6 +57,7 @@ def options_help(file: str, function: str) -> str:
     wide = max(len(name) for name, _ in rows)
     lines = ["Options, written name=value:"]
     for name, meaning in rows:
+        # Further lines of a meaning are indented below its first.
         first, *more = textwrap.wrap(meaning, WIDTH - wide - 4) or [""]
         lines += [f"  {name:<{wide}}  {first}", *(" " * (wide + 4) + line for line in more)]
     return "\b\n" + "\n".join(lines)
@@ -66,7 +69,9 @@ def argument_docs(docstring: str) -> dict[str, str]:
     meanings: dict[str, str] = {}
     for line in (section[1] if section else "").splitlines():
         if entry := re.match(r"    (\w+): (.*)", line):
+            # "name: meaning" begins an argument.
             name, meanings[entry[1]] = entry[1], entry[2]
         elif line.strip() and meanings:
+            # A line that is indented further continues the meaning of the last argument.
             meanings[name] += " " + line.strip()
     return meanings

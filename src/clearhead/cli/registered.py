@@ -24,8 +24,10 @@ def registered(files: str, decorator: str) -> dict[str, tuple[str, ast.FunctionD
     for path in sorted(SOURCE.glob(files)):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                # Matched by the decorator's name: nothing is imported.
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == decorator:
                     assert isinstance(node, ast.FunctionDef)
+                    # The first argument of the decorator is the name that users write.
                     name = ast.literal_eval(call.args[0])
                     found[name] = (str(path.relative_to(SOURCE)), node)
     return dict(sorted(found.items()))
@@ -49,6 +51,7 @@ def views_help() -> str:
     lines = ["Views, with their options, written name=value:"]
     for name, (file, node) in registered(*VIEWS).items():
         summary = (ast.get_docstring(node) or "").splitlines()[0]
+        # A view's summary, and indented below it each option with its meaning.
         lines += textwrap.wrap(
             f"{name}: {summary}", WIDTH, initial_indent="  ", subsequent_indent="    "
         )

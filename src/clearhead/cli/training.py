@@ -53,6 +53,7 @@ def train(
     if only_recipe:
         from ..config import find_recipe, load, override
 
+        # A file of data has no recipe yet: the one that `train` would write is made for it.
         if is_data(recipe):
             made = new_recipe(recipe, *overrides or (), root=data, device=device)
         else:
@@ -120,6 +121,7 @@ def finetune(
     if lora and head:
         raise InputError("--lora and --head: expected one of them")
     for option, given in (("--apart", apart), ("--rank", rank is not None)):
+        # Both options only shape LoRA's updates, and would be ignored without it.
         if given and not lora:
             raise InputError(f"{option} is for --lora")
     options: dict[str, Any] = {
@@ -128,6 +130,7 @@ def finetune(
     }  # fmt: skip
     if recipe:
         made = finetune_recipe(model, data, *overrides or (), **options)
+        # A recipe outlives the command, but the tokenizer folder it names may be temporary.
         if "tokens" in made["data"]:
             print(
                 f"this recipe reads the tokenizer in {made['data']['tokens']}: keep that folder",
@@ -157,12 +160,15 @@ def _show_run(run: Run, as_json: bool) -> None:
     recipe = read_recipe(run.folder / "recipe.toml")
     last: dict[str, Any] = {}
     for record in run.metrics:
+        # The last value of each metric: records differ in what they have, as not every step is
+        # validated.
         last |= {name: value for name, value in record.items() if name not in ("inside", "samples")}
     facts = {"folder": str(run.folder), "finished": run.finished, "steps": recipe.steps}
     last["step"] = run.step
     if run.best is not None:  # the validation is that of the model, which is not of the last step
         facts["best"] = run.best
         for record in run.metrics:
+            # Validation of the step whose weights were kept.
             if record.get("step") == run.best:
                 last |= {name: value for name, value in record.items() if name.startswith("valid")}
     if steps := recipe.averaged_steps if run.finished else []:
@@ -232,6 +238,7 @@ def verify_resume(
     )
     show(verdict, as_json)
     if not verdict.passed:
+        # For scripts and CI: the verdict is also the exit code.
         raise typer.Exit(1)
 
 
@@ -257,6 +264,7 @@ def sweep(
         recipe, *overrides or (), out=out, data=data, device=device, jobs=jobs, quiet=quiet
     )
     show(result, as_json)
+    # All other combinations have been trained, and their results are printed.
     if any(trial.error for trial in result.trials):
         raise typer.Exit(1)
 

@@ -43,9 +43,12 @@ class Command(typer.core.TyperCommand):
         try:
             rest = super().parse_args(ctx, args)
         except Exception as problem:
+            # Caught by its name: the class lives in click or in typer's own copy, depending on the
+            # version.
             if type(problem).__name__ == "NoSuchOption":  # of click, or of typer's copy of it
                 problem.message += self.written(problem.option_name, given)  # type: ignore[attr-defined]
             raise
+        # During shell completion a half-typed command must not be an error.
         if not ctx.resilient_parsing:
             self._check_repeated(ctx, given)
         return rest
@@ -56,8 +59,11 @@ class Command(typer.core.TyperCommand):
 
     def _check_repeated(self, ctx: Any, args: list[str]) -> None:
         """Fail if an option with a value is given twice: the parser would keep the last."""
+        # The order in which parameters were given, which click keeps beside the parsed values.
         order = self.make_parser(ctx).parse_args(args)[2]
         for option in {one.name: one for one in order if one.param_type_name == "option"}.values():
+            # Options that may be repeated collect their values, and a flag given twice says nothing
+            # else.
             if order.count(option) > 1 and not (
                 option.multiple or getattr(option, "is_flag", False)
             ):
@@ -77,12 +83,14 @@ class WordsCommand(Command):
 
     def written(self, option: str, args: list[str]) -> str:
         name = option.lstrip("-").replace("-", "_")
+        # The word that was taken for an option: --beams=5 or --beams 5.
         at = next((i for i, word in enumerate(args) if word.partition("=")[0] == option), len(args))
         if at < len(args):
             _, equals, value = args[at].partition("=")
         else:
             _, equals, value = ("", "", "")
         if not equals:
+            # Written with a space, the value is the next word.
             value = next(
                 (word for word in args[at + 1 : at + 2] if not word.startswith("-")), "VALUE"
             )
@@ -104,6 +112,7 @@ def verb(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        # Read from source: importing the function would import torch for every --help.
         listed = "" if options is None else f"\n\n{options_help(*options)}"
         help_text = _escape(
             inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else "")
@@ -120,6 +129,7 @@ def verb(
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
+                # Notices become plain sentences only here; in Python they stay warnings.
                 with notices():
                     result = function(*args, **kwargs)
                 sys.stdout.flush()  # while a full disk can still be reported
@@ -132,6 +142,7 @@ def verb(
             except Exception as problem:
                 sentence = explain(problem)
                 if sentence is None:
+                    # A bug: its traceback is what helps.
                     raise
                 print((f"worker {rank()}: " if rank() else "") + sentence, file=sys.stderr)
                 if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
@@ -140,6 +151,7 @@ def verb(
                 raise typer.Exit(1) from problem
 
         if alias:
+            # The alias is another name in the list of commands, whose examples use that name.
             epilog = epilog.replace(f"clearhead {function.__name__} ", f"clearhead {alias} ")
             app.command(alias, cls=kind, epilog=epilog, help=help_text, hidden=True)(run)
         return run
@@ -152,6 +164,7 @@ def explain(problem: Exception) -> str | None:
     if isinstance(problem, UserError):
         return " ".join(str(problem).split()) or type(problem).__name__
     if isinstance(problem, OSError) and (
+        # An OSError without a file name comes from our code or a library, and is a bug.
         problem.filename is not None or problem.errno == errno.ENOSPC
     ):
         return f"{problem.filename or 'the output cannot be written'}: {problem.strerror}"
@@ -160,6 +173,7 @@ def explain(problem: Exception) -> str | None:
 
 def _too_large(problem: Exception) -> str | None:
     """A sentence if a number exceeds 64 bits, or memory is exhausted; None for other errors."""
+    # PyTorch reports an exhausted allocation as a RuntimeError, recognised by its text.
     message = str(problem)
     if isinstance(problem, OverflowError) or "Overflow when unpacking long" in message:
         return "a number is too large: expected less than 2^63"
