@@ -59,6 +59,7 @@ class AttentionEffects(draw.Result):
     @property
     def pearson(self) -> Float[Tensor, "l h"]:
         """The correlation of weight and absolute change over the allowed keys; 0 where one of them is constant."""
+        # The absolute change: a key matters whether its removal raises or lowers the answer.
         return correlation(self.weights[..., self.allowed], self.change[..., self.allowed].abs())
 
     @property
@@ -129,6 +130,8 @@ def attention_effects(
     """
     read = read_input(model, given, target=written, tokenizer=tokenizer)
     place = answer_position(read, at)
+    # A translator's answer is read from its decoder, whose
+    # attention is measured unless asked otherwise.
     if stack is None and read.decoder_input is not None:
         stack = "decoder"
     heads = view_addresses(layer_stack(read, stack), "heads")
@@ -136,6 +139,7 @@ def attention_effects(
     names = [f"{path}.{leaf}" for path in paths for leaf in ("weights", "v")]
     with watch(read.model, *names) as tape:
         logits = answer_logits(read, at=place)
+    # A recurrent decoder calls its attention once per step, so one call has no map of all queries.
     if any(len(tape.calls(name)) > 1 for name in names):
         raise InputError(
             f"this {type(read.model).__name__} attends step by step: expected one that reads all at once"
@@ -150,7 +154,10 @@ def attention_effects(
     if query is not None and not 0 <= query < queries:
         raise InputError(f"query={query}: there are {queries} queries, counted from 0")
     rows = slice(None) if query is None else slice(query, query + 1)
+    # The mean over the queries from which the key is removed: (l, h, k).
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
+    # A causal or padding mask leaves exact zeros. The first layer
+    # shows them, as if all layers had one mask.
     reached = maps[0][:, rows].amax(dim=(0, 1)) > 0
     change = _changes(read, answer, heads, maps, values, rows, reached, logits, done)
     return AttentionEffects(
@@ -189,6 +196,7 @@ def _changes(
     """
     before = answer.measure(logits)
     layers = range(len(maps))
+    # Keys that no query reaches are left at 0: removing them changes nothing.
     some_keys = reached.nonzero()[:, 0].tolist()
     cells = [(i, h, k) for i in layers for h in range(len(maps[i])) for k in some_keys]
     change = maps[0].new_zeros(len(maps), len(maps[0]), len(reached))
@@ -204,6 +212,7 @@ def _changes(
             for layer, removed in rows_of.items()
         }
         after = answer.measure(answer_logits(read, len(some), edits, answer.at)) - before
+        # zip(*...) turns the (layer, head, key) triples into three index lists.
         change[tuple(zip(*some, strict=True))] = after.double()
         if done is not None:
             done(len(some), len(cells))
@@ -213,9 +222,11 @@ def _changes(
 def _query(read: ModelInput, place: int | None, length: int) -> int | None:
     """The query that the answer is read from: its position, or the class token of an image; None: it is not known."""
     if place is not None and not read.classifies:
+        # The place may lie outside these queries, for example in the other stack of a translator.
         if place < length:
             return place
         return None
+    # One of our encoders may pool its first token, which then has the answer.
     if getattr(getattr(read.model, "config", None), "pool", None) in ("cls", "first"):
         return 0
     return None
@@ -223,6 +234,7 @@ def _query(read: ModelInput, place: int | None, length: int) -> int | None:
 
 def _per_head(v: Float[Tensor, "g k e"], heads: int) -> Float[Tensor, "h k e"]:
     """The values of each query head, where several share them."""
+    # Grouped-query attention: neighbouring query heads share a key/value head.
     return v.repeat_interleave(heads // len(v), dim=0)
 
 
@@ -242,6 +254,7 @@ def _without_key(
 
     def change(x: Tensor) -> Tensor:
         x = x.clone()
+        # Indexing by two lists copies, so the new rows have to be written back.
         new = x[row, head]
         new[:, rows] = out.to(x)
         x[row, head] = new
@@ -252,6 +265,7 @@ def _without_key(
 
 def correlation(x: Float[Tensor, "*b n"], y: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
     """Pearson's correlation over the last axis; 0 where one of the two is constant."""
+    # Centred, in float64: the weights of a long text are small.
     x, y = (a.double() - a.double().mean(-1, keepdim=True) for a in (x, y))
     size = x.norm(dim=-1) * y.norm(dim=-1)
     r = (x * y).sum(-1) / size.clamp(min=1e-300)
@@ -260,6 +274,8 @@ def correlation(x: Float[Tensor, "*b n"], y: Float[Tensor, "*b n"]) -> Float[Ten
 
 def ranks(x: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
     """The rank of each number along the last axis; equal numbers have the mean of their ranks."""
+    # Compare each number with every other: (n, n) per row, affordable for the keys of one text.
     less = (x[..., None, :] < x[..., None]).sum(-1)
     equal = (x[..., None, :] == x[..., None]).sum(-1)
+    # Equal numbers hold the ranks less + 1 to less + equal, whose mean is this.
     return less + (equal + 1) / 2

@@ -139,6 +139,7 @@ def head_effects(
     """
     ablation, layers, kind = _experiment(bundle, text, target, kind, tokenizer)
     change = []
+    # One batch per layer: row i of it has head i silenced.
     for i, (layer, heads) in enumerate(layers.items()):
         change.append(torch.cat(list(ablation.effect_parts(f"{layer}.heads", heads))))
         if done is not None:
@@ -156,6 +157,7 @@ def _experiment(
     tokenizer: Any,
 ) -> tuple[Ablation, dict[str, int], str]:
     """What is measured, the attention of each layer with its number of heads, and the kind of attention."""
+    # A torch module that is no Bundle: its attention is found by running it.
     if not isinstance(bundle, Bundle) and (tokenizer is not None or not isinstance(text, str)):
         written = target if isinstance(target, str) and is_encoder_decoder(bundle) else None
         given = read_input(bundle, text, target=written, tokenizer=tokenizer)
@@ -165,6 +167,9 @@ def _experiment(
         return foreign_ablation(given), layers, kind
     if tokenizer is not None:
         raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+    # A classifier of images always has a class as its answer; one
+    # of texts only if a target is named,
+    # otherwise its vectors are compared, as those of any encoder.
     classifier = isinstance(bundle, Bundle) and "classify" in bundle.can
     if classifier and (bundle.reads == "images" or target is not None):
         given = read_input(bundle, text)
@@ -196,7 +201,9 @@ def _checked(given: ModelInput, layers: dict[str, int], kind: str) -> dict[str, 
 
 def _attention_of_any(given: ModelInput, kind: str | None) -> tuple[str, dict[str, int]]:
     """The kind of attention, and the attention of each layer of a torch module with its heads, from a forward pass."""
+    # The seq2seq stacks are named; all other models have one kind.
     kinds = ["cross", "encoder", "decoder"] if is_encoder_decoder(given.model) else ["self"]
+    # Of a translator the cross-attention, which links both texts, is the default.
     if kind is None:
         kind = kinds[0]
     one_of("kind", kind, kinds)
@@ -205,6 +212,7 @@ def _attention_of_any(given: ModelInput, kind: str | None) -> tuple[str, dict[st
     addresses = []
     for layer in layer_stack(given, stack).layers:
         attends = layer.cross_attends if kind == "cross" else layer.attends
+        # Layers without this attention, as those of a hybrid model, are left out.
         if attends is not None:
             addresses.append(f"{attends}.heads")
     # the output of heads is (b, h, t, e)
@@ -213,6 +221,7 @@ def _attention_of_any(given: ModelInput, kind: str | None) -> tuple[str, dict[st
         watch(given.model, *addresses, keep=lambda record: record.shape[1]) as tape,
     ):
         given.run(given.model)
+    # Only the number of heads is kept, not the activations.
     heads = {address.removesuffix(".heads"): tape.calls(address)[0] for address in addresses}
     return kind, heads
 
@@ -224,7 +233,8 @@ def _attention_of_any(given: ModelInput, kind: str | None) -> tuple[str, dict[st
 class Ablation:
     """What is measured of an input while heads are silenced: log-probabilities of tokens or a class, or vectors."""
 
-    # (rows, edits) -> log-probabilities (rows, t), or vectors (rows, t, d), of copies of the input under edits
+    # (rows, edits) -> log-probabilities (rows, t), or vectors (rows,
+    # t, d), of copies of the input under edits
     measure: Callable[[int, Mapping[str, Edit]], Float[Tensor, "r t *d"]]
     rows: int  # copies of the input that one forward pass takes
     tokens: list[str]  # the text of each token that is measured, or the class
@@ -240,6 +250,7 @@ class Ablation:
         """The log-probability of each token under the edited model; None if output vectors are measured."""
         if self.vectors:
             return None
+        # The unedited run is cached: all heads are compared with the same one.
         if not changes:
             return self.before[0]
         with torch.no_grad():
@@ -258,6 +269,7 @@ class Ablation:
             heads = range(first, min(first + self.rows, count))
             with torch.no_grad():
                 after = self.measure(len(heads), {address: silence_one_per_row(heads)})
+            # (rows, t), or (rows, t, d) of vectors; `before` has one row and broadcasts.
             change = after - self.before
             if self.vectors:
                 # |x' - x| / |x|
@@ -269,6 +281,7 @@ def text_ablation(given: ModelInput) -> Ablation:
     """The measurement of a text by a Bundle; by a language model, of all its tokens but the first."""
     bundle, (ids,) = given.bundle, given.args
     assert bundle is not None
+    # A translator: the target ids are what its decoder should predict.
     if given.target_ids is not None:
         inputs = {"ids": ids, **given.named}
         return token_ablation(bundle.model, inputs, given.target_ids, given.target or [])
@@ -283,6 +296,7 @@ def next_token_ablation(model: nn.Module, ids: Int[Tensor, "t"], pieces: list[st
     """The measurement of a language model's text: of each token but the first, given those before it."""
     if len(ids) < 2:
         raise InputError(ONE_TOKEN)
+    # The last id predicts nothing that is known, and the first is predicted by nothing.
     return token_ablation(model, {"ids": ids[None, :-1]}, ids[1:], pieces[1:])
 
 
@@ -305,14 +319,18 @@ def token_ablation(
     def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t"]:
         named = {name: x.expand(rows, -1) for name, x in inputs.items()}
         ids = named.pop("ids")
+        # The forward pass up to the output layer runs under the
+        # edits; the output layer has no heads.
         with edit(model, changes):
             x = ours.states(ids, **named)
         wanted = targets.repeat(rows)[:, None]
         # the logits of a few tokens at a time: all of them may not fit into memory
         most = max(1, LOGITS // ours.head.out_features)
         parts = []
+        # (rows x t, d) in pieces of at most LOGITS numbers of logits
         for states, following in zip(x.flatten(0, 1).split(most), wanted.split(most), strict=True):
             logp = at_least_float32(ours.head(states)).log_softmax(-1)
+            # The log-probability of the id that really follows.
             parts.append(logp.gather(1, following)[:, 0])
         return torch.cat(parts).unflatten(0, (rows, -1))
 
@@ -331,6 +349,7 @@ def vector_ablation(model: nn.Module, ids: Int[Tensor, "1 t"], tokens: list[str]
 
 
 def _rows(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
+    # Source and target of a translator both count, as both are attended.
     tokens = sum(x.shape[1] for x in inputs.values())
     return max(1, tokens_at_once(model) // tokens)
 
@@ -342,6 +361,7 @@ def class_ablation(given: ModelInput, target: str | int | None) -> Ablation:
     answer = answer_of(given, target, None, logits[0])
 
     def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r 1"]:
+        # One column: the class is measured as if it were the only token.
         return answer.measure(answer_logits(given, rows, changes))[:, None]
 
     return Ablation(
@@ -358,9 +378,11 @@ def foreign_ablation(given: ModelInput) -> Ablation:
         )
     with torch.no_grad():
         out = whole_output(given)
+        # A module outside of the library has no declared task: whether it is causal is tested.
         causal = _is_causal(given, ids, out)
     rows = rows_at_once(given, out.shape[-1])
     names = given.names(ids.shape[1], decoder="decoder_input_ids" in given.named)
+    # Not causal, such as an encoder: its outputs see the whole text, so no token is predicted.
     if not causal:
         return Ablation(
             measure=lambda rows, changes: whole_output(given, rows, changes),
@@ -373,6 +395,7 @@ def foreign_ablation(given: ModelInput) -> Ablation:
         raise InputError(ONE_TOKEN)
 
     def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t"]:
+        # Logits at position i predict token i + 1, so that the last ones are left out.
         logp = whole_output(given, rows, changes)[:, :-1].log_softmax(-1)
         return logp.gather(2, following.expand(rows, -1)[..., None])[..., 0]
 
@@ -386,6 +409,7 @@ def _is_causal(given: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
             f"this {type(given.model).__name__} returns {tuple(out.shape)} for {ids.shape[1]} tokens: expected logits "
             "or a vector per token"
         )
+    # The decoder of a translator is causal by construction.
     if is_encoder_decoder(given.model) or ids.shape[1] < 2:
         return True
     other = ids.clone()
@@ -394,6 +418,7 @@ def _is_causal(given: ModelInput, ids: Int[Tensor, "1 t"], out: Tensor) -> bool:
     if ids[0, 0] == ids[0, -1]:
         other[0, -1] = (ids[0, -1] + 1) % 2
     changed = whole_output(given.exchanged(ids, other))
+    # Relative to the largest output: half precision and other kernels cause small differences.
     tolerance = 1e-3 * float(out.abs().max())
     return torch.allclose(changed[:, :-1], out[:, :-1], rtol=1e-3, atol=tolerance)
 
@@ -402,6 +427,7 @@ def silence_one_per_row(heads: Sequence[int]) -> Edit:
     """Return an edit that sets the output of head heads[i] to 0 in row i of the batch."""
 
     def change(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b h t e"]:
+        # Row i is True at head heads[i] only, so that each row loses one head.
         numbers = torch.arange(x.shape[1], device=x.device)
         silent = torch.as_tensor(heads, device=x.device)[:, None] == numbers  # (b, h)
         return x.masked_fill(silent[:, :, None, None], 0.0)

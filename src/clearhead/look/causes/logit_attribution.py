@@ -32,7 +32,8 @@ from ..targets import Wanted, answer_logits, answer_of, answer_position
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The parts that the residual stream of a pre-norm model is the sum of: embedding, positions, heads, MLPs, biases.
+# The parts that the residual stream of a pre-norm model is the sum
+# of: embedding, positions, heads, MLPs, biases.
 
 
 EXACT = 1e-3  # relative error of a sum beyond which it is not one
@@ -54,9 +55,12 @@ class ResidualPart:
 def part_addresses(given: ModelInput, stack: LayerStack) -> list[str]:
     """The addresses that `residual_parts` needs on its tape."""
     addresses = [f"{stack.layers[0].output}.input", *(layer.output for layer in stack.layers)]
+    # Attention and MLP outputs are what is added; heads and
+    # projection inputs split the former by head.
     for layer in stack.layers:
         sublayers = ((layer.attention, layer.attends), (layer.cross, layer.cross_attends))
         for module, attends in sublayers:
+            # Heads need the inputs of the projection as well: see _projection.
             if module is not None and attends is not None:
                 addresses += [module, f"{attends}.heads", *_products(given.model, module)]
         if layer.mlp is not None:
@@ -76,16 +80,20 @@ def residual_parts(given: ModelInput, stack: LayerStack, tape: Tape) -> Iterator
         tape: The record of a pass over the input, of `part_addresses`.
     """
     modules = dict(Tree(given.model).parts)
+    # In float64: the check below subtracts residual streams that are almost equal.
     before = tape[f"{stack.layers[0].output}.input"][0].double()
     for kind, x in _first_parts(given, tape, before).items():
         yield ResidualPart(kind=kind, x=x)
     for i, layer in enumerate(stack.layers):
         after = first_tensor(tape[layer.output])[0].double()
+        # A norm after the addition rescales the whole stream, so that
+        # no part of the layer is just added.
         if _is_post(modules[layer.output]):
             parts = []
         else:
             parts = list(_layer_parts(modules, tape, layer))
         added = sum((x for _, _, x in parts), torch.zeros_like(after))
+        # The invariant: output - input of a layer is the sum of its parts, checked on this input.
         if not parts or _error(added, after - before) > EXACT:
             raise InputError(
                 f"the layers of this {type(given.model).__name__} do not just add the output of {_named(layer)} to the "
@@ -96,6 +104,7 @@ def residual_parts(given: ModelInput, stack: LayerStack, tape: Tape) -> Iterator
             )
         for kind, head, x in parts:
             yield ResidualPart(kind=kind, x=x, layer=i, head=head)
+        # This layer's output is the next one's input.
         before = after
 
 
@@ -125,13 +134,16 @@ def _layer_parts(
     sublayers = [("head", "attention bias", layer.attention, layer.attends, "attn_scale")]
     sublayers += [("cross head", "cross bias", layer.cross, layer.cross_attends, "cross_scale")]
     for head_kind, bias_kind, module, attends, scale_name in sublayers:
+        # A layer may lack one of the two, for example the cross-attention of a GPT.
         if module is None or attends is None:
             continue
         scale = getattr(scales, scale_name) if ours else None
         heads = tape[f"{attends}.heads"][0].double()
         weight, bias = _projection(modules, tape, module, heads)
+        # Split by heads, x W is the sum over heads of x_h W_h: (t, e) @ (e, d) for each.
         for i, (x, w) in enumerate(zip(heads, weight, strict=True)):
             yield head_kind, i, _scaled(x @ w, scale)
+        # The bias belongs to no head, since it is added once for all.
         if bias is not None:
             yield bias_kind, None, _scaled(bias.expand(rows), scale)
     if layer.mlp is not None:
@@ -155,14 +167,17 @@ def _projection(
     modules: dict[str, nn.Module], tape: Tape, module: str, heads: Float[Tensor, "h t e"]
 ) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
     """The matrix that mixes the heads of an attention, whose input is their outputs side by side, and its bias."""
+    # (h, t, e) -> (t, h e), as the projection receives them.
     joined = heads.transpose(0, 1).flatten(1)
     last = modules[module]
     if isinstance(last, nn.MultiheadAttention):  # whose projection is no call of a module
         return _matrix(last.out_proj, len(heads))
+    # The projection is found by its input, not its name, which differs between libraries.
     for address in tape.names:
         if not address.startswith(f"{module}.") or not address.endswith(".input"):
             continue
         given = tape.calls(address)[0]
+        # Exactly equal, because both are the same activation, recorded twice.
         if given.shape[1:] == joined.shape and torch.equal(given[0].double(), joined):
             return _matrix(modules[address.removesuffix(".input")], len(heads))
     raise InputError(
@@ -172,6 +187,7 @@ def _projection(
 
 def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
     """The weights of a linear map, divided by heads, and its bias."""
+    # An 8-bit matrix: integers times one scale per output row.
     if isinstance(part, Int8):
         weight = part.numbers().double() * part.scale.double()[:, None]
     else:
@@ -180,11 +196,13 @@ def _matrix(part: Any, heads: int) -> tuple[Float[Tensor, "h e d"], Float[Tensor
     if type(part).__name__ != "Conv1D":
         weight = weight.T
     bias = None if part.bias is None else part.bias.detach().double()
+    # (h e, d) -> (h, e, d)
     return weight.unflatten(0, (heads, -1)), bias
 
 
 def _embed(given: ModelInput) -> str | None:
     """The address of the token embedding of our own models, whose output has no positions yet."""
+    # A translator's embedding is shared, or belongs to its decoder.
     names = ["decoder.embed", "embed"] if given.decoder_input is not None else ["embed"]
     known = Tree(given.model).known
     return next((name for name in names if name in known), None)
@@ -194,12 +212,15 @@ def _first_parts(given: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict
     """What the residual stream begins with: the embedding, and position vectors if they are added to it."""
     embed: Any = getattr(given.model, "embed", None)
     name = _embed(given)
+    # A ViT adds its positions inside of `embed`, whose content is computed again without them.
     if isinstance(embed, Patches):
         content = _patches(embed, given.args[0]).double()
     elif name is not None and tape[name].shape[1:] == x.shape:
         content = tape[name][0].double()
     else:
+        # Elsewhere, as in foreign models, content and positions cannot be told apart.
         return {"embedding": x}
+    # Rotary or no positions: the stream begins with the embedding alone.
     if bool((x == content).all()):
         return {"embedding": content}
     return {"embedding": content, "positions": x - content}
@@ -208,6 +229,7 @@ def _first_parts(given: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict
 @torch.no_grad()
 def _patches(embed: Patches, images: Float[Tensor, "1 c height width"]) -> Float[Tensor, "t d"]:
     """The class token, the registers and the patches of an image, without their positions."""
+    # (1, d, y, x) -> (t, d): the patches row by row.
     x = embed.project(images).flatten(2).mT[0]
     before = [t[0] for t in (embed.cls, embed.registers) if t is not None]
     widths = [t.shape[1] for t in (x, *before)]
@@ -223,6 +245,8 @@ def final_norm(given: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
     last = stack.layers[-1].output
     norms: dict[str, nn.Module] = {}
     for path, module in Tree(given.model).parts:
+        # By name, since foreign libraries have norms of their own;
+        # leaves only, outside of the layers.
         called_norm = "norm" in f"{path} {type(module).__name__}".lower()
         in_a_layer = path.startswith(f"{stack.name}.")
         if path and called_norm and not in_a_layer and not list(module.children()):
@@ -231,6 +255,7 @@ def final_norm(given: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
     with torch.no_grad(), expected_missing(), watch(given.model, *addresses) as tape:
         given.run(given.model)
     out = first_tensor(tape.calls(last)[-1])
+    # The norm that reads exactly what the last layer returned, among all that were called.
     for path, module in norms.items():
         calls = tape.calls(f"{path}.input") if f"{path}.input" in tape else []
         if calls and torch.equal(calls[-1], out):
@@ -261,9 +286,12 @@ def fixed_norm(
         gain = weight.detach().double()
     bias = getattr(norm, "bias", None)
     bias = torch.zeros_like(gain) if bias is None else bias.detach().double()
+    # Layer norm has the variance around the mean, RMS norm the
+    # mean square; both of x, not of a part.
     centred = ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).sqrt()
     rms = (x.square().mean(-1, keepdim=True) + eps).sqrt()
     # whichever of these gives the output of the norm is what it computes
+    # Identity, layer norm, RMS norm, RMS norm with a gain stored as its difference from 1.
     forms: list[Linear] = [
         lambda part: part,
         lambda part: (part - part.mean(-1, keepdim=True)) / centred * gain,
@@ -271,6 +299,7 @@ def fixed_norm(
         lambda part: part / rms * (1 + gain),  # as Gemma has it
     ]
     for form in forms:
+        # The first form that reproduces y at x; the bias is in y but in no part.
         if _error(form(x) + bias, y) < EXACT:
             return form, bias
     raise InputError(
@@ -334,6 +363,7 @@ class LogitAttribution(draw.Result):
         """What each head of self-attention adds."""
         found = [part for part in self.parts if part.kind == "head"]
         layers = len({part.layer for part in found})
+        # Equal numbers of heads in every layer, so that the list has a row per layer.
         return torch.tensor([part.value for part in found]).unflatten(0, (layers, -1))
 
     def of(self, kind: str) -> float:
@@ -349,6 +379,7 @@ class LogitAttribution(draw.Result):
         heads = self.heads
         mlps = torch.zeros(len(heads), 1)
         for part in self.parts:
+            # A layer without an MLP keeps a column of 0.
             if part.kind == "mlp" and part.layer is not None:
                 mlps[part.layer, 0] = part.value
         return draw.matrix(
@@ -408,24 +439,31 @@ def logit_attribution(
     name, norm = final_norm(read, stack)
     leaves: list[Tensor] = []
 
+    # Cut the graph at the output of the final norm: it becomes a leaf, so that the gradient of the
+    # logit stops there and no layer needs a backward pass.
     def cut(y: Tensor) -> Tensor:
         leaves.append(y.detach().clone().requires_grad_())
         return leaves[-1]
 
     addresses = [f"{name}.input", *part_addresses(read, stack)]
+    # autograd is needed although callers may have switched it off.
     with torch.enable_grad(), expected_missing(), watch(read.model, *addresses) as tape:
         logits = answer_logits(read, changes={name: cut}, at=place)[0]
         answer = answer_of(read, target, place, logits)
+        # Of a pair the difference of logits, of one answer its logit.
         chosen = _contrast(logits, answer.ids)
         (slope,) = torch.autograd.grad(chosen, leaves[-1])
     # the logit is y . slope + rest, if what follows the final norm is linear
     logit = float(chosen.detach())
     y, slope = leaves[-1].detach()[0].double(), slope[0].double()
+    # y . slope is the logit up to the output layer's bias, which _check_linear confirms.
     linear = float((y * slope).sum())
     _check_linear(read, name, place, answer.ids, logit, linear)
+    # fixed(x) + bias = y, and `fixed` is linear: the parts of x add up to y - bias.
     fixed, bias = fixed_norm(norm, tape[f"{name}.input"][0], y)
     parts = []
     for part in residual_parts(read, stack, tape):
+        # The share of a part: through the final norm at its fixed scale, then along the slope.
         value = float((fixed(part.x) * slope).sum())
         parts.append(LogitPart(kind=part.kind, layer=part.layer, head=part.head, value=value))
     # the biases of the output layer and of the final norm
@@ -445,7 +483,9 @@ def _check_linear(
     linear: float,
 ) -> None:
     """Raise if the linear part of a logit does not double with the output of the final norm, whose address is given."""
+    # Linear: doubling y adds y . slope once more.
     doubled = answer_logits(read, changes={name: lambda y: 2 * y}, at=place)[0]
+    # The constant output layer bias cancels in the difference to `logit`.
     if abs(float(_contrast(doubled, ids)) - logit - linear) > EXACT * (1 + abs(linear)):
         raise InputError(
             f"what follows {name!r} in this {type(read.model).__name__} is not linear, so that its parts have no "

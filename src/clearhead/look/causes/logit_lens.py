@@ -69,7 +69,9 @@ class LogitLens(draw.Result):
         A text of more than 16 columns is drawn without the answers.
         """
         rows = [str(i) for i in range(len(self.layers))]
+        # The bar of the last layer is labelled, because it is the model's own answer.
         rows[-1] += " (model)"  # its divergence is 0 by definition
+        # The first of the likeliest answers of each cell.
         words = [[_short(cell[0][0]) for cell in row] for row in self.top]
         return draw.heatmap(
             self.divergence.clamp(min=0).numpy(),
@@ -87,6 +89,7 @@ class LogitLens(draw.Result):
         """The likeliest answer with its probability, for each layer and for the last columns."""
         rows = []
         for layer, cells in enumerate(self.top):
+            # The last columns: in a language model they have read most of the text.
             best = [cell[0] for cell in cells[-draw.MOST_ROWS :]]
             rows.append([layer, *(f"{answer!r} {share:.2f}" for answer, share in best)])
         return draw.Table(
@@ -126,18 +129,22 @@ def logit_lens(
         raise InputError(f"top={top}: expected 1 or more")
     read = read_input(model, given, target=written, tokenizer=tokenizer)
     place = answer_position(read, at)
+    # A translator's answers come from its decoder.
     stack = "decoder" if read.decoder_input is not None else None
     layers = view_addresses(layer_stack(read, stack), "residual")
     with watch(read.model, *layers, keep=first_tensor) as tape:
         answer_logits(read, at=place)
     states = torch.cat([tape.calls(address)[0] for address in layers])  # (l, t, d)
+    # All positions, if our own model's head and norm can be applied to any of them.
     everywhere = at is None and read.bundle is not None and has_lens(read.bundle)
     names = []
+    # An image has no token names.
     if read.grid is None:
         names = read.decoder_input or read.pieces or []
     if everywhere:
         # the logits of a few positions at a time: all of them may not fit into memory
         head: Any = read.model.head
+        # Logits of all layers count, hence the division by their number.
         most = max(1, LOGITS // head.out_features // len(layers))
         parts = [lens_logits(read.model, x) for x in states.split(most, dim=1)]
     else:
@@ -146,7 +153,9 @@ def logit_lens(
         parts = [answer_logits(read, len(layers), changes, place)[:, None]]
         names = [ONE if place is None or place >= len(names) else names[place]]
     outputs = output_names(read)
+    # The pieces of `logits` are described one by one, since together they may not fit into memory.
     columns = [_columns(outputs, logits, top) for logits in parts]
+    # Lists are joined along the columns; part[0] is (layers, columns of the piece).
     answers = [[cell for part in columns for cell in part[0][i]] for i in range(len(layers))]
     return LogitLens(
         tokens=names,
@@ -187,6 +196,7 @@ def _replaced(states: Float[Tensor, "l t d"]) -> Any:
     """An edit that makes the last layer's output in row i that of layer i."""
 
     def change(x: Any) -> Any:
+        # Foreign layers return a tuple whose first value is the residual stream.
         if isinstance(x, tuple):
             return (states.to(x[0]), *x[1:])
         return states.to(x)
@@ -199,13 +209,16 @@ def _columns(
 ) -> tuple[list[list[list[tuple[str, float]]]], Tensor, Tensor, Tensor]:
     """The likeliest answers, the rank of the last layer's, the divergence from it, and the entropy."""
     logp = logits.log_softmax(-1)
+    # The last layer's distribution is the model's own, in nats as natural logarithms give them.
     p, final = logp.exp(), logp[-1]
     best = final.argmax(-1).expand(len(logp), -1)[..., None]  # (l, t, 1)
+    # How many answers this layer finds likelier than the model's own: 0 if both agree.
     rank = (logp > logp.gather(-1, best)).sum(-1)
     # KL(final || layer); a probability of 0 adds nothing, and 0 * -inf is not a number
     divergence = (final.exp() * (final - logp)).nan_to_num(0.0).sum(-1)
     entropy = -(p * logp).nan_to_num(0.0).sum(-1)
     shares, ids = p.topk(min(top, p.shape[-1]), dim=-1)
+    # Each id is turned into a name once, although it may appear in many cells.
     name_of = {i: names.name(i) for i in ids.flatten().unique().tolist()}
     answers = []
     for layer_ids, layer_shares in zip(ids.tolist(), shares.tolist(), strict=True):

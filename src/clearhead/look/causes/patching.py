@@ -76,6 +76,7 @@ class Patching(draw.Result):
             most: The effect at the end of the colours; None: the largest.
         """
         names = []
+        # A column whose token differs between both inputs shows both.
         for clean, corrupted in zip(self.columns, self.others or self.columns, strict=True):
             both = f"{clean.strip()} / {corrupted.strip()}"
             names.append(clean if clean == corrupted else both)
@@ -99,6 +100,7 @@ class Patching(draw.Result):
         """The three largest effects of each layer."""
         rows = []
         for layer, effects in enumerate(self.matrix):
+            # Largest by size: a negative share moves the answer away from the clean one.
             best = effects.abs().argsort(descending=True, stable=True)[:3].tolist()
             named = [f"{self.columns[j]!r} {float(effects[j]):+.2f}" for j in best]
             rows.append((layer, ", ".join(named)))
@@ -157,6 +159,7 @@ def patching(
     corrupted_input = read_input(model, corrupted, target=written, tokenizer=tokenizer)
     _check_lengths(clean_input, corrupted_input)
     place = answer_position(clean_input, at)
+    # Positions are exchanged one for one, so the answer must be read from the same one.
     if at is None and place != answer_position(corrupted_input, at):
         raise InputError(
             "the masked token is at another position in the corrupted text: expected the same one"
@@ -165,12 +168,14 @@ def patching(
     with watch(clean_input.model, *layers, keep=_first) as tape:
         clean_logits = answer_logits(clean_input, at=place)
     corrupted_logits = answer_logits(corrupted_input, at=place)
+    # Without a target: the likeliest answer to each input, measured as a difference if they differ.
     if target is None:
         target = _answers(clean_logits, corrupted_logits)
     answer = answer_of(clean_input, target, place, clean_logits[0])
     # m of both runs, between which that of a patched run is expected
     m_clean = float(answer.measure(clean_logits))
     m_corrupted = float(answer.measure(corrupted_logits))
+    # The effect divides by this difference, so that it must not vanish.
     if m_clean == m_corrupted:
         raise InputError(
             f"the clean and the corrupted input give {answer.name!r} the same {m_clean:.4g}: expected another "
@@ -178,12 +183,15 @@ def patching(
         )
     records = [_record(tape.calls(address), address, clean_input.tokens) for address in layers]
     m = sweep(corrupted_input, answer, layers, records, clean_logits.shape[-1], done)
+    # n of the records: heads, or tokens of the stack whose layers are patched.
     size = records[0].shape[0]
     decoder = layers[0].split(".")[0] == "decoder"
     names, others, grid = [str(i) for i in range(size)], None, None
     if what != "heads":
         names = clean_input.names(size, decoder=decoder)
         others = corrupted_input.names(size, decoder=decoder)
+        # Positions that are not the input's own tokens, as the
+        # decoder's, have no place in the image.
         if size == clean_input.tokens:
             grid = clean_input.grid
     return Patching(
@@ -219,6 +227,7 @@ def sweep(
         done: Called with the number of cells just finished, and of all.
     """
     places = records[0].shape[0]
+    # Cells in the order of the matrix, so that the results can be unflattened at the end.
     cells = [(layer, place) for layer in range(len(layers)) for place in range(places)]
     step = rows_at_once(given, vocab)
     measures = []
@@ -232,6 +241,7 @@ def sweep(
         measures.append(answer.measure(answer_logits(given, len(some), changes, answer.at)))
         if done is not None:
             done(len(some), len(cells))
+    # (l n,) -> (l, n)
     return torch.cat(measures).unflatten(0, (len(layers), places))
 
 
@@ -244,7 +254,9 @@ def _put(record: Tensor, cells: list[tuple[int, int]]) -> Edit:
         if isinstance(x, tuple):  # a foreign layer may return several values
             return (change(x[0]), *x[1:])
         joined = x.ndim == record.ndim  # as the MLP of OPT, (rows x tokens, width)
+        # (rows x tokens, d) -> (rows, tokens, d) and back
         y = x.unflatten(0, (-1, len(record))) if joined else x
+        # A copy, because the model may read the unedited activation elsewhere.
         y = y.clone()
         y[rows, places] = record[places].to(y)
         return y.flatten(0, 1) if joined else y
@@ -264,11 +276,13 @@ def _record(calls: list[Any], address: str, tokens: int) -> Tensor:
 
     A layer may join the axes of rows and tokens, as the MLP of OPT does.
     """
+    # Recurrent or shared layers run several times, and which run to patch would be ambiguous.
     if len(calls) != 1:
         raise InputError(
             f"{address} runs {len(calls)} times in one pass: expected a layer that runs once"
         )
     x = calls[0]
+    # Heads are (1, h, t, e), everything else (1, t, d).
     axes = 4 if address.endswith(".heads") else 3
     if axes == 3 and isinstance(x, Tensor) and x.ndim == 2 and len(x) == tokens:
         return x
@@ -292,6 +306,7 @@ def _check_lengths(clean: ModelInput, corrupted: ModelInput) -> None:
     shapes = [[tuple(x.shape) for x in given.tensors] for given in (clean, corrupted)]
     if shapes[0] == shapes[1]:
         return
+    # Texts can be described by their pieces, which say where they differ.
     if clean.pieces is not None and corrupted.pieces is not None:
         raise InputError(
             f"the clean text has {len(clean.pieces)} tokens and the corrupted one {len(corrupted.pieces)}: expected as "

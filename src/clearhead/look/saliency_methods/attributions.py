@@ -20,7 +20,8 @@ class Attribution:
     """The saliency of one input before it is described."""
 
     values: Tensor  # (height, width) or (t,)
-    # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
+    # before it was reduced: per channel (c, height, width) or (t,
+    # d), or on the grid of a layer (y, x)
     whole: Tensor
     layer: str | None = None  # the layer that it was taken at
     layers: list[str] | None = None  # the layers whose attention was multiplied
@@ -32,6 +33,7 @@ class Attribution:
 def summed(explained: FloatInput, x: Tensor) -> Tensor:
     """The sum over the channels of an image (c, height, width), or over the width of embeddings (t, d)."""
     if explained.kind == "image":
+        # (c, height, width) -> (height, width)
         return x.sum(0)
     return x.sum(1)
 
@@ -39,6 +41,7 @@ def summed(explained: FloatInput, x: Tensor) -> Tensor:
 def magnitude(explained: FloatInput, x: Tensor) -> Tensor:
     """The largest absolute value over the channels of an image (Simonyan et al. 2014), or their sum over the width."""
     if explained.kind == "image":
+        # A pixel counts as much as its strongest channel.
         return x.abs().amax(0)
     return x.abs().sum(1)
 
@@ -49,6 +52,7 @@ def gradients(
     """The gradient of the target's score at each of several rows; parameters get none."""
     with differentiable(explained.model):
         x = rows.detach().clone().requires_grad_()
+        # Rows do not interact: the gradient of the sum is each row's own gradient.
         score = target.score(explained.logits(x)).sum()
         (slopes,) = torch.autograd.grad(score, x)
     return slopes
@@ -57,9 +61,12 @@ def gradients(
 def layer_gradient(explained: FloatInput, target: Target, address: str) -> tuple[Tensor, Tensor]:
     """The output of a module (or its input, at an address that ends in .input), and the gradient of the score there."""
     with differentiable(explained.model):
+        # The input gets a gradient, so that the graph reaches every
+        # layer although parameters may be frozen.
         x = explained.x.detach().clone().requires_grad_()
         with watch(explained.model, address, grad=True) as tape:
             score = target.score(explained.logits(x)).sum()
+        # A module that runs several times is read at its last call.
         record = first_tensor(tape.calls(address)[-1])
         (slope,) = torch.autograd.grad(score, record, allow_unused=True)
     if slope is None:  # the score does not depend on the module
@@ -69,4 +76,5 @@ def layer_gradient(explained: FloatInput, target: Target, address: str) -> tuple
 
 def enlarged(grid: Float[Tensor, "y x"], size: tuple[int, int]) -> Float[Tensor, "height width"]:
     """A map of a layer's grid in the resolution of the image (bilinear)."""
+    # interpolate expects (b, c, y, x).
     return F.interpolate(grid[None, None], size=size, mode="bilinear", align_corners=False)[0, 0]

@@ -39,7 +39,8 @@ from ..targets import (
 # inputs or logits per pass, whose activations fit into memory, and rows
 ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64
 CHUNK = 1 << 12  # ids that are embedded at a time
-# The arguments that are ids of a text, a source before its target; "" is the first argument, which has no name.
+# The arguments that are ids of a text, a source before its target;
+# "" is the first argument, which has no name.
 TEXTS = ("source", "", "input_ids", "ids", "decoder_input_ids")
 
 
@@ -83,6 +84,7 @@ class FloatInput:
     def rows(self, outputs: int) -> int:
         """The number of rows that one pass takes, where the model has this many outputs per token."""
         room = ROOM_CUDA if self.x.is_cuda else ROOM
+        # Either the input or the logits are the largest tensor of a pass.
         return max(1, min(MOST_ROWS, room // max(self.x.numel(), outputs * self.answers)))
 
 
@@ -97,9 +99,11 @@ def float_input(
         tokenizer: The tokenizer of a model of transformers, if a text is given.
         at: The token whose prediction is explained, where there are logits for every token.
     """
+    # A single image without a batch axis gets one.
     if isinstance(given, Tensor) and given.is_floating_point():
         given = one_image(given)
     read = read_input(model, given, tokenizer=tokenizer)
+    # Floats are pixels; ids of a text have no gradient, and its embeddings take their place.
     pixels = next((x for x in read.tensors if x.is_floating_point()), None)
     if pixels is not None:
         return _image(read, pixels, at)
@@ -109,11 +113,14 @@ def float_input(
 def _image(read: ModelInput, pixels: Tensor, at: int | None) -> FloatInput:
     """The pixels of an image, which is one of the model's arguments."""
 
+    # A bare module may have logits for every token of an image:
+    # the first one is explained by default.
     place = None if read.bundle is not None else at or 0
 
     def logits(rows: Tensor) -> Float[Tensor, "n v"]:
         # the other arguments get as many rows
         batch = read.repeated(len(rows))
+        # The repeated image is found by its dtype and replaced by the rows.
         repeated = next(x for x in batch.tensors if x.is_floating_point())
         return _at(batch.exchanged(repeated, rows).run(read.model), place)
 
@@ -143,17 +150,20 @@ def _text(read: ModelInput, place: int | None) -> FloatInput:
     # one pass shows which embeddings are called with the ids, and whether every token has logits
     with torch.no_grad():
         embedded, out = embed_text(read.model, arguments, texts)
+    # (1, t, v) is one row of logits per token, (1, v) one for the whole text.
     queries = out.shape[1] if out.ndim == 3 else 0
     if not queries:
         place = None
     elif place is not None:
         if not -queries <= place < queries:
             raise InputIndexError(f"at={place}: there are {queries} tokens")
+        # at=-1 is the last token; stored as a position from 0.
         place %= queries
     tokens = _token_texts(read, [arguments[name] for name in texts])
     ours: Any = read.model
     # our models compute the logits of the one token only, to save memory
     alone = place is not None and isinstance(ours, Model) and hasattr(ours, "states")
+    # `states` returns the vectors before the head, of which one row is then enough.
     alone = alone and hasattr(ours, "head")
 
     def run(row: Mapping[str, Tensor]) -> Any:
@@ -186,6 +196,7 @@ def _explained_place(read: ModelInput, given: Given, at: int | None) -> int | No
     bare = read.bundle is None  # its capabilities are not known
     if read.masks and (bare or "fill" in read.can):
         return read.masks[0]
+    # A text without a mask has no token for an encoder to predict.
     if "fill" in read.can:
         raise InputError(
             f"{str(given)[:60]!r} has no gap: expected one or more {MASKS[0]}, or at=the number of a token"
@@ -204,6 +215,7 @@ def _token_texts(read: ModelInput, ids: Sequence[Tensor]) -> list[str]:
 
 def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
     x = output_of(out)
+    # Logits of every token need a position; one row of logits per input does not.
     if x.ndim == 3 and at is not None:
         return x[:, at]
     if x.ndim != 2:
@@ -217,6 +229,7 @@ def _at(out: Any, at: int | None) -> Float[Tensor, "n v"]:
 def differentiable(model: nn.Module) -> Iterator[None]:
     """Let gradients be taken inside a `with`, whatever the caller has switched off."""
     recurrent = any(isinstance(part, nn.RNNBase) for part in model.modules())
+    # Inference mode would make tensors that autograd rejects.
     with torch.inference_mode(False), torch.enable_grad():
         if recurrent:  # cuDNN's recurrent layers have no backward pass in evaluation mode
             with torch.backends.cudnn.flags(enabled=False):
@@ -276,6 +289,7 @@ class EmbeddedText:
         """The output of `run`, which calls the model with arguments, if its embeddings return these rows instead."""
         given = {key: value.expand(len(rows), *value.shape[1:]) for key, value in self.row.items()}
         addresses = {place.address for place in self.places}
+        # An embedding may be called several times: rows are handed out call by call.
         changes = {address: _in_turn(self.places, address, rows) for address in addresses}
         with edit(self.model, changes):
             return run(given)
@@ -283,6 +297,8 @@ class EmbeddedText:
 
 def _mean(embedding: nn.Module) -> Float[Tensor, "1 d"]:
     """The mean output of an embedding over all ids."""
+    # The rows of the weight are the ids; going through the
+    # module includes its scale, if it has one.
     weight = next(embedding.parameters())
     ids = torch.arange(weight.shape[0], device=weight.device)
     # some ids at a time, to save memory
@@ -297,9 +313,11 @@ def _in_turn(places: Sequence[Place], address: str, rows: Tensor) -> Callable[[T
         for place in places
         if place.address == address
     }
+    # Counts the calls of one pass; more than any model makes.
     calls = iter(range(1 << 30))
 
     def change(x: Tensor) -> Tensor:
+        # Calls with other ids, such as positions, keep their output.
         return parts.get(next(calls), x)
 
     return change
@@ -319,6 +337,7 @@ def embed_text(
         out = call_model(model, row)
     places: list[Place] = []
     parts: list[Tensor] = []
+    # Each text is found by its ids, because the names of embeddings differ between models.
     for name in texts:
         call = _first_call(calls, row[name], places)
         if call is None:
@@ -342,9 +361,11 @@ def _recorded_embeddings(model: nn.Module) -> Iterator[list[EmbeddingCall]]:
     count: dict[str, int] = {}
     hooks = []
     for path, module in Tree(model).parts:
+        # Our embeddings and torch's; other modules do not read ids.
         if not isinstance(module, nn.Embedding | Tokens):
             continue
 
+        # `path` is bound now: the loop goes on before the hook is called.
         def record(_: nn.Module, args: Any, out: Tensor, path: str = path) -> None:
             number = count.get(path, 0)
             calls.append(EmbeddingCall(address=path, number=number, ids=args[0], x=out))
@@ -364,6 +385,7 @@ def _first_call(
     """The first call of a submodule that embedded these ids and is not taken by a place."""
     taken = {(place.address, place.call) for place in places}
     for call in calls:
+        # Source and target may have the same ids, so a call serves one text only.
         if call.address and (call.address, call.number) not in taken and call.embeds(ids):
             return call
     return None

@@ -42,6 +42,8 @@ def grad_cam(
         raise InputError(
             f"this {explained.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
         )
+    # The last layer with a gradient: in a ViT that answers from its class
+    # token, the patches of the last block have none.
     if options.layer is None:
         found = _last_with_gradient(explained, target, layers, layout)
         if found is None:
@@ -49,6 +51,7 @@ def grad_cam(
         return _enlarged(explained, layout, *found)
     address = _named(layout, options.layer, layers, blocks)
     weighted = _weighted(explained, target, address, layout)
+    # A named layer without a gradient is an error, and the message names one that has it.
     if weighted is None:
         found = _last_with_gradient(explained, target, layers, layout)
         if found is None:
@@ -75,7 +78,9 @@ def _default_layers(grids: dict[str, Axes], blocks: list[str]) -> list[str]:
     if not blocks:
         return maps
     order = list(grids)
+    # Feature maps before the blocks belong to the stem; only those after them are candidates.
     after = [path for path in maps if order.index(path) > order.index(blocks[-1])]
+    # The input of the first block is tried last: it is the embedding of the patches.
     return [f"{blocks[0]}.{INPUT}", *blocks, *after]
 
 
@@ -92,6 +97,7 @@ def _last_with_gradient(
 
 def _named(layout: OutputAxes, layer: str | int, layers: list[str], blocks: list[str]) -> str:
     """The address of a layer; any module of the right shape can be named, not only a block."""
+    # A number counts blocks where there are any.
     if blocks and isinstance(layer, int):
         return layout.choose(layer, blocks)
     if isinstance(layer, str) and (layer in layers or layer in layout.gridded()):
@@ -107,9 +113,13 @@ def _weighted(
     axes = layout.axes(address, record)
     if axes.grid is None:
         return None
+    # One row: (c, y, x) of both.
     (values,), (slope,) = axes.on_grid(record), axes.on_grid(slope)
+    # Zero everywhere: the answer does not depend on these places.
     if not slope.any():
         return None
+    # Selvaraju et al. 2017, Eq. 1 and 2 before the ReLU: alpha_c
+    # is the gradient's mean over places.
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)
 
 
@@ -118,6 +128,7 @@ def _enlarged(
 ) -> Attribution:
     layout.check_order(address)
     height, width = explained.x.shape[-2:]
+    # The ReLU of Eq. 2: only what speaks for the target is shown.
     return Attribution(
         values=enlarged(weighted.clamp(min=0), (height, width)), whole=weighted, layer=address
     )

@@ -21,7 +21,8 @@ from ..targets import Target
 from .attributions import Attribution, gradients, magnitude, summed
 from .float_input import FloatInput
 
-# Baselines: inputs that stand for "nothing", which integrated gradients start from and occlusion puts in place.
+# Baselines: inputs that stand for "nothing", which integrated
+# gradients start from and occlusion puts in place.
 
 
 # a word of BASELINES, one number for all values, or a tensor like the input
@@ -35,13 +36,16 @@ def _colour(value: int) -> Callable[[FloatInput], Tensor]:
             raise InputError(
                 "black and white need a Bundle with preprocessing: expected 'zero', 'blur' or a tensor"
             )
+        # 0 to 255 in the units of the normalised input, per channel.
         scaled = [(value * pre.scale - m) / d for m, d in zip(pre.mean, pre.deviation, strict=True)]
+        # (c,) -> (1, c, height, width)
         return explained.x.new_tensor(scaled)[None, :, None, None].expand_as(explained.x)
 
     return fill
 
 
 def _blur(explained: FloatInput) -> Tensor:
+    # A twentieth of the longer side hides shapes and keeps colours.
     return blur(explained.x, max(explained.x.shape[-2:]) / 20)
 
 
@@ -54,8 +58,10 @@ def _mean(explained: FloatInput) -> Tensor:
     return explained.mean()
 
 
-# What each word means for an image and for a text; 0 is the mean colour of normalised images, or an empty embedding,
-# from which networks that normalise their input jump: the mean embedding of the vocabulary is a smooth start.
+# What each word means for an image and for a text; 0 is the mean
+# colour of normalised images, or an empty embedding,
+# from which networks that normalise their input jump: the mean
+# embedding of the vocabulary is a smooth start.
 BASELINES: dict[str, dict[str, Callable[[FloatInput], Tensor]]] = {
     "image": {"zero": _zero, "black": _colour(0), "white": _colour(255), "blur": _blur},
     "text": {"zero": _zero, "mean": _mean},
@@ -68,6 +74,7 @@ def baseline_of(explained: FloatInput, given: Baseline) -> Tensor:
     """The baseline that a word, a number or a tensor means, of the shape of the input."""
     x = explained.x
     if isinstance(given, Tensor):
+        # A tensor with or without the batch axis.
         value = given if given.ndim == x.ndim else given[None]
         if value.shape != x.shape:
             raise InputError(
@@ -87,11 +94,14 @@ def baseline_of(explained: FloatInput, given: Baseline) -> Tensor:
 
 def blur(x: Float[Tensor, "b c y x"], sigma: float) -> Float[Tensor, "b c y x"]:
     """Blur images by a Gaussian of a standard deviation in pixels; edges are mirrored."""
+    # Three standard deviations hold 99.7 %; reflection needs a margin narrower than the image.
     radius = min(math.ceil(3 * sigma), x.shape[-1] - 1, x.shape[-2] - 1)
     at = torch.arange(-radius, radius + 1, device=x.device, dtype=torch.float32)
+    # softmax of the exponents is the Gaussian with the sum 1.
     kernel = torch.softmax(-(at**2) / (2 * sigma**2), 0).to(x.dtype)
     channels = x.shape[1]
     wide = F.pad(x, (radius, radius, radius, radius), mode="reflect")
+    # A Gaussian is separable: first horizontally, then vertically, each channel by itself.
     rows = F.conv2d(wide, kernel.expand(channels, 1, 1, -1), groups=channels)
     return F.conv2d(rows, kernel[:, None].expand(channels, 1, -1, 1), groups=channels)
 
@@ -156,6 +166,7 @@ def smooth_gradient(
 ) -> Attribution:
     """The mean gradient of noisy copies of the input (Smilkov et al. 2017)."""
     x = explained.x
+    # Smilkov et al. 2017: the noise level is relative to the range of this input.
     scale = options.noise * float(x.max() - x.min())
     generator = torch.Generator().manual_seed(options.seed)
     total, step = torch.zeros_like(x[0]), explained.rows(target.outputs)
@@ -192,6 +203,7 @@ def integrated_gradients(
         START[explained.kind] if options.baseline is None else options.baseline,
         done,
     )
+    # One gradient per point of the path; refinement only where the caller left the number open.
     found = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
     if options.steps is None and not found.complete and options.refined:
         found = path.attribution(_refined(path))
@@ -201,6 +213,7 @@ def integrated_gradients(
         f"integrated gradients: the values add up to {path.change + (found.completeness or 0.0):.3g}, and the score "
         f"changes by {path.change:.3g}"
     )
+    # A number of steps that the caller chose is kept: its result is returned with a warning.
     if options.steps is None:
         raise IncompleteError(
             f"{problem}, even with {path.used} points of the path: expected method='occlusion' or "
@@ -221,10 +234,12 @@ class _Path:
         self.way = explained.x - self.start
         self.rows = explained.rows(target.outputs)  # of one pass
         self.used = 0  # gradients so far
+        # F(x) - F(x'), the sum that the attributions should have.
         self.change = self.score(1.0) - self.score(0.0)
 
     def at(self, points: Tensor) -> Tensor:
         """The inputs at some places of the path, 0 to 1."""
+        # (n,) -> (n, 1, ...), to broadcast over the axes of the input
         return self.start + points.reshape(-1, *[1] * (self.way.ndim - 1)) * self.way
 
     @torch.no_grad()
@@ -238,6 +253,7 @@ class _Path:
         self, spans: Sequence[tuple[float, float]], order: int, expected: int | None = None
     ) -> list[Tensor]:
         """The attribution to each value that each span of the path adds, by Gauss-Legendre with `order` points."""
+        # Nodes and weights are those of [-1, 1], moved to each span [left, right].
         nodes, weights = np.polynomial.legendre.leggauss(order)
         places = [left + (right - left) * (node + 1) / 2 for left, right in spans for node in nodes]
         shares = [(right - left) * weight / 2 for left, right in spans for weight in weights]
@@ -246,15 +262,18 @@ class _Path:
         for first in range(0, len(places), self.rows):
             some = self.way.new_tensor(places[first : first + self.rows])
             for i, slope in enumerate(gradients(self.explained, self.target, self.at(some)), first):
+                # Point i belongs to span i // order.
                 sums[i // order] += shares[i] * slope
             if self.done is not None:
                 self.done(len(some), expected or len(places))
         self.used += len(places)
+        # The gradient along the path times the way from the baseline to the input.
         return [x * self.way[0] for x in sums]
 
     def attribution(self, whole: Tensor) -> Attribution:
         """The attribution of the whole path, with its error."""
         error = float(whole.double().sum()) - self.change
+        # Relative to the change, because the scores of models differ in scale.
         complete = abs(error) <= INCOMPLETE * abs(self.change)
         return Attribution(
             values=summed(self.explained, whole), whole=whole, completeness=error, complete=complete
@@ -268,10 +287,12 @@ def _refined(path: _Path) -> Tensor:
     spans = list(pairwise(edges))
     parts = dict(zip(spans, path.integrals(spans, ORDER, MOST), strict=True))
     while True:
+        # By completeness, the part of a span should be the change of the score across it.
         errors = {
             (left, right): abs(float(part.double().sum()) - scores[right] + scores[left])
             for (left, right), part in parts.items()
         }
+        # Half of what `attribution` tolerates, as a margin.
         wrong = _largest(errors, INCOMPLETE / 2 * abs(path.change))
         # a jump, which no number of points follows
         narrow = min(right - left for left, right in parts) < NARROW
@@ -281,6 +302,7 @@ def _refined(path: _Path) -> Tensor:
         halves = []
         for left, right in wrong:
             middle = (left + right) / 2
+            # New spans; the scores at their outer ends are known already.
             scores[middle] = path.score(middle)
             halves += [(left, middle), (middle, right)]
             del parts[left, right]

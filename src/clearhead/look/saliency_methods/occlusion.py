@@ -41,10 +41,12 @@ def occlusion(
     x = explained.x
     empty = baseline_of(explained, "zero" if options.baseline is None else options.baseline)
     image = explained.kind == "image"
+    # One axis of places for a text, two for an image.
     size = tuple(x.shape[-2:]) if image else (x.shape[1],)
     # windows of an image overlap by half; those of a text are single tokens
     patch = options.patch or (max(1, min(size) // 8) if image else 1)
     stride = options.stride or (max(1, patch // 2) if image else 1)
+    # A larger stride would leave gaps that no window covers.
     if patch > min(size) or stride > patch:
         raise InputError(
             f"patch={patch}, stride={stride}: expected a window of at most {min(size)}, and no larger stride than it"
@@ -52,6 +54,7 @@ def occlusion(
     # the upper left corner of each window, (windows, axes)
     along = [torch.arange(-(-(n - patch) // stride) + 1) * stride for n in size]
     corners = torch.cartesian_prod(*along)
+    # cartesian_prod of one axis returns (windows,): restore the second axis.
     corners = corners.reshape(len(corners), len(size))
     losses, covered = x.new_zeros(size), x.new_zeros(size)
     with torch.no_grad():
@@ -61,10 +64,12 @@ def occlusion(
             # all channels of a pixel, or the whole embedding of a token
             hidden = windows[:, None] if image else windows[:, :, None]
             loss = before - target.score(explained.logits(torch.where(hidden, empty, x)))
+            # Each window's loss is added to all places that it covers.
             losses += torch.einsum("n,n...->...", loss, windows.to(x))
             covered += windows.to(x).sum(0)
             if done is not None:
                 done(len(some), len(corners))
+    # The mean over windows divides by the count, which is 1 or more everywhere.
     mean_loss = losses / covered
     return Attribution(values=mean_loss, whole=mean_loss)
 
@@ -74,8 +79,10 @@ def _windows(corners: Tensor, patch: int, size: tuple[int, ...]) -> Bool[Tensor,
     inside = torch.ones(len(corners), *size, dtype=torch.bool)
     for axis, length in enumerate(size):
         at, low = torch.arange(length), corners[:, axis, None]
+        # The window is a product of intervals, one per axis.
         along = (at >= low) & (at < low + patch)  # (n, length)
         shape = [1] * len(size)
         shape[axis] = length
+        # (n, length) -> (n, 1, .., length, .., 1)
         inside &= along.reshape(len(corners), *shape)
     return inside

@@ -132,12 +132,14 @@ def perturbation_curves(
         raise InputError("perturbation_curves got no saliency maps: expected one or more")
     if steps < 1:
         raise InputError(f"steps={steps}: expected 1 or more")
+    # All maps must explain the same output, or the curves would compare different things.
     chosen = {(one.index, one.at) for one in maps.values()}
     if len(chosen) > 1:
         raise InputError(
             f"maps of several targets, {', '.join(sorted(one.target for one in maps.values()))}"
         )
     ((index, at),) = chosen
+    # A function is not stored in a map, so that the caller must name it again.
     if target is None and index is None:
         raise InputError("these maps are of a function of the logits: expected target=the function")
     about = float_input(model, given, tokenizer=tokenizer, at=at)
@@ -152,13 +154,16 @@ def perturbation_curves(
             )
     if target is None:
         target = index
+    # A blurred image keeps colours; Petsiuk et al. insert into one. Texts have no blur.
     if empty is None:
         empty = "blur" if about.kind == "image" else "zero"
     with torch.no_grad():
         goal = choose_target(target, about.logits(about.x), about.names, about.name)
         places = math.prod(size)
+        # From none to all places, with both ends, in equal steps.
         counts = torch.linspace(0, places, min(steps, places) + 1).round().long()
         start, removed = baseline_of(about, empty), baseline_of(about, deleted)
+        # Rows of all curves together, for the progress.
         rows = 2 * len(maps) * len(counts)
         deletion, insertion = {}, {}
         for name, one in maps.items():
@@ -166,6 +171,7 @@ def perturbation_curves(
             # the rank of each place, 0 for the most salient
             rank = torch.empty_like(order).scatter_(0, order, torch.arange(places))
             rank = rank.reshape(size).to(about.x.device)
+            # Deletion turns the input into `removed`; insertion turns `start` into the input.
             deletion[name] = _curve(about, goal, rank, counts, about.x, removed, done, rows)
             insertion[name] = _curve(about, goal, rank, counts, start, about.x, done, rows)
     return PerturbationCurves(
@@ -189,12 +195,16 @@ def _curve(
     """The probability where the first places are from `after` and the others from `before`."""
     parts = []
     for some in counts.split(about.rows(goal.outputs)):
+        # (n, *size): in row i the first counts[i] places have changed.
         changed = rank < some.to(rank.device).reshape(-1, *[1] * rank.ndim)
         if about.kind == "image":
+            # The same places in all channels of an image.
             changed = changed[:, None]
         else:
+            # The whole embedding of a token.
             changed = changed[:, :, None]
         logits = about.logits(torch.where(changed, after, before)).double()
+        # A function of the logits has no probability: its value is drawn.
         if goal.index is None:
             parts.append(goal.score(logits))
         else:

@@ -50,6 +50,7 @@ def attention_rollout(
     explained: FloatInput, target: Target, options: RolloutOptions, __: Done | None
 ) -> Attribution:
     """The product of the attention maps of all layers (Abnar and Zuidema 2020); it is the same for all targets."""
+    # The layout of the same pass says which tokens are patches.
     with (
         torch.no_grad(),
         record_layout(explained.model) as layout,
@@ -57,6 +58,7 @@ def attention_rollout(
     ):
         explained.logits(explained.x)
     layers = _maps(explained, tape)
+    # One row: (t, t).
     matrix = rollout(list(layers.values()), residual=options.residual, fusion=options.fusion)[0]
     return _placed(explained, target, layout, matrix, layers)
 
@@ -71,6 +73,7 @@ def gradient_weighted_rollout(
             score = target.score(explained.logits(x)).sum()
         layers = _maps(explained, tape)
         weights = [weights_of(layer) for layer in layers.values()]
+        # Chefer et al. 2021 need the gradient of the score with respect to every map.
         slopes = torch.autograd.grad(score, weights, allow_unused=True)
     weighted = []
     for weight, slope in zip(weights, slopes, strict=True):
@@ -83,6 +86,7 @@ def gradient_weighted_rollout(
 def _watched(explained: FloatInput, *, grad: bool) -> Iterator[Tape]:
     """Watch all attention maps of a model; raises if it cannot have any."""
     tree = Tree(explained.model)
+    # No module of the model can attend: fail before it runs.
     if not matching("**.weights", tree.known | tree.possible):
         raise _unfit(explained)
     with warnings.catch_warnings():
@@ -99,10 +103,12 @@ def _maps(explained: FloatInput, tape: Tape) -> dict[str, AttentionMap]:
     the last of them may not, as it changes what the tokens of the others hold.
     """
     named = named_maps(tape)
+    # A product of maps needs as many keys as queries.
     if not any(layer.shape[2] == layer.shape[3] for layer in named.values()):
         raise _unfit(explained)
     layers = square_maps(named)
     rows = next(iter(layers.values())).shape[0]
+    # Windowed attention moves windows into the batch axis, so that its maps have more rows.
     if rows != len(explained.x):
         raise InputError(
             f"the attention of this {explained.name} is within {rows} windows: rollout does not fit, since none of its "
@@ -110,6 +116,7 @@ def _maps(explained: FloatInput, tape: Tape) -> dict[str, AttentionMap]:
         )
     names = list(named)
     until = names.index(list(layers)[-1])
+    # Layers that are not square between others would break the chain of products.
     between = left_out({name: named[name] for name in names[:until]})
     if between and explained.kind == "image":
         raise InputError(
@@ -133,6 +140,7 @@ def _placed(
     explained: FloatInput, target: Target, layout: OutputAxes, matrix: Tensor, maps: Iterable[str]
 ) -> Attribution:
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
+    # The tokens of the last map must be known places: of the text, or of the image's grid.
     tokens = len(matrix)
     axes = layout.places(tokens) if explained.kind == "image" else None
     if explained.kind == "text" and len(explained.tokens or []) != tokens:
@@ -145,10 +153,12 @@ def _placed(
             "gradient methods and occlusion do"
         )
     layers = [name.removesuffix(".weights") for name in maps]
+    # The tokens that the answer is read from, averaged: (t,).
     row = matrix[_read(explained, target, layout, tokens)].mean(0)
     if axes is None or axes.grid is None:
         return Attribution(values=row, whole=matrix, layers=layers)
     height, width = explained.x.shape[-2:]
+    # Class token and registers have no place in the image.
     cells = row[axes.special :].unflatten(0, axes.grid)
     return Attribution(values=enlarged(cells, (height, width)), whole=matrix, layers=layers)
 
@@ -162,6 +172,7 @@ def _read(
         raise InputError(
             f"the layers of this {explained.name} were not found: rollout does not fit"
         )
+    # At the output of the last layer, tokens without a gradient cannot influence the answer.
     _, slope = layer_gradient(explained, target, blocks[-1])
     read = slope[0].abs().sum(-1) > 0
     if not read.any():

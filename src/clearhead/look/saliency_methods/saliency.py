@@ -134,6 +134,7 @@ class Saliency(draw.Result):
         inside = region_mask(region, tuple(self.values.shape))
         weights = self.values.clamp(min=0) if positive else self.values.abs()
         total = weights.double().sum()
+        # Without values, as of a gradient that is 0 everywhere, there is no share.
         if total <= 0:
             return float("nan")
         return float(weights.double()[inside].sum() / total)
@@ -157,6 +158,7 @@ class Saliency(draw.Result):
         self.check_complete()
         answer = self.target.strip() or repr(self.target)
         above, below = DARKER, ""
+        # An unsigned map has one legend; a signed one names both directions.
         if self.signed:
             above, below = f"for {answer}", f"against {answer}"
         values = self.values.numpy()
@@ -181,6 +183,7 @@ class Saliency(draw.Result):
             )
         sizes = self.values.abs().numpy()
         total = float(sizes.sum()) or 1.0
+        # 4 x 4 parts, also of sizes that 4 does not divide.
         down, across = (np.array_split(np.arange(n), 4) for n in sizes.shape)
         rows = []
         for y in down:
@@ -262,6 +265,7 @@ def saliency(
         ('golf ball', torch.Size([128, 128]), 'blocks.4')
         >>> figure = result.figure()
     """
+    # Options that were given, checked below against those of the method.
     given_options = {
         "layer": layer, "baseline": baseline, "steps": steps, "samples": samples, "noise": noise, "seed": seed,
         "patch": patch, "stride": stride, "residual": residual, "fusion": fusion,
@@ -276,8 +280,10 @@ def saliency(
             name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds
         )
         raise InputError(f"method={method!r} is not for a text: expected one of {fitting}")
+    # The logits of the input are needed once, to name the target and its probability.
     with torch.no_grad():
         goal = choose_target(target, about.logits(about.x), about.names, about.name)
+    # Only the default may fall back to another method; a named one fails instead.
     if method is None:
         name, found = _default(about, goal, options, done)
     else:
@@ -306,10 +312,12 @@ def _default(
 ) -> tuple[str, Attribution]:
     """Integrated gradients, or occlusion where they do not add up after a first attempt; the method and its result."""
     try:
+        # One attempt without refinement, whose cost is known beforehand.
         return "integrated", integrated_gradients(
             about, goal, replace(options, refined=False), done
         )
     except IncompleteError as problem:
+        # The message's first half says by how much the values are off.
         warnings.warn(
             f"{str(problem).partition(', even with')[0]}; this is occlusion instead, and method='integrated' takes "
             "more points",
@@ -323,6 +331,7 @@ def _default(
 def _options(method: str, given: dict[str, Any]) -> Any:
     """The options of a method; raises for those that only others have."""
     kind = SALIENCY_METHODS[method].options
+    # `refined` is internal: callers choose `steps` instead.
     own = [field.name for field in fields(kind) if field.name != "refined"]
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen:
@@ -349,16 +358,19 @@ def seen(about: FloatInput) -> np.ndarray | None:
     if about.given.picture is not None or about.kind == "text":
         return about.given.picture
     x = about.x[0].detach().float().cpu()
+    # Pixels of a bare tensor: its range is unknown, so it is stretched to 0 to 255.
     low, high = float(x.min()), float(x.max())
     x = ((x - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)
     if len(x) != 3:
         x = x[:1].expand(3, -1, -1)  # the first channel, in grey
+    # (c, height, width) -> (height, width, c)
     return x.permute(1, 2, 0).numpy()
 
 
 def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
     """Which places a region contains, booleans of a shape: a box, booleans, or numbers of tokens."""
     mask = torch.as_tensor(np.asarray(region))
+    # Booleans are taken as they are; numbers mean a box or tokens.
     if mask.dtype == torch.bool:
         if tuple(mask.shape) != shape:
             raise InputError(
@@ -367,6 +379,7 @@ def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
         return mask
     if mask.is_floating_point() or mask.ndim != 1:
         raise InputError(f"region={region!r}: expected whole numbers, or booleans of shape {shape}")
+    # An image's region is a box of 4 numbers, a text's a list of tokens.
     if len(shape) == 2:
         return _box(mask.tolist(), shape)
     return _tokens(mask.tolist(), shape[0])

@@ -26,7 +26,8 @@ from .layers import is_inside, uniform_lists
 
 MOST_SPECIAL = 32  # tokens before the grid at most: class token, distillation token, registers
 
-# Layers of torch whose channels are axis 1, and those whose channels are the last axis. Classes derived from the latter
+# Layers of torch whose channels are axis 1, and those whose channels are
+# the last axis. Classes derived from the latter
 # are not counted: a LayerNorm2d of other libraries has its channels in axis 1.
 FIRST = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AvgPool2d,
@@ -107,6 +108,7 @@ class OutputAxes:
         """The axes of an output of the same layer for an image of another size, if they are still known."""
         if axes.tokens:
             return self.places(x.shape[1])
+        # A feature map keeps its axis of channels; only the grid differs.
         return replace(axes, grid=_grid(x.shape, axes.channels))
 
     def places(self, tokens: int) -> Axes | None:
@@ -115,7 +117,9 @@ class OutputAxes:
         It is the feature map of a convolution, or of a module with one, after at most MOST_SPECIAL other tokens, or a
         half, a quarter ... of one that has no other tokens (patches that were merged).
         """
+        # Outputs (b, c, y, x) of convolutions and of modules with one: the image's own grids.
         maps = [call.shape[2:] for call in self.calls if self._is_feature_map(call)]
+        # As many tokens as places, and at most MOST_SPECIAL besides them.
         grids = {(y, x) for y, x in maps if 1 < y * x <= tokens <= y * x + MOST_SPECIAL}
         larger = {(y, x) for y, x in maps if y * x > tokens > 1}
         # Halves, rounded down or up, until one has exactly as many places as there are tokens.
@@ -138,6 +142,7 @@ class OutputAxes:
             return False
         if call.channels == 1:
             return True
+        # A stem that pools after its convolution returns (b, c, y, x) as well.
         if not any(isinstance(part, nn.Conv2d) for part in self.tree.modules[call.path].modules()):
             return False
         axes = self._axes_of_call(call)
@@ -152,10 +157,12 @@ class OutputAxes:
         Args:
             address: The address of one of the layers, or of what is inside of it.
         """
+        # The outermost lists of modules around the address: their first member reads the tokens.
         lists = uniform_lists(self.tree, lambda _: True).values()
         around = [names for names in lists if any(is_inside(address, name) for name in names)]
         first = around[0][0] if around else ""
         given = self.given.get(first, ())
+        # Only sequences (b, t, c) have an order to check.
         if not first or len(given) != 3 or self.tree.root.training:  # dropout changes all tokens
             return
         axes = self.places(given[1])
@@ -163,6 +170,7 @@ class OutputAxes:
             return
         columns = axes.grid[1]
         change = self._change_by_corner(first, axes)  # (b, c, y, x)
+        # A pixel of the top right corner must move the top right place most.
         row, column = divmod(int(change.sum((0, 1)).argmax()), columns)
         # A module around may mix neighbours, so that the next place counts as the corner, too.
         if row > 1 or column < columns - 2:
@@ -177,12 +185,15 @@ class OutputAxes:
         args, named = self.arguments[-1]
         image = self.given[""]
         rows, columns = axes.grid
+        # One patch, in pixels, of the image that the model was called with.
         height, width = max(1, image[2] // rows), max(1, image[3] // columns)  # of one place
 
         def other_corner(x: Any) -> Any:
+            # Text ids and other tensors of other shapes stay as they are.
             if not isinstance(x, Tensor) or tuple(x.shape) != image:
                 return x
             x = x.detach().clone()
+            # A change larger than the image's own variation, and not 0 for a uniform image.
             x[..., :height, -width:] += 1 + 3 * x.std()
             return x
 
@@ -194,6 +205,7 @@ class OutputAxes:
         model = self.tree.root
         with Session(model) as session, session, torch.no_grad():
             call_before(session, [self.tree.modules[path]], before)
+            # The same arguments as in the recorded pass, then with the corner changed.
             model(*args, **named)
             changed = {name: other_corner(x) for name, x in named.items()}
             model(*map(other_corner, args), **changed)
@@ -205,12 +217,14 @@ class OutputAxes:
         """The addresses of the outputs that have a grid, in order; those of one place only if there are no others."""
         gridded: dict[str, Axes] = {}
         for call in self.calls:
+            # Windows in the batch axis are not the inputs, so their outputs are left out.
             if not call.path or call.shape[0] != self.rows:
                 continue
             axes = self._axes_of_call(call)
             if axes is not None and axes.grid is not None:
                 gridded.pop(call.path, None)  # of a module that ran twice, the last call counts
                 gridded[call.path] = axes
+        # A pooled (1, 1) has no places to draw, unless nothing else is there.
         several = {path: axes for path, axes in gridded.items() if axes.grid != (1, 1)}
         return several or gridded
 
@@ -222,6 +236,7 @@ class OutputAxes:
 
     def blocks(self, tokens: int) -> list[str]:
         """The layers whose outputs have this many tokens: the longest list of modules of one class."""
+        # (b, t, c) with t tokens, and then the longest list of them.
         sequences = [call for call in self.calls if len(call.shape) == 3]
         fitting = {call.path for call in sequences if call.shape[1] == tokens}
         return max(uniform_lists(self.tree, fitting.__contains__).values(), key=len, default=[])
@@ -237,6 +252,7 @@ class OutputAxes:
         # "stages.2.0.conv" is in the stage "stages.2"
         in_stages = [path for path in layers if path.startswith("stages.")]
         stages = list(dict.fromkeys(".".join(path.split(".")[:2]) for path in in_stages))
+        # A number counts stages where the model has them, blocks otherwise.
         if isinstance(layer, int):
             numbered = stages or layers
             if not -len(numbered) <= layer < len(numbered):
@@ -246,6 +262,8 @@ class OutputAxes:
             layer = numbered[layer]
         if layer in layers:
             return layer
+        # Of "stages.2" the members are "stages.2.0" and so on; the
+        # last one returns the stage's output.
         members = [path for path in layers if path.rpartition(".")[0] == layer]
         if not members:
             shown = stages or layers
@@ -262,6 +280,7 @@ class OutputAxes:
             axes = self._decide(call.path, call.shape, call.weights)
         except InputError:
             return None
+        # An assumption is good enough for a question about one layer, not for a list of all.
         if axes.assumed:
             return None
         return axes
@@ -274,23 +293,28 @@ class OutputAxes:
             shape: The shape of its output.
             weights: The values of the output look like attention weights.
         """
+        # Of an activation the path is that of the module without the activation's name.
         path = address if address in self.tree.modules else address.rpartition(".")[0]
         last = len(shape) - 1
+        # (b, c) or (b,): the last axis has the channels.
         if last < 2:
             return Axes(channels=last)
         if last == 2:
             return self._sequence(path, shape)
+        # An axis as long as the sequence around the layer may be the keys of attention.
         if weights or self._has_pairs(path, shape):
             raise InputError(
                 f"{address!r} gave a tensor {shape} of attention weights, which has no channels: expected a layer that "
                 f"returns features{self._such_as(path)}"
             )
         by_aspect = self._axes_by_aspect(shape)
+        # Where the image's aspect ratio fits neither reading, both stay possible.
         channels = self._channels(address, path, shape, by_aspect or {1, last})
         if channels is None:
             assumed = f"nothing says which axis has the channels; {_form(shape, 1)} is assumed"
             return Axes(channels=1, assumed=assumed)
-        # Without the aspect ratio of the image, two axes are a grid only if a layer of torch makes them one.
+        # Without the aspect ratio of the image, two axes are a grid
+        # only if a layer of torch makes them one.
         by_layer = channels == 1 and self._axis_of_layers_inside(path, shape) == 1
         if last > 3 or not (channels in by_aspect or by_layer):
             return Axes(channels=channels)
@@ -302,10 +326,13 @@ class OutputAxes:
         The strongest evidence comes first: the class of the layer, then the sizes of parameters, then layers inside.
         """
         last = len(shape) - 1
+        # The class of the module decides only for its own output.
         fixed = fixed_channels(self.tree.modules[path], last) if address == path else None
-        # A matrix may also be applied to the rows of an image, so that its last axis must be allowed.
+        # A matrix may also be applied to the rows of an image, so
+        # that its last axis must be allowed.
         if fixed == 1 or fixed in allowed:
             return fixed
+        # Sizes of parameters come next: a vector of c weights belongs to c channels.
         by_widths = self._axis_by_widths(path, shape, allowed)
         if by_widths is not None:
             return by_widths
@@ -314,6 +341,7 @@ class OutputAxes:
             return inside
         # The aspect ratio of the image leaves one axis, unless the parameters contradict it.
         (channels,) = allowed
+        # The only other axis that could have been the channels' in (b, c, y, x) or (b, y, x, c).
         other = 1 + last - channels
         if shape[other] in self._own_widths(path):
             raise InputError(
@@ -326,12 +354,14 @@ class OutputAxes:
         """The axes of (b, t, c), or of (b, c, t): a convolution over time, or a layer that mixes tokens."""
         widths = self._own_widths(path)
         convolves = any(isinstance(part, FIRST_1D) for part in self.tree.modules[path].modules())
+        # (b, c, t): axis 1 is as wide as the parameters, the last is not.
         channels_first = convolves and shape[1] in widths and shape[2] not in widths
         if channels_first or self._is_swapped(path, shape):
             return Axes(channels=1, tokens=True)
         # A module around it that was called with ids (b, t) reads a text, which has no grid.
         of_text = any(len(self.given.get(outer, ())) == 2 for outer in _around(path)[1:-1])
         places = None if of_text else self.places(shape[1])
+        # Without a grid of this many tokens they are a plain sequence.
         return places or Axes(channels=2, tokens=True)
 
     def _is_swapped(self, path: str, shape: Shape) -> bool:
@@ -344,6 +374,7 @@ class OutputAxes:
             tokens, width = given[1:]
             if self._is_swapped(outer, given):
                 tokens, width = width, tokens
+            # Only one of the two axes may be the width, or nothing is decided.
             return shape[1] == width and width not in (tokens, shape[2])
         return False
 
@@ -374,6 +405,7 @@ class OutputAxes:
             # rows / columns = height / width, up to less than a row or column
             return abs(rows * width - columns * height) < max(height, width)
 
+        # (b, y, x, c) and (b, c, y, x): the axis left over is the channels'.
         return {channels for channels in (1, 3) if has_aspect(*_grid(shape, channels))}
 
     def _axis_by_widths(self, path: str, shape: Shape, allowed: set[int]) -> int | None:
@@ -381,6 +413,7 @@ class OutputAxes:
         for outer in _around(path):  # the layer itself first, then ever larger modules
             fitting = [axis for axis in allowed if shape[axis] in self._own_widths(outer)]
             if fitting:
+                # Two axes of fitting sizes decide nothing.
                 if len(fitting) == 1:
                     return fitting[0]
                 return None
@@ -388,6 +421,7 @@ class OutputAxes:
 
     def _axis_of_layers_inside(self, path: str, shape: Shape) -> int | None:
         """The axis of channels of the first layer of torch that reads or returns this shape, inside or just around."""
+        # Layers of torch that read or returned this very shape, the nearest ones first.
         fixed = [call for call in self.calls if call.channels is not None]
         fixed = [call for call in fixed if shape in (call.given, call.shape)]
         for outer in _around(path):
@@ -404,6 +438,7 @@ class OutputAxes:
 
     def _such_as(self, path: str) -> str:
         """A layer around an address that returns features, for a message."""
+        # A module around it may return features where the layer itself returns weights.
         known = {call.path for call in self.calls if not call.weights} | self.given.keys()
         fitting = [outer for outer in _around(path)[1:] if outer and outer in known]
         if fitting:
@@ -422,6 +457,7 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[OutputAx
     layout, thread = OutputAxes(Tree(model)), threading.get_ident()
     paths = {module: path for path, module in layout.tree.parts}
 
+    # Inputs are recorded before the module runs, so that `given` is known inside of it.
     def before(module: nn.Module, args: Any, named: Any) -> None:
         path = paths.get(module)
         if path is None or threading.get_ident() != thread:  # None: a copy, which shares its hooks
@@ -433,6 +469,7 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[OutputAx
             tensors = [x for x in tensors if x.ndim == 4] or tensors
         layout.given[path] = tuple(tensors[0].shape) if tensors else ()
 
+    # Calls are appended as modules end: a child before the module around it.
     def after(module: nn.Module, _: Any, out: Any) -> None:
         path = paths.get(module)
         if path is None or threading.get_ident() != thread:
@@ -461,6 +498,7 @@ def fixed_channels(module: nn.Module, last: int) -> int | None:
     """The axis of channels in what a layer of torch returns, 1 or the last one; None for all other modules."""
     if isinstance(module, FIRST):
         return 1
+    # Over channels alone the last axis is theirs; a LayerNorm of (y, x) normalises places.
     over_places = isinstance(module, nn.LayerNorm) and len(module.normalized_shape) > 1
     if type(module) in LAST and not over_places:
         return last
@@ -475,6 +513,7 @@ def widths(module: nn.Module) -> set[int]:
     """
     sizes = set[int]()
     for name, x in [*module.named_parameters(), *module.named_buffers()]:
+        # A vector, such as a bias or a norm, or (1, c, 1, 1) of layer scale.
         if x.ndim and x.numel() == max(x.shape):
             sizes.add(x.numel())
         elif name.rpartition(".")[2] == "weight":
@@ -519,6 +558,7 @@ def first_tensor(out: Any) -> Tensor:
 
 def _around(path: str) -> list[str]:
     """A path, those of the modules around it, and that of the model, which is empty."""
+    # "a.b.c" -> ["a.b.c", "a.b", "a", ""]
     parts = path.split(".") if path else []
     return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
 

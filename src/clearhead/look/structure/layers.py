@@ -54,8 +54,10 @@ def uniform_lists(
     for path, module in tree.parts:
         if not isinstance(module, nn.ModuleList | nn.Sequential):
             continue
+        # A list of one class only: an nn.Sequential of different modules is no stack.
         if len(module) < least or len({*map(type, module)}) != 1:
             continue
+        # Modules come outermost first, so that a list inside of a known one is recognised.
         if any(is_inside(path, outer) for outer in lists):  # the outer list has the layers
             continue
         members = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
@@ -101,6 +103,7 @@ def layer_lists(model: nn.Module) -> dict[str, list[str]]:
     def may_attend(path: str) -> bool:
         if "." not in path:  # the model itself is the list, which then has no address
             return False
+        # Ours attend by class, foreign ones by a function or module that the tree knows.
         parts = tree.modules[path].modules()
         return any(isinstance(part, Attention) or part in foreign for part in parts)
 
@@ -128,6 +131,7 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
         watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape,
     ):
         given.run(given.model)
+    # (b, h, q, k): axis 1 counts the heads.
     heads = {address.removesuffix(".weights"): tape.calls(address)[0] for address in tape.names}
     if not heads:
         raise InputError(f"no attention was seen in this {name}: {tape.unseen}")
@@ -137,6 +141,7 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
 
 def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
     """The address of the longest list, of those whose address has the part `stack`."""
+    # "encoder" and "decoder" are parts of addresses, such as "model.decoder.layers".
     fitting = [path for path in lists if stack is None or stack in path.split(".")]
     if fitting:
         return max(fitting, key=lambda path: len(lists[path]))
@@ -157,6 +162,7 @@ def _layer(modules: dict[str, nn.Module], path: str, heads: dict[str, int]) -> L
         heads: The number of heads of each module of the model that attends.
     """
     attending = [name for name in heads if is_inside(name, path)]
+    # "@" numbers several calls of one module, which no view could tell apart.
     if any("@" in name for name in attending) or len(attending) > 2:
         raise InputError(
             f"the layer {path} attends {len(attending)} times: expected self-attention and cross-attention"
@@ -164,6 +170,7 @@ def _layer(modules: dict[str, nn.Module], path: str, heads: dict[str, int]) -> L
     # of "blocks.0.attention.self" in the layer "blocks.0": "blocks.0.attention"
     depth = path.count(".") + 2
     submodules = [".".join(name.split(".")[:depth]) for name in attending]
+    # One or two of them: self-attention runs first, then cross-attention.
     submodule, cross_submodule = _padded(submodules)
     attends, cross_attends = _padded(attending)
     return Layer(
@@ -193,6 +200,7 @@ def _mlp(modules: dict[str, nn.Module], path: str, attention: list[str]) -> str 
     others = {f"{path}.{name}": child for name, child in modules[path].named_children()}
     for name in attention:
         others.pop(name, None)
+    # Two matrices or more in one child are an MLP, one matrix is a projection.
     whole = [name for name, child in others.items() if sum(map(has_matrix, child.modules())) >= 2]
     if whole:
         return whole[-1]
@@ -201,6 +209,7 @@ def _mlp(modules: dict[str, nn.Module], path: str, attention: list[str]) -> str 
         for name, part in modules.items()
         if has_matrix(part) and any(is_inside(name, other) for other in others)
     ]
+    # The last of two or more: the one that returns to the residual stream.
     if len(matrices) > 1:
         return matrices[-1]
     return None
@@ -229,6 +238,7 @@ def view_addresses(stack: LayerStack, what: str) -> list[str]:
         what: A key of VIEWS.
     """
     addresses = {name: [view(layer) for layer in stack.layers] for name, view in VIEWS.items()}
+    # A view exists only if every layer has it, as the matrix has a row for each.
     fit = [name for name, of_layers in addresses.items() if None not in of_layers]
     if what not in fit:
         raise InputError(
@@ -263,7 +273,8 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
                 heads[address.removesuffix(".weights")] = module.heads
         return heads
 
-    # That of a foreign model shows itself when the model runs; the answer is kept as long as the model is.
+    # That of a foreign model shows itself when the model runs; the
+    # answer is kept as long as the model is.
     if model not in _HEADS_SEEN and isinstance(model, Model) and matching(pattern, tree.possible):
         _HEADS_SEEN[model] = _heads_of_one_pass(model, pattern)
     return _HEADS_SEEN.get(model, {})
@@ -273,6 +284,7 @@ def _heads_of_one_pass(model: Model, pattern: str) -> dict[str, int]:
     """The number of heads of each attention that a pattern matches, from a pass over two tokens."""
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
+    # Random ids or pixels of the model's own form; their values do not matter.
     given = {name: x.to(device) for name, x in model.example_inputs(1, 2, generator).items()}
     with torch.no_grad(), watch(model, pattern) as tape:
         model(**given)
@@ -294,12 +306,14 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[st
     if layers is None:
         return _blocks(tree)
     patterns = [layers] if isinstance(layers, str) else list(layers)
-    # outputs of modules, and what has a vector per token inside of attention: no weights, no statistics
+    # outputs of modules, and what has a vector per token inside of
+    # attention: no weights, no statistics
     known = {
         name: (module, leaf)
         for name, (module, leaf) in tree.known.items()
         if leaf is None or leaf in VECTORS
     }
+    # "x.input" names what a module reads, which is listed only on request.
     if any(name.endswith(f".{INPUT}") for name in patterns):
         known |= tree.inputs
     chosen = set[str]()
@@ -312,6 +326,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[st
                 f"are {', '.join(blocks[:4])}"
             )
         chosen.update(names)
+    # The model's own order, and each layer once, whatever the order of the patterns.
     return [name for name in known if name in chosen]
 
 
@@ -320,6 +335,7 @@ def _blocks(tree: Tree) -> list[str]:
     names = [name for pattern in BLOCKS for name in matching(pattern, tree.known)]
     if names:
         return names
+    # Foreign models have no family: their lists of equal modules are their blocks.
     lists = uniform_lists(tree, lambda _: True, least=2)
     names = [member for members in lists.values() for member in members]
     if not names:
