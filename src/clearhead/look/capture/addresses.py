@@ -34,15 +34,13 @@ LENS = {  # the names of TransformerLens, and what they are called here
     "hook_resid_post": "the address of a block",
 }
 
-# Classes of these packages and files never call attention themselves;
-# torch's own exceptions are named in `can_attend`.
+# Classes of these packages and files never call attention themselves; torch's own exceptions are named in `can_attend`.
 PLAIN = {
     "torch", "clearhead", "builtins", "typing", "abc", "collections",
     "transformers.activations", "transformers.pytorch_utils",
 }  # fmt: skip
 
-# Each address with its module and, inside an attention, the name of
-# the activation; None for the module's output.
+# Each address with its module and, inside an attention, the name of the activation; None for the module's output.
 Addresses = dict[str, tuple[nn.Module, str | None]]
 
 

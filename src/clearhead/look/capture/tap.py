@@ -254,8 +254,7 @@ def checkpointed() -> bool:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename == file.__file__:
-            # Reentrant checkpointing runs the forward pass without
-            # gradients, inside of an autograd function.
+            # Reentrant checkpointing runs the forward pass without gradients, inside of an autograd function.
             reentrant = frame.f_code.co_qualname == "CheckpointFunction.forward"
             return torch.is_grad_enabled() or reentrant
         frame = frame.f_back

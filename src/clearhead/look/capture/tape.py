@@ -95,16 +95,13 @@ class Tape:
         self._leaves = leaves
         self._known = frozenset(leaves)
         self._grad = grad
-        # Of each address: its records, one per call; the indices of
-        # calls that begin another text; the number of
-        # earlier queries that a call replaces, by its index; and
-        # the number of the last call's text.
+        # Of each address: its records, one per call; the indices of calls that begin another text; the number of
+        # earlier queries that a call replaces, by its index; and the number of the last call's text.
         self._calls: dict[str, list[Any]] = {name: [] for name in leaves}
         self._starts: dict[str, list[int]] = {name: [] for name in leaves}
         self._replaced: dict[str, dict[int, int]] = {name: {} for name in leaves}
         self._text: dict[str, int] = {}
-        # Addresses that only running a foreign model shows, in the
-        # model's order, and why they have no record.
+        # Addresses that only running a foreign model shows, in the model's order, and why they have no record.
         self._possible = dict(possible or {})
         self._order = {name: i for i, name in enumerate(self._possible)}
         self._unseen = ""

@@ -44,10 +44,8 @@ IDLE = "nothing that it names ran inside the `with`, in the thread that opened i
 
 # Compiled code runs eagerly while a watch or an edit needs it.
 #
-# torch has one stance for the whole process, and its own context
-# manager restores the stance that it found. Watches of
-# several threads or tasks overlap in any order, so the stance is set
-# by the first of them and restored by the last.
+# torch has one stance for the whole process, and its own context manager restores the stance that it found. Watches of
+# several threads or tasks overlap in any order, so the stance is set by the first of them and restored by the last.
 
 _STANCE_LOCK = threading.RLock()
 _ASKING: list[Session] = []  # the sessions that need it
@@ -136,8 +134,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
     with Session(root) as session, session:  # twice: see Session
         _begin(session, tree)
         text.follow(session)
-        # Outputs and inputs of modules are hooked; what is inside our
-        # Attention comes from a tap, one per attention.
+        # Outputs and inputs of modules are hooked; what is inside our Attention comes from a tap, one per attention.
         inside: dict[Attention, dict[str, str]] = {}
         for name in watched:
             module, leaf = known[name]
@@ -249,8 +246,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
             why = IDLE
-            # The model ran, and only attention that is not ours was to
-            # be edited: there is more to say.
+            # The model ran, and only attention that is not ours was to be edited: there is more to say.
             if foreign is not None and foreign.stack.passes and set(unused) <= set(awaited):
                 why = foreign.missed.why(unused)
             raise InputError(f"the edit of {', '.join(map(repr, unused))} changed nothing: {why}")
@@ -319,14 +315,10 @@ def _watch_module(
     def record(out: Any) -> None:
         if threading.get_ident() != text.thread or recomputing():
             return
-        # Does this call continue the text of the call before? While a
-        # search runs it does: the search announces each
-        # text (new_text). Elsewhere nothing in a module's output tells,
-        # and this is a guess: an output of one token,
-        # (batch, 1, width), continues, because decoding loops run one token
-        # at a time; any other begins another text.
-        # So unrelated texts of one token each join here; an attention can
-        # tell them apart: see Listener.is_next_step.
+        # Does this call continue the text of the call before? While a search runs it does: the search announces each
+        # text (new_text). Elsewhere nothing in a module's output tells, and this is a guess: an output of one token,
+        # (batch, 1, width), continues, because decoding loops run one token at a time; any other begins another text.
+        # So unrelated texts of one token each join here; an attention can tell them apart: see Listener.is_next_step.
         tokens = isinstance(out, Tensor) and out.ndim == 3
         continues = tokens and (text.searching or out.shape[1] == 1)
         tape.record(name, kept(out, grad), keep, continues, text.number)
@@ -446,8 +438,7 @@ def _missing_records(
         if partly:
             sentences.append(f"attention may be missing on this tape: {partly}")
 
-    # Addresses that could not be recorded, by their reason, if
-    # their activation was asked for by name.
+    # Addresses that could not be recorded, by their reason, if their activation was asked for by name.
     asked = {name.rpartition(".")[2] for name in names}
     for reason in dict.fromkeys(tape.unrecorded.values()):
         same_reason = [name for name, why in tape.unrecorded.items() if why == reason]

@@ -233,8 +233,7 @@ def _attention_of_any(given: ModelInput, kind: str | None) -> tuple[str, dict[st
 class Ablation:
     """What is measured of an input while heads are silenced: log-probabilities of tokens or a class, or vectors."""
 
-    # (rows, edits) -> log-probabilities (rows, t), or vectors (rows,
-    # t, d), of copies of the input under edits
+    # (rows, edits) -> log-probabilities (rows, t), or vectors (rows, t, d), of copies of the input under edits
     measure: Callable[[int, Mapping[str, Edit]], Float[Tensor, "r t *d"]]
     rows: int  # copies of the input that one forward pass takes
     tokens: list[str]  # the text of each token that is measured, or the class

@@ -32,8 +32,7 @@ from ..targets import Wanted, answer_logits, answer_of, answer_position
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The parts that the residual stream of a pre-norm model is the sum
-# of: embedding, positions, heads, MLPs, biases.
+# The parts that the residual stream of a pre-norm model is the sum of: embedding, positions, heads, MLPs, biases.
 
 
 EXACT = 1e-3  # relative error of a sum beyond which it is not one

@@ -184,8 +184,7 @@ def why_not_recorded(*tensors: Tensor) -> str:
     return "it has no rows, no heads or no features"
 
 
-# by how much the weights of a query may differ from 1 in total:
-# they may be rounded to half precision
+# by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
 SUM = 0.02
 
 

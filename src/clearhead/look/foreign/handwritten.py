@@ -22,8 +22,7 @@ from ..capture.tap import WatchTap, kept
 from ..maps.call import DenseCall
 from .module_stack import CallSite, Frame, position_of
 
-# Which axes of a product of attention weights and values are
-# rows, heads, queries, keys and features.
+# Which axes of a product of attention weights and values are rows, heads, queries, keys and features.
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,10 @@ def einsum_axes(equation: Any, axes: int, dim: int) -> ProductAxes | None:
     )
 
 
-# Which products of a softmax with a tensor are attention over tokens,
-# by the tokens that their module was called with.
+# Which products of a softmax with a tensor are attention over tokens, by the tokens that their module was called with.
 #
-# A softmax over channels, features or classes has the same form. The
-# length of its axis tells them apart, and where
-# that is not enough (as many keys as channels), where its scores
-# come from and how the values lie in memory.
+# A softmax over channels, features or classes has the same form. The length of its axis tells them apart, and where
+# that is not enough (as many keys as channels), where its scores come from and how the values lie in memory.
 
 
 _ATTENDED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that were seen to attend
@@ -295,8 +291,7 @@ def _fits(rows: int, tokens: int, p: Product, cached: bool) -> bool:
 
 def _is_source(source: Source, p: Product, cached: bool) -> bool:
     """Whether a tensor has the tokens of a product whose scores are one."""
-    # With three axes, the first has b * h rows: which of them are
-    # heads, only the rows of the source tell.
+    # With three axes, the first has b * h rows: which of them are heads, only the rows of the source tell.
     several = p.rows * p.heads
     heads = several // source.rows if p.axes == 3 and source.rows else p.heads
     windows = p.queries == p.keys and p.rows * p.queries == source.rows * source.tokens

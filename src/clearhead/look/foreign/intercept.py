@@ -312,8 +312,7 @@ def answer_flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs:
     return tap.heads(out), *more
 
 
-# What attention that is written by hand is made of: products, a
-# softmax, and what is between (handwritten.py).
+# What attention that is written by hand is made of: products, a softmax, and what is between (handwritten.py).
 
 
 FACTORS = ("input", "other", "mat2", "tensor2")  # how torch names the factors of its products

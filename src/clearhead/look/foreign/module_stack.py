@@ -23,8 +23,7 @@ from ..capture.tape import Keep, Tape, TextCounter
 from ..maps.call import Call, DenseCall
 from .torch_attention import first_position
 
-# What modules of transformers, timm, torch and others call their
-# number of query heads, the output features of which
+# What modules of transformers, timm, torch and others call their number of query heads, the output features of which
 # module divided by which size give it, and the configs of models of transformers that have it.
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 QUERIES = ("q_proj", "query", "q", "wq", "to_q")
@@ -228,8 +227,7 @@ class ModuleStack:
         for state in self._caches:
             if state.ref() is cache:
                 return state
-        # Each layer of a cache has a length; that of the first layer of
-        # this module has not grown in this pass yet.
+        # Each layer of a cache has a length; that of the first layer of this module has not grown in this pass yet.
         if frame.module not in self._layers:
             layers = [getattr(part, "layer_idx", None) for part in frame.module.modules()]
             self._layers[frame.module] = min((i for i in layers if isinstance(i, int)), default=0)
@@ -303,8 +301,7 @@ def user_level(frame: FrameType) -> int:
     return outermost + 1
 
 
-# Where the queries and keys of a foreign model's attention are in its
-# text, and which calls are steps of one text.
+# Where the queries and keys of a foreign model's attention are in its text, and which calls are steps of one text.
 
 
 @dataclass(frozen=True)

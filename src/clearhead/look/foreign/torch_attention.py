@@ -321,8 +321,7 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
     # (q, k): whether any row and head may attend
     some = allowed.expand(*allowed.shape[:-2], queries, keys).reshape(-1, queries, keys).any(0)
     last = keys - 1 - some.flip(-1).int().argmax(-1)  # the last allowed key of each query
-    # If the mask is causal, last_i - i is the same for all queries
-    # i; those without any key do not count.
+    # If the mask is causal, last_i - i is the same for all queries i; those without any key do not count.
     first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)
     least, most = first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()
     low, high = torch.stack([least, most]).tolist()  # one read of the device
@@ -335,8 +334,7 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
 
 # The log-sum-exp of a foreign model's attention without another pass over its scores.
 #
-# torch's SDPA does not return it, but the operator that it calls does.
-# That operator may answer instead of SDPA where
+# torch's SDPA does not return it, but the operator that it calls does. That operator may answer instead of SDPA where
 # it has once given the same bits for a call of the same kind in this process.
 
 
@@ -403,8 +401,7 @@ def _has_lse(call: SDPACall) -> bool:
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in every))
 
 
-# FlexAttention under a watch: it runs uncompiled, where it
-# holds all scores, so its size is limited.
+# FlexAttention under a watch: it runs uncompiled, where it holds all scores, so its size is limited.
 
 
 def check_flex(q: Tensor, k: Tensor, tap: WatchTap) -> None:
@@ -430,8 +427,7 @@ def flex_weights(func: Callable[..., Any], q: Tensor, k: Tensor, rest: tuple[Any
     return weights
 
 
-# nn.MultiheadAttention under a watch: its SDPA call is seen, and
-# so are the weights that it computes itself.
+# nn.MultiheadAttention under a watch: its SDPA call is seen, and so are the weights that it computes itself.
 
 
 SIGNATURE = inspect.signature(F.multi_head_attention_forward)

@@ -91,8 +91,7 @@ class AttentionMap:
             own = (max(rows[0] - first, 0), min(rows[1] - first, source.shape[2]))
             if own[0] >= own[1]:
                 continue
-            # Its keys, counted from its first key: an early step lacks the
-            # later keys, a window the earlier ones.
+            # Its keys, counted from its first key: an early step lacks the later keys, a window the earlier ones.
             low = max(keys[0] - source.first_key, 0)
             high = max(min(keys[1] - source.first_key, source.shape[3]), low)
             left = min(low + source.first_key, keys[1]) - keys[0]  # columns before them

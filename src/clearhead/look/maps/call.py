@@ -140,8 +140,7 @@ class LazyCall:
             if groups == h:
                 scores = q @ k.mT
             else:
-                # The query heads of a group become further queries of its key
-                # head, so that keys need not be repeated:
+                # The query heads of a group become further queries of its key head, so that keys need not be repeated:
                 # (b, h, r, e) -> (b, g, h/g * r, e)
                 grouped = q.unflatten(1, (groups, -1)).flatten(2, 3)
                 scores = (grouped @ k.mT).reshape(*q.shape[:3], k.shape[2])
@@ -161,8 +160,7 @@ class LazyCall:
         if mask.free:
             return None
         small = (rows[1] - rows[0]) * (keys[1] - keys[0]) <= SMALL
-        # All layers of a model have the same pattern. It is kept on a CPU
-        # only: on a GPU another stream might read it
+        # All layers of a model have the same pattern. It is kept on a CPU only: on a GPU another stream might read it
         # before it is written.
         if small and mask.numbers and self.device.type == "cpu":
             numbers = (mask.causal, mask.window, mask.lengths, mask.offset)
@@ -423,8 +421,7 @@ def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
         return Band(rows, keys, none, none)
     scores, pattern = source.scores(rows, keys)
     if pattern is not None:
-        # The lowest number instead of -inf, so that 0 log 0 is 0 in the
-        # entropy. No query is kept from the first keys
+        # The lowest number instead of -inf, so that 0 log 0 is 0 in the entropy. No query is kept from the first keys
         # under a causal mask, which saves half of the writing.
         first, lowest = pattern.first, torch.finfo(scores.dtype).min
         scores[..., first:].masked_fill_(pattern.forbidden[..., first:], lowest)

@@ -33,8 +33,7 @@ from .stream import PLACED
 if TYPE_CHECKING:
     from ..capture.tape import Tape
 
-# The definition of each statistic, for query i with weights p_ij; all
-# are 0 for a query whose keys are all masked.
+# The definition of each statistic, for query i with weights p_ij; all are 0 for a query whose keys are all masked.
 MEANING = {
     "entropy": "- sum_j p_ij ln p_ij, in nats: 0 if one key has all the weight, ln n if n keys share it equally",
     "distance": "sum_j p_ij |place_i - place_j|, Euclidean; places are positions unless a grid is given",
@@ -219,10 +218,8 @@ def _of_band(name: str, band: Band, first_key: int, places: Places | None, causa
     assert places is not None
     rows, keys = p.shape[2:]
     if name == "distance" and causal and places.start is not None:
-        # No key comes after its query, so that sum_j p_ij (i - j) is i
-        # sum_j p_ij - sum_j p_ij j: two products with a
-        # vector instead of a matrix of distances. i and j count from
-        # the first query, so that little cancels.
+        # No key comes after its query, so that sum_j p_ij (i - j) is i sum_j p_ij - sum_j p_ij j: two products with a
+        # vector instead of a matrix of distances. i and j count from the first query, so that little cancels.
         i = line(0, rows, p.device).to(p.dtype)
         j = line(band.keys[0] - band.rows[0] - places.start, keys, p.device).to(p.dtype)
         return i * p.sum(-1) - p @ j

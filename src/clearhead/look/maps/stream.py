@@ -33,8 +33,7 @@ PLACED = ("distance", "rms", "position")  # the statistics that depend on the pl
 SIDE = 1024  # rows and columns of a grid whose squared distances are exact
 PLACE = 16  # numbers of a row in a table of places, as many as a matrix instruction takes
 ONE = 2.0**56  # the integer that represents 1 in sums of p and p log p, which stay under 2^6
-# Queries and keys of a tile, stages of its pipeline, and warps, in the
-# order of their speed on a Hopper GPU, by the
+# Queries and keys of a tile, stages of its pipeline, and warps, in the order of their speed on a Hopper GPU, by the
 # bytes of a number: products of float32 in full precision need many registers.
 _SMALL = [(64, 32, 3, 4), (64, 32, 2, 4), (32, 32, 2, 4), (16, 16, 1, 4)]
 TILES = {4: _SMALL, 2: [(128, 64, 3, 4), (64, 64, 3, 4), *_SMALL]}
@@ -75,8 +74,7 @@ def statistics(
             sink = sink.masked_fill(pattern.forbidden[..., 0], 0.0)
         result["sink"] = sink
 
-    # Sums per query: in the pass over keys if there is one, unless
-    # their keys are others than those that receive.
+    # Sums per query: in the pass over keys if there is one, unless their keys are others than those that receive.
     sums = wanted & {"entropy", *PLACED}
     if "received" in wanted:
         beside = sums
@@ -143,8 +141,7 @@ def _measure(
     received = torch.empty(b, h, k, device=source.device)
     spots = _spots(places, lse)
     sizes = _sizes(source)
-    # The units in which sums of distances are integers. No distance
-    # needs more bits than this (offsets per row lie
+    # The units in which sums of distances are integers. No distance needs more bits than this (offsets per row lie
     # among the keys), so that no sum reaches 2^61 units.
     offset = source.offset if isinstance(source.offset, int) else 0
     bits = math.ceil(math.log2(n + k + offset))

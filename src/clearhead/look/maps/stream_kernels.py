@@ -143,8 +143,7 @@ def normalise(
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     peak = tl.zeros((BM,), tl.int32)
-    # Stage 0: keys that no query of the block is kept from, where no
-    # mask is computed; stage 1: the others.
+    # Stage 0: keys that no query of the block is kept from, where no mask is computed; stage 1: the others.
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
             j = start + tl.arange(0, BN)
@@ -241,8 +240,7 @@ def measure(
         there = tl.trans(_spots(k_place, j, m, PLACE))
 
     received = tl.zeros((BM, BN), tl.float32)  # summed over its queries once, at the end
-    # Stage 0: queries that are kept from some keys of the block; stage
-    # 1: the others, where no mask is computed.
+    # Stage 0: queries that are kept from some keys of the block; stage 1: the others, where no mask is computed.
     size = tl.num_programs(1).to(tl.int64) * n
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BM):
@@ -338,16 +336,14 @@ def measure_queries(
     norm = tl.where(norm == float("-inf"), float("inf"), norm)  # a fully masked row adds nothing
     if GRID:
         here = _spots(q_place, i, n, PLACE)
-    # The sums of each query: w log2 w, w d, w d^2, w y and w x, and
-    # the weight on keys that have a place.
+    # The sums of each query: w log2 w, w d, w d^2, w y and w x, and the weight on keys that have a place.
     entropy = tl.zeros((BM,), tl.float32)
     far = tl.zeros((BM,), tl.float32)
     far2 = tl.zeros((BM,), tl.float32)
     mean_y = tl.zeros((BM,), tl.float32)
     mean_x = tl.zeros((BM,), tl.float32)
     placed = tl.zeros((BM,), tl.float32)
-    # Stage 0: keys that no query of the block is kept from, where no
-    # mask is computed; stage 1: the others.
+    # Stage 0: keys that no query of the block is kept from, where no mask is computed; stage 1: the others.
     for stage in tl.static_range(2):
         for start in tl.range(low if stage == 0 else whole, whole if stage == 0 else high, BN):
             j = start + tl.arange(0, BN)

@@ -355,8 +355,7 @@ def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, dict[str, AttentionMap]
             continue
         family = re.sub(r"\d+", "", name)
         if family not in kind_of:
-            # the first family of a decoder attends to the decoder
-            # itself, the second one to the encoder
+            # the first family of a decoder attends to the decoder itself, the second one to the encoder
             kind_of[family] = "cross" if "decoder" in kind_of.values() else "decoder"
         kinds[kind_of[family]][name] = layer_map
     return {kind: layers for kind, layers in kinds.items() if layers}

@@ -32,26 +32,18 @@ from .projection import as_tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# HSIC of all pairs of layers at once, from batches of their
-# features: exact sums, or an estimate per minibatch.
+# HSIC of all pairs of layers at once, from batches of their features: exact sums, or an estimate per minibatch.
 #
-# HSIC compares two kernel matrices K and L over the same n inputs
-# (Gretton et al. 2005), and CKA is HSIC(K, L) divided
-# by sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al. 2019, Eq. 4). For
-# linear kernels K = X X', L = Y Y' of features X, Y:
+# HSIC compares two kernel matrices K and L over the same n inputs (Gretton et al. 2005), and CKA is HSIC(K, L) divided
+# by sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al. 2019, Eq. 4). For linear kernels K = X X', L = Y Y' of features X, Y:
 #
-# biased      |X' H Y|^2 with the centring H, Eq. 2 of Kornblith et
-# al. 2019: a norm of the cross-covariance
-# debiased    Eq. 5 of Song et al. 2012, in which no input is compared
-# with itself. With K~ = K without its diagonal,
-#             tr(K~ L~) + (1'K~1)(1'L~1) / ((n-1)(n-2)) - 2 (1'K~L~1)
-# / (n-2), and all three follow from sums over
+# biased      |X' H Y|^2 with the centring H, Eq. 2 of Kornblith et al. 2019: a norm of the cross-covariance
+# debiased    Eq. 5 of Song et al. 2012, in which no input is compared with itself. With K~ = K without its diagonal,
+#             tr(K~ L~) + (1'K~1)(1'L~1) / ((n-1)(n-2)) - 2 (1'K~L~1) / (n-2), and all three follow from sums over
 #             inputs: of x y', x, |x|^2, |x|^2 |y|^2 and x |y|^2
-# minibatch   the debiased estimate of each minibatch, averaged (Nguyen
-# et al. 2021, Eq. 3), for any kernel and width
+# minibatch   the debiased estimate of each minibatch, averaged (Nguyen et al. 2021, Eq. 3), for any kernel and width
 #
-# The sums need no n x n matrix and no second pass over the data. The
-# features of all layers stand side by side, so that
+# The sums need no n x n matrix and no second pass over the data. The features of all layers stand side by side, so that
 # a batch is one matrix product for all pairs.
 
 
@@ -225,8 +217,7 @@ class Minibatch(Hsic):
         kernels = [self.kernel(x, width) for x, width in zip(layers, widths, strict=True)]
         self.widths = [width for _, width in kernels]
         grams = _centred(torch.stack([gram for gram, _ in kernels])).flatten(1)  # (l, b b)
-        # The unbiased HSIC is the sum of the products of both / (n
-        # (n-3)); it counts by its share of all inputs.
+        # The unbiased HSIC is the sum of the products of both / (n (n-3)); it counts by its share of all inputs.
         share = n / self.count / (n * (n - 3))
         self.total = self.total + (grams @ grams.T) * share
         size = torch.stack([x.square().sum() for x in layers])

@@ -35,13 +35,10 @@ from .features import LayerReader
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The theoretical receptive field of layers: all pixels that a
-# unit can depend on, whatever the weights.
+# The theoretical receptive field of layers: all pixels that a unit can depend on, whatever the weights.
 #
-# In a copy of the model every weight is positive, norms are left out
-# and the maximum of a pooling becomes the mean.
-# Then nothing cancels, and the gradient of a unit is above 0 at exactly
-# those pixels that a path leads from. Where they
+# In a copy of the model every weight is positive, norms are left out and the maximum of a pooling becomes the mean.
+# Then nothing cancels, and the gradient of a unit is above 0 at exactly those pixels that a path leads from. Where they
 # reach the edge of the image, the image grows until they do not.
 
 
@@ -132,8 +129,7 @@ POSITIVE: dict[Any, Callable[..., Any]] = {
 MIXING = {
     F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax, F.group_norm, F.instance_norm,
 }  # fmt: skip
-# Functions with a kernel: its height and width, strides and
-# margins are pairs, or one number for both.
+# Functions with a kernel: its height and width, strides and margins are pairs, or one number for both.
 KERNELS = {torch.conv2d, F.conv2d, F.max_pool2d, torch.max_pool2d, F.avg_pool2d}
 
 
@@ -564,8 +560,7 @@ def _gradient(
             )
         value = unit[:, channel].sum()
     else:
-        # random signs, so that the gradients of channels do not
-        # cancel in the same way in every image
+        # random signs, so that the gradients of channels do not cancel in the same way in every image
         signs = torch.randint(0, 2, unit.shape, generator=generator).to(unit) * 2 - 1
         value = (unit * signs).sum()
     if not value.requires_grad:
@@ -593,8 +588,7 @@ def _places(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _side(x: np.ndarray, mass: float) -> float:
     """The side of the square around the centre of a map that holds a share of it."""
     weights, rows, columns = _places(x)
-    # the distance to the side of the smallest such square through a
-    # pixel, and what all nearer pixels hold
+    # the distance to the side of the smallest such square through a pixel, and what all nearer pixels hold
     away = np.maximum(np.abs(rows), np.abs(columns)).round(9).ravel()
     order = np.argsort(away)
     held = np.cumsum(weights.ravel()[order])

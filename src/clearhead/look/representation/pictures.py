@@ -301,8 +301,7 @@ class PositionSimilarity(draw.Result):
                 self.matrix, most=1.0, xlabel="position", ylabel="position", title=title
             )
         rows, columns = self.grid
-        # A map (y', x') for each cell (y, x), with an empty row and column
-        # between maps: (y, x, y' + 1, x' + 1), then
+        # A map (y', x') for each cell (y, x), with an empty row and column between maps: (y, x, y' + 1, x' + 1), then
         # (y, y' + 1, x, x' + 1), which is one picture.
         maps = self.matrix.reshape(rows, columns, rows, columns)
         maps = np.pad(maps, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)

@@ -63,8 +63,7 @@ def _of_array(given: Any) -> Tensor:
         array = np.asarray(given)
         if array.dtype.kind not in "biufO":
             raise InputError(f"an array of {array.dtype}: expected real numbers")
-        # A copy, because torch reads neither negative strides nor the other
-        # byte order, and warns of read-only memory.
+        # A copy, because torch reads neither negative strides nor the other byte order, and warns of read-only memory.
         kept = np.float32 if array.dtype == np.float32 else np.float64
         return torch.from_numpy(array.astype(kept, order="C"))
     except (TypeError, ValueError, RuntimeError) as cause:
@@ -212,8 +211,7 @@ def principal(x: Float[np.ndarray, "n d"], dims: int) -> tuple[np.ndarray, np.nd
     _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     directions = (directions * largest.sign())[:dims]
-    # The share of component i is s_i^2 / sum_j s_j^2; squares of what is
-    # tiny or huge are not floats, so that all are
+    # The share of component i is s_i^2 / sum_j s_j^2; squares of what is tiny or huge are not floats, so that all are
     # taken relative to the largest.
     tiny = torch.finfo(scale.dtype).tiny
     relative = scale / scale[0].clamp(min=tiny)

@@ -20,8 +20,7 @@ class Attribution:
     """The saliency of one input before it is described."""
 
     values: Tensor  # (height, width) or (t,)
-    # before it was reduced: per channel (c, height, width) or (t,
-    # d), or on the grid of a layer (y, x)
+    # before it was reduced: per channel (c, height, width) or (t, d), or on the grid of a layer (y, x)
     whole: Tensor
     layer: str | None = None  # the layer that it was taken at
     layers: list[str] | None = None  # the layers whose attention was multiplied

@@ -39,8 +39,7 @@ from ..targets import (
 # inputs or logits per pass, whose activations fit into memory, and rows
 ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64
 CHUNK = 1 << 12  # ids that are embedded at a time
-# The arguments that are ids of a text, a source before its target;
-# "" is the first argument, which has no name.
+# The arguments that are ids of a text, a source before its target; "" is the first argument, which has no name.
 TEXTS = ("source", "", "input_ids", "ids", "decoder_input_ids")
 
 

@@ -21,8 +21,7 @@ from ..targets import Target
 from .attributions import Attribution, gradients, magnitude, summed
 from .float_input import FloatInput
 
-# Baselines: inputs that stand for "nothing", which integrated
-# gradients start from and occlusion puts in place.
+# Baselines: inputs that stand for "nothing", which integrated gradients start from and occlusion puts in place.
 
 
 # a word of BASELINES, one number for all values, or a tensor like the input
@@ -58,10 +57,8 @@ def _mean(explained: FloatInput) -> Tensor:
     return explained.mean()
 
 
-# What each word means for an image and for a text; 0 is the mean
-# colour of normalised images, or an empty embedding,
-# from which networks that normalise their input jump: the mean
-# embedding of the vocabulary is a smooth start.
+# What each word means for an image and for a text; 0 is the mean colour of normalised images, or an empty embedding,
+# from which networks that normalise their input jump: the mean embedding of the vocabulary is a smooth start.
 BASELINES: dict[str, dict[str, Callable[[FloatInput], Tensor]]] = {
     "image": {"zero": _zero, "black": _colour(0), "white": _colour(255), "blur": _blur},
     "text": {"zero": _zero, "mean": _mean},

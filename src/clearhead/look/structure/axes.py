@@ -26,8 +26,7 @@ from .layers import is_inside, uniform_lists
 
 MOST_SPECIAL = 32  # tokens before the grid at most: class token, distillation token, registers
 
-# Layers of torch whose channels are axis 1, and those whose channels are
-# the last axis. Classes derived from the latter
+# Layers of torch whose channels are axis 1, and those whose channels are the last axis. Classes derived from the latter
 # are not counted: a LayerNorm2d of other libraries has its channels in axis 1.
 FIRST = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AvgPool2d,
@@ -313,8 +312,7 @@ class OutputAxes:
         if channels is None:
             assumed = f"nothing says which axis has the channels; {_form(shape, 1)} is assumed"
             return Axes(channels=1, assumed=assumed)
-        # Without the aspect ratio of the image, two axes are a grid
-        # only if a layer of torch makes them one.
+        # Without the aspect ratio of the image, two axes are a grid only if a layer of torch makes them one.
         by_layer = channels == 1 and self._axis_of_layers_inside(path, shape) == 1
         if last > 3 or not (channels in by_aspect or by_layer):
             return Axes(channels=channels)
@@ -328,8 +326,7 @@ class OutputAxes:
         last = len(shape) - 1
         # The class of the module decides only for its own output.
         fixed = fixed_channels(self.tree.modules[path], last) if address == path else None
-        # A matrix may also be applied to the rows of an image, so
-        # that its last axis must be allowed.
+        # A matrix may also be applied to the rows of an image, so that its last axis must be allowed.
         if fixed == 1 or fixed in allowed:
             return fixed
         # Sizes of parameters come next: a vector of c weights belongs to c channels.

@@ -273,8 +273,7 @@ def attention_layers(model: nn.Module, kind: str = "self") -> dict[str, int]:
                 heads[address.removesuffix(".weights")] = module.heads
         return heads
 
-    # That of a foreign model shows itself when the model runs; the
-    # answer is kept as long as the model is.
+    # That of a foreign model shows itself when the model runs; the answer is kept as long as the model is.
     if model not in _HEADS_SEEN and isinstance(model, Model) and matching(pattern, tree.possible):
         _HEADS_SEEN[model] = _heads_of_one_pass(model, pattern)
     return _HEADS_SEEN.get(model, {})
@@ -306,8 +305,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[st
     if layers is None:
         return _blocks(tree)
     patterns = [layers] if isinstance(layers, str) else list(layers)
-    # outputs of modules, and what has a vector per token inside of
-    # attention: no weights, no statistics
+    # outputs of modules, and what has a vector per token inside of attention: no weights, no statistics
     known = {
         name: (module, leaf)
         for name, (module, leaf) in tree.known.items()
