@@ -69,8 +69,8 @@ def print_answers(
                     failed += 1
                     line = {"error": str(result)} if as_json else ""
                 else:
-                    # NaN is refused: it is not JSON.
                     line = record(result) if as_json else plain(result)
+                # An object; or the input, a tab and the answer; or the answer alone.
                 lines.append(
                     json.dumps(describe(item) | line, allow_nan=False)
                     if isinstance(line, dict)
@@ -78,8 +78,7 @@ def print_answers(
                     if named
                     else line
                 )
-            # A batch at once: results appear as soon as they are there, and the output never has
-            # half a batch.
+            # Written per batch, so that Ctrl-C never leaves half of one.
             write_lines(lines)
             count += len(batch)
             done(sum(item.size for item in batch), total)

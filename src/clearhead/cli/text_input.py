@@ -165,7 +165,7 @@ def _read_lines(name: str) -> Iterator[list[Item]]:
         name, file = "stdin", stdin()
     elif os.path.getsize(name):
         file = TextFile(Path(name))
-    # An empty file has no lines; mapping or decoding it would be an error for some formats.
+    # TextFile refuses an empty file; here it is a file without lines.
     else:
         return
     number, position = 0, 0.0

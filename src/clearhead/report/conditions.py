@@ -27,6 +27,7 @@ def reads(*kinds: str) -> Condition:
     """The model reads one of these kinds of input."""
 
     def condition(bundle: Bundle) -> str | None:
+        # The reason is read after "the view does not fit this model:".
         wanted = " or ".join(READS[kind] for kind in kinds)
         if bundle.reads in kinds:
             return None
@@ -37,6 +38,7 @@ def reads(*kinds: str) -> Condition:
 
 def attends(bundle: Bundle) -> str | None:
     """The model has attention."""
+    # Possible addresses are those of attentions that save no weights until they are watched.
     tree = Tree(bundle.model)
     if matching("**.weights", tree.known | tree.possible):
         return None
@@ -52,6 +54,7 @@ def layered(bundle: Bundle) -> str | None:
 
 def at_once(bundle: Bundle) -> str | None:
     """The model reads all tokens at once."""
+    # A recurrent network has no map of all queries at once: its queries depend on earlier outputs.
     steps = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in bundle.model.modules())
     if steps:
         return "it reads and attends step by step"
@@ -68,6 +71,8 @@ def answers(bundle: Bundle) -> str | None:
 
 def class_token(bundle: Bundle) -> str | None:
     """The model has a class token."""
+    # Only an embedding with `cls` set to None counts: models without such an embedding have no
+    # class token to miss.
     without = getattr(getattr(bundle.model, "embed", None), "cls", ()) is None
     if without:
         return "it has no class token: its answer is read from its patches"
@@ -76,11 +81,14 @@ def class_token(bundle: Bundle) -> str | None:
 
 def linear_end(bundle: Bundle) -> str | None:
     """What follows the last norm of the model is linear."""
+    # The head for masked tokens has a layer and an activation before its output layer.
     if "fill" in bundle.can:
         return "what follows its last norm is not linear"
     normed = any(
         "norm" in type(part).__name__.lower()
         for part in bundle.model.modules()
+        # Norms are leaves of the module tree, recognised by their name: LayerNorm, RMSNorm and
+        # foreign ones.
         if not list(part.children())
     )
     if normed:
@@ -107,6 +115,7 @@ def position_vectors(bundle: Bundle) -> str | None:
 
 def _reason(attempt: Callable[[], Any], words: str) -> str | None:
     try:
+        # The function itself knows best whether it works: its error is the condition.
         attempt()
     except UserError:
         return words

@@ -64,6 +64,7 @@ def doctor(*, device: str = "auto") -> Health:
         []
     """
     problems: list[str] = []
+    # The device that "auto" resolves to is known only from a loaded model.
     here = torch.device(load(next(iter(shipped())), device=device).device)
     facts = {
         "clearhead": __version__,
@@ -78,12 +79,14 @@ def doctor(*, device: str = "auto") -> Health:
         "disk": f"{shutil.disk_usage(os.getcwd()).free >> 30} GB free here",
     }
     zoo = {}
+    # One broken model must not hide the state of the others.
     for name in shipped():
         try:
             zoo[name] = _self_test(name, device)
         except Exception as problem:  # any failure is reported
             problems.append(f"{name}: {type(problem).__name__}: {problem}")
             zoo[name] = "failed"
+    # The explorer's packages are optional, so nothing else has noticed that they are missing.
     missing = [name for name in ("fastapi", "uvicorn") if not _version(name)]
     if missing:
         problems.append(
@@ -97,6 +100,7 @@ def _self_test(name: str, device: str) -> str:
     began = time.perf_counter()
     bundle = load(name, device=device)
     for capability, test in SELF_TESTS.items():
+        # The first capability in the order of SELF_TESTS; a model may have several.
         if capability in bundle.can:
             return f"{test(bundle, EXAMPLES.get(name, ''))} ({time.perf_counter() - began:.2f} s)"
     return f"loaded ({time.perf_counter() - began:.2f} s)"
@@ -113,7 +117,9 @@ def _continues(bundle: Bundle, text: str) -> str:
     """The log-probability of a continuation, by decoding with a cache, must be that of one forward pass."""
     generation: Any = generate(bundle, text, max_new=8)
     whole = text + generation.text
+    # The tokens of the continuation are the last ones of the whole text.
     logprobs = likelihood(bundle, whole).logprobs[-len(generation.pieces) :]
+    # None is the log-probability of a first token, which has nothing before it.
     _agree(whole, generation.logprob, sum(one or 0.0 for one in logprobs))
     return f"{text} -> {whole}"
 
@@ -121,6 +127,7 @@ def _continues(bundle: Bundle, text: str) -> str:
 def _classifies(bundle: Bundle, text: str) -> str:
     """The probabilities of the classes of a text, or of a grey image, must be finite."""
     given: Any = text or TEXT
+    # No example text describes an image: a grey one of the right size tests the same code.
     if bundle.reads == "images":
         given, text = _grey(bundle)
     classes: Any = classify(bundle, given)
@@ -134,6 +141,8 @@ def _captions(bundle: Bundle, text: str) -> str:
     image, about = _grey(bundle)
     found: Any = caption(bundle, image, beams=3)
     given: Any = caption(bundle, image, text=found.text)
+    # A caption that was cut has no end token, so forced decoding would add one and its
+    # log-probability.
     if not found.cut:
         _agree(found.text, found.logprob, given.logprob)
     return f"{about} -> {found.text}"
@@ -141,6 +150,7 @@ def _captions(bundle: Bundle, text: str) -> str:
 
 def _grey(bundle: Bundle) -> tuple[np.ndarray, str]:
     """A grey image of the size that a model reads, and what it is."""
+    # Some models read images of any size.
     height, width = (None if bundle.preprocessing is None else bundle.preprocessing.size) or (
         64,
         64,
@@ -149,6 +159,8 @@ def _grey(bundle: Bundle) -> tuple[np.ndarray, str]:
 
 
 def _agree(answer: str, searched: float, read: float) -> None:
+    # Written with "not", so that NaN fails too. The tolerance, in nats, is for bfloat16 and for
+    # caches.
     if not abs(read - searched) <= 1e-2:
         raise InputError(
             f"the log-probability of {answer!r} is {searched:.3f} by the search, and {read:.3f} by a forward pass"
@@ -178,12 +190,14 @@ def _device(device: torch.device) -> str:
 
 def _memory(device: torch.device) -> str:
     found = []
+    # Free and whole memory of the device, in bytes.
     if device.type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
         found.append(f"{free / 2**30:.1f} of {whole / 2**30:.1f} GB free on the device")
     if sys.platform == "linux":
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":", 1) for line in file)
+        # /proc/meminfo is in kB: dividing by 2^20 gives GB.
         left, all_ = (int(lines[name].split()[0]) / 2**20 for name in ("MemAvailable", "MemTotal"))
         found.append(f"{left:.1f} of {all_:.1f} GB free")
     return "; ".join(found) or "unknown on this system"
@@ -197,12 +211,14 @@ def _kernel(device: torch.device) -> str:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            # "_scaled_dot_product_flash_attention.default" without its overload.
             called.append(func.__name__.split(".")[0])
             return func(*args, **(kwargs or {}))
 
     called: list[str] = []
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     q = torch.randn(1, 2, 64, 16, dtype=dtype, device=device)
+    # Every operation that PyTorch dispatches is recorded, so the kernel it really chose is seen.
     with torch.no_grad(), Names():
         attend(q, q, q, mask=Mask(causal=True))
     names = [name for name in called if "attention" in name]

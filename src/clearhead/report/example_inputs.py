@@ -34,6 +34,7 @@ def example_input(bundle: Bundle) -> str:
     if bundle.reads == "captions":
         return str(images[SCENES[0]])
     if bundle.reads == "images":
+        # A class that the model knows makes a better example than any image.
         known = {label.lower() for label in bundle.labels or ()}
         return str(
             next(
@@ -45,6 +46,7 @@ def example_input(bundle: Bundle) -> str:
         raise InputError(
             f"this {bundle.name} reads {bundle.reads}: expected an input, of which none ships"
         )
+    # A shipped model has texts in the language that it was trained on.
     if bundle.folder is not None:
         card = shipped().get(bundle.folder.name)
     else:
@@ -64,12 +66,14 @@ def own_translation(bundle: Bundle, text: str) -> str:
 
 def example_crops() -> list[Image.Image]:
     """The images that ship, and several crops of each: more inputs of the same kind, always the same ones."""
+    # A fixed seed: two comparisons measure on the same crops.
     random, found = np.random.default_rng(0), list[Image.Image]()
     for path in example_images().values():
         image = open_image(path).convert("RGB")
         width, height = image.size
         found.append(image)
         for _ in range(CROPS - 1):
+            # 40 to 90 % of the shorter side, so that crops differ in scale.
             side = int(min(width, height) * random.uniform(0.4, 0.9))
             left, top = (
                 int(random.integers(0, width - side + 1)),

@@ -76,11 +76,13 @@ def figure(name: str) -> Figure:
 def draw_figure(name: str, out: Path, *, done: Callable[[int, int], None] | None = None) -> Path:
     """Draw a figure into a file, by the ending of its name; a page of HTML also has its source."""
     chosen = find_figure(name)
+    # Refused before the figure is drawn, which may take a minute.
     if out.suffix.lower() not in (".png", ".svg", ".pdf", ".html") or out.is_dir():
         raise InputError(
             f"{out}: expected the name of a file that ends in .png, .svg, .pdf or .html"
         )
     drawn: Any = chosen.run()
+    # A figure reports no steps in between.
     if done is not None:
         done(1, 1)
     if out.suffix.lower() != ".html":
@@ -151,10 +153,12 @@ def rotation() -> Figure:
         np.asarray(features(model("everyday"), list(TEXTS), f"blocks.{i}"), dtype=float)
         for i in (2, 4)
     )
+    # The Q of a QR decomposition of a random matrix is a random rotation.
     random = np.random.default_rng(0)
     turn = np.linalg.qr(random.normal(size=(x.shape[1], x.shape[1])))[0]
     every = {
         "layer 2": x,
+        # CKA with a linear kernel is invariant to rotation and to the factor 3.
         "rotated": 3 * x @ turn,
         "layer 4": later,
         "noise": random.normal(size=x.shape),
@@ -199,8 +203,11 @@ def heads() -> Figure:
 @figure_of("sinks", "Xiao et al. 2023: weights that have nowhere to go stay on one token.")
 def sinks() -> Figure:
     """One layer of attention as it is, and without its sinks."""
+    # The first token is the sink here: "without-sink" leaves it out and scales the rest to sum to
+    # 1.
     found = attention(model("everyday"), SENTENCE)
     views = {view: attention_view(found.maps["self"][3], view) for view in ("raw", "without-sink")}
+    # (1, h, q, k) -> (q, k): the mean over heads.
     maps = {name: one.weights[0].mean(0).numpy() for name, one in views.items()}
     return draw.grids(
         maps, rows=found.pieces, columns=found.pieces, title="layer 3, mean over heads"
@@ -225,6 +232,7 @@ def lens() -> Figure:
 )
 def patched() -> Figure:
     """Activation patching: which layer and position carry the difference between two texts."""
+    # The two texts differ in one word and have the same number of tokens, which patching needs.
     both = "The children in the garden", "The child in the garden"
     return patching(model("everyday"), *both, target=(" are", " is")).figure()
 
@@ -272,6 +280,7 @@ def cls_map() -> Figure:
 def attention_distance() -> Figure:
     """Attention distance of a vision transformer by depth."""
     vit = model("vit-cifar10")
+    # Every 24th crop: the figure must be drawn in seconds.
     images = SharedInputs(name="images that ship", items=example_crops()[::24])
     return distance(ModelPair(models={"ViT": vit}, inputs=images, images=True)).figures[
         "attention distance"
@@ -313,6 +322,7 @@ def fields() -> Figure:
 def every_saliency() -> Figure:
     """Saliency of one image by all methods that fit a convolutional network."""
     resnet, image = model("resnet-cifar10"), "cat"
+    # Rollout multiplies attention maps, which a convolutional network has none of.
     names = [name for name in SALIENCY_METHODS if "rollout" not in name]
     found = {name: saliency(resnet, image, method=name, **FAST.get(name, {})) for name in names}  # type: ignore[arg-type]
     seen = next(iter(found.values()))

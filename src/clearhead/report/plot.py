@@ -46,10 +46,12 @@ def probe_figures(records: list[dict[str, Any]]) -> dict[str, Figure]:
 
 def _heads(views: Views) -> dict[str, Figure]:
     """Each statistic of every head: lines for a few heads, cells for many."""
+    # (steps,)
     steps = np.array([step for step, _ in views])
     layers = [key.removesuffix(".entropy") for key in views[0][1] if key.endswith(".entropy")]
     if not layers:
         return {}
+    # The addresses of probed layers, each with several statistics.
     values = {  # (steps, heads)
         (kind, layer): np.array([view[f"{layer}.{kind}"] for _, view in views], dtype=float)
         for kind in HEADS
@@ -57,11 +59,15 @@ def _heads(views: Views) -> dict[str, Figure]:
         if f"{layer}.{kind}" in views[0][1]
     }
     most = max(x.shape[1] for x in values.values())
+    # A grid of panels, a column per layer and a row per statistic, which is readable for a small
+    # model only.
     if most <= MOST_LINES and len(layers) <= MOST_LAYERS:
         plots = {
             f"{layer}.{kind}": {f"head {h}": (steps, x[:, h]) for h in range(x.shape[1])}
+            # One panel: a line per head.
             for (kind, layer), x in values.items()
         }
+        # Rows share their axis, so only the first column is labelled.
         ylabel = [HEADS[kind] if layer == layers[0] else "" for kind, layer in values]
         figure = draw.panels(
             plots,
@@ -74,6 +80,7 @@ def _heads(views: Views) -> dict[str, Figure]:
             height=2.5,
         )
         return {"heads": figure}
+    # Larger models: a heat map per statistic, with steps as columns and all heads as rows.
     every = {
         kind: [values[kind, layer] for layer in layers if (kind, layer) in values] for kind in HEADS
     }
@@ -94,7 +101,10 @@ def _heads(views: Views) -> dict[str, Figure]:
 
 def _stacked(layers: list[Any]) -> Any:
     """The heads of all layers below each other (rows, steps), with an empty row between layers."""
+    # A column of NaN is drawn as a gap.
     empty = np.full((len(layers[0]), 1), np.nan)
+    # (steps, heads) of each layer side by side, then transposed: (heads and gaps, steps). The first
+    # gap is left out.
     return np.concatenate([x for layer in layers for x in (empty, layer)][1:], axis=1).T
 
 
@@ -102,12 +112,14 @@ def _layer_names(names: list[str], layers: list[Any]) -> list[str]:
     """A label per row of `_stacked`: each layer's name at its middle head, and else nothing."""
     labels: list[str] = []
     for name, x in zip(names, layers, strict=True):
+        # The empty label belongs to the gap after the layer.
         labels += [name if h == (x.shape[1] - 1) // 2 else "" for h in range(x.shape[1])] + [""]
     return labels[:-1]
 
 
 def _step_names(steps: Any) -> list[str]:
     """A label per column: a few steps at equal intervals, and else nothing."""
+    # Six labels at most, so that they do not overlap.
     every = -(-len(steps) // 6)
     return [f"{step:,}" if i % every == every - 1 else "" for i, step in enumerate(steps)]
 
@@ -119,7 +131,10 @@ def _blocks(views: Views) -> dict[str, Figure]:
     names = sorted(views[0][1]["gradient"], key=lambda name: name == "rest")
     gradients = {name: np.array([view["gradient"][name] for _, view in views]) for name in names}
     sizes = {
-        name: np.array([view[name] for _, view in views]) for name in names if name in views[0][1]
+        # Some blocks, and the rest, have gradients but no single output.
+        name: np.array([view[name] for _, view in views])
+        for name in names
+        if name in views[0][1]
     }
     plots = {"norm of the gradient": gradients, "root mean square of the output": sizes}
     return {
@@ -132,6 +147,7 @@ def _blocks(views: Views) -> dict[str, Figure]:
             xlabel="steps",
             log="auto",
             ordered=True,
+            # The rest is no block and has no place in the order of depth.
             dashed=["rest"] if "rest" in names and len(names) > 1 else [],
             width=4.2,
             height=3.0,
@@ -171,6 +187,7 @@ def plot(
     folders = [folder for run in runs for folder in _runs_in(Path(run))]
     names = _names(folders)
     metrics = {name: _read(folder) for name, folder in zip(names, folders, strict=True)}
+    # Several runs would need a figure of heads each: only their curves are compared.
     if len(metrics) > 1:
         figures = {"": _compare(metrics)}
     else:
@@ -186,6 +203,7 @@ def plot(
 
 def _runs_in(folder: Path) -> list[Path]:
     """The runs in a folder of several, such as a sweep's; a run folder itself."""
+    # What is no folder at all is left to the reader, whose message names it.
     if (folder / METRICS).is_file() or not folder.is_dir():
         return [folder]
     return sorted(path.parent for path in folder.glob(f"*/{METRICS}")) or [folder]
@@ -203,9 +221,11 @@ def _read(path: Path) -> RunMetrics:
 def _names(runs: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that differ."""
     full = [run.resolve().parts for run in runs]
+    # The same folder in two spellings, such as runs/a and ./runs/a.
     if len(set(full)) < len(full):
         raise InputError("plot got a run twice: expected different folders")
     depth = 1
+    # runs/a/1 and runs/b/1 become a/1 and b/1.
     while len({parts[-depth:] for parts in full}) < len(full):
         depth += 1
     return ["/".join(parts[-depth:]) for parts in full]
@@ -220,16 +240,19 @@ def _figures(run: RunMetrics, *, title: str) -> dict[str, Figure]:
 def _panels(run: RunMetrics) -> Panels:
     """The panels of one run: lines for training and validation, or for each player."""
     panels: dict[str, tuple[dict[str, str], str]] = {}
+    # A loss and its validation share a panel: their distance is the overfitting.
     for loss in run.losses:
         panels[words(loss)] = {"training": loss, "validation": f"valid_{loss}"}, run.unit(loss)
     for name in run.measurements:
         panels[words(name)] = {"validation": name}, run.unit(name)
+    # Each player has an optimiser of its own.
     for title, kind in (("learning rate", "lr"), ("norm of the gradient", "norm")):
         panels[title] = {player or "training": name for name, player in run.by_player(kind)}, ""
     for name in run.others:
         panels.setdefault(words(name), ({}, ""))[0]["training"] = name
     found: Panels = {}
     for title, (names, unit) in panels.items():
+        # Panels without a line, such as a validation that was never run, are left out.
         lines = {label: line for label, name in names.items() if (line := run.line(name))}
         if lines:
             found[title] = _merge(lines) if title == "learning rate" else lines, unit
@@ -246,6 +269,7 @@ def _merge(lines: dict[str, Line]) -> dict[str, Line]:
 def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
     """One figure of several runs: a panel per number and unit, a line per run."""
     titles: dict[str, str] = {}  # of each number
+    # The order of the panels: losses first, then measurements, then gradient norms, over all runs.
     for run in runs.values():
         for loss in run.losses:
             titles |= {loss: words(loss), f"valid_{loss}": f"validation {words(loss)}"}
@@ -259,6 +283,8 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
     panels: Panels = {}
     for name, title in titles.items():
         lines = {label: line for label, run in runs.items() if (line := run.line(name))}
+        # The same name may have different units, such as nats per token and per character: they
+        # cannot share an axis.
         units = dict.fromkeys(runs[label].unit(name) for label in lines)
         for unit in units:
             own = {label: line for label, line in lines.items() if runs[label].unit(name) == unit}
@@ -277,6 +303,7 @@ def _draw(
         xlabel="steps",
         title=title,
         zero=zero,
+        # At most two rows for four panels; more panels need three columns.
         across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3,
         width=3.8,
         height=2.6,
@@ -288,6 +315,7 @@ def _draw(
 
 def _is_linear(title: str, panel: tuple[dict[str, Line], str], linear: Sequence[str]) -> bool:
     lines, unit = panel
+    # Bounded quantities are read on a linear axis, and a logarithm needs values above 0.
     known = (
         unit.startswith(("share", "score"))
         or title in linear

@@ -44,6 +44,7 @@ class View(Entry):
 
     def misfit(self, bundle: Bundle) -> str | None:
         """The reason why the view does not fit a model; None if it does."""
+        # The conditions are ordered: the first that fails is the reason to show.
         for condition in self.conditions:
             reason = condition(bundle)
             if reason is not None:
@@ -80,6 +81,7 @@ def view_of(
     """Decorator that registers a function as a view."""
 
     def register(run: Run) -> Run:
+        # Views register when their module is imported, which report.views does for all.
         VIEWS[name] = View(
             name=name,
             run=run,
@@ -120,6 +122,7 @@ def fitting(bundle: Bundle) -> dict[str, View]:
 
 def find_view(name: str, bundle: Bundle) -> View:
     """The view of a name; raises with the views that fit the model, if there is none or if it does not fit."""
+    # A misspelt name and a view that does not fit are different mistakes, with different messages.
     if name not in VIEWS:
         raise InputError(
             f"no view {name!r}: expected one that fits this {bundle.name}: "

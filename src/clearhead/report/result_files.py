@@ -35,6 +35,7 @@ def page(title: str, body: str) -> str:
         title: Its title, as plain text.
         body: Its content, as HTML.
     """
+    # Titles and captions may be texts of the user.
     name = html.escape(title)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>\n'
@@ -50,6 +51,7 @@ def picture(figure: Any, caption: str = "") -> str:
         figure: A figure of `draw`.
         caption: A line below it, as plain text.
     """
+    # Inside the page as base64, so that the file needs no others.
     data = base64.b64encode(draw.encode(figure)).decode()
     words = html.escape(caption)
     below = f"<figcaption>{words}</figcaption>" if caption else ""
@@ -89,6 +91,7 @@ WRITERS: dict[str, Callable[[Result, str], bytes]] = {
 
 def check_file(path: Path) -> None:
     """Raise if a file has no known ending, or if it cannot be written; before the work is done."""
+    # The ending decides the format, so an unknown one is an error.
     if path.suffix.lower() not in WRITERS:
         raise InputError(f"{path}: expected the name of a file that ends in {', '.join(WRITERS)}")
     if path.is_dir():
@@ -108,5 +111,6 @@ def write_result(result: Result, path: Path, title: str = "") -> Path:
     """
     check_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Atomic: an interrupted write leaves the old file, not half of a new one.
     atomic_write(path, WRITERS[path.suffix.lower()](result, title or path.stem))
     return path

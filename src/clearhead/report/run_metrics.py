@@ -38,6 +38,7 @@ class RunMetrics:
     @cached_property
     def names(self) -> list[str]:
         """The names of all numbers to draw, in the order in which they first appear."""
+        # A dict keeps the order of first appearance and drops repetitions.
         found = dict.fromkeys(
             name for record in self.records for name, value in record.items() if _number(value)
         )
@@ -47,6 +48,7 @@ class RunMetrics:
     def measurements(self) -> list[str]:
         """The names of the validation measurements, those of the objective first, without the losses."""
         found = dict.fromkeys(
+            # Old runs have no units, so names that begin with valid_ are added.
             [*self.units, *(name for name in self.names if name.startswith("valid_"))]
         )
         return [
@@ -57,6 +59,7 @@ class RunMetrics:
 
     def by_player(self, kind: str) -> Iterator[tuple[str, str]]:
         """The names of a number that each player has (norm, lr) with the player: "" in a run of one player."""
+        # "norm" alone, or "norm_generator" for the player generator.
         for name in self.names:
             if name == kind or name.startswith(f"{kind}_"):
                 yield name, name.removeprefix(kind).removeprefix("_")
@@ -64,6 +67,7 @@ class RunMetrics:
     @property
     def others(self) -> list[str]:
         """The names of all other numbers: parts of losses, scheduled options."""
+        # Norms and learning rates have panels of their own.
         players = [name for kind in ("norm", "lr") for name, _ in self.by_player(kind)]
         drawn = {*self.losses, *players}
         return [name for name in self.names if name not in drawn and not name.startswith("valid_")]
@@ -74,6 +78,7 @@ class RunMetrics:
             (record["step"], record[name]) for record in self.records if _number(record.get(name))
         ]
         if pairs:
+            # (n, 2) -> (2, n): steps and values.
             return tuple(np.array(pairs, dtype=float).T)
         return None
 
@@ -88,4 +93,5 @@ def words(name: str) -> str:
 
 
 def _number(value: Any) -> bool:
+    # bool is a subclass of int.
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -62,11 +62,14 @@ def sweep(
 def draw_sweep(result: Sweep) -> None:
     """Write sweep.png: every loss and its validation against steps, a line per alternative, the mean over seeds."""
     groups: dict[str, list[RunMetrics]] = {}
+    # Alternatives that differ in the seed only are one line.
     for choices, trials in without_seed(result.trials):
+        # The last part of a dotted key is enough: optim.lr=1e-3 becomes lr=1e-3.
         name = (
             ", ".join(f"{key}={value}".rsplit(".", 1)[-1] for key, value in choices.items())
             or "mean over seeds"
         )
+        # A trial that failed before its first step has no folder.
         groups[name] = [RunMetrics.read(trial.folder) for trial in trials if trial.folder.is_dir()]
     runs = [run for some in groups.values() for run in some]
     losses = list(dict.fromkeys(loss for run in runs for loss in run.losses))
@@ -76,6 +79,7 @@ def draw_sweep(result: Sweep) -> None:
         for name, title in ((loss, words(loss)), (f"valid_{loss}", f"validation {words(loss)}"))
     }
     lines = {name: _mean_lines(groups, name) for name in titles}
+    # A single point is no curve: a run that validated once is left out of that panel.
     drawn = {
         name: some
         for name, some in lines.items()
@@ -86,6 +90,7 @@ def draw_sweep(result: Sweep) -> None:
         for name in (losses[0], f"valid_{losses[0]}"):
             last |= {label: float(y[-1]) for label, (_, y) in lines[name].items()}
         labels = dict.fromkeys(label for some in drawn.values() for label in some)
+        # The best alternatives, with the lowest final loss, keep colours of their own.
         faint = sorted(labels, key=lambda label: last.get(label, math.inf))[DISTINCT:]
         figure = draw.panels(
             {titles[name]: some for name, some in drawn.items()},
@@ -104,13 +109,17 @@ def _mean_lines(groups: Mapping[str, Sequence[RunMetrics]], name: str) -> dict[s
     """A number against steps for each alternative that has it, averaged over the runs that have reached a step."""
     found: dict[str, Line] = {}
     for label, runs in groups.items():
+        # By step: runs of several seeds may have reached different steps.
         values: dict[int, list[float]] = {}
         for run in runs:
+            # A run without this number contributes nothing.
             for step, value in zip(*(run.line(name) or ((), ())), strict=True):
                 values.setdefault(int(step), []).append(float(value))
         if values:
             steps = sorted(values)
             found[label] = (
+                # Means are over the runs that have this step, so the last points may be of fewer
+                # runs.
                 np.array(steps),
                 np.array([statistics.fmean(values[step]) for step in steps]),
             )

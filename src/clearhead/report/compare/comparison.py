@@ -60,6 +60,7 @@ class Comparison:
         parts: list[Any] = [f"{first} and {second}, {self.inputs} inputs: {self.data}"]
         for name, section in self.sections.items():
             title = SECTIONS[name].title
+            # The text explains how the numbers below are read.
             parts.append(f"\n{title}. {section.text}" if section.text else f"\n{title}")
             if section.table is not None:
                 table = Table(
@@ -68,6 +69,7 @@ class Comparison:
                 for row in section.table.cells():
                     table.add_row(*row)
                 parts.append(table)
+        # A reader should see that a section is missing, and why.
         if self.left_out:
             parts += ["\nLeft out", *self._reasons()]
         return Group(*parts)
@@ -85,6 +87,7 @@ class Comparison:
             body.append(f"<h2>{html.escape(SECTIONS[name].title)}</h2>")
             if section.text:
                 body.append(f"<p>{html.escape(section.text)}</p>")
+            # Tables before pictures: numbers first, and then what they look like.
             if section.table is not None:
                 body.append(table_html(section.table))
             body.append('<div class="row">')
@@ -107,6 +110,7 @@ class Comparison:
         target = Path(path)
         check_report(target)
         target.parent.mkdir(parents=True, exist_ok=True)
+        # The page has the pictures; JSON has the numbers only.
         if target.suffix.lower() == ".html":
             text = self.html()
         else:
@@ -154,9 +158,11 @@ def compare(
     """
     first, second = _opened(a), _opened(b)
     names = (title_of(first), title_of(second))
+    # Two runs of one recipe may have the same name, and every result is stored by name.
     if names[0] == names[1]:
         names = (f"{names[0]} (A)", f"{names[1]} (B)")
     chosen = list(SECTIONS) if sections is None else sections
+    # A misspelt section is an error before any model is measured.
     if not set(chosen) <= set(SECTIONS):
         raise InputError(f"sections={sections}: expected some of {', '.join(SECTIONS)}")
     measured_on = read_inputs(first, second, data, inputs, root)

@@ -46,6 +46,7 @@ def read_inputs(
         most: Number of inputs, chosen evenly from all.
         root: Folder in which data files are looked for first.
     """
+    # Activations of an image and a text cannot be compared input by input.
     if a.reads != b.reads:
         raise InputError(
             f"{title_of(a)} reads {a.reads} and {title_of(b)} {b.reads}: expected the same kind of input"
@@ -56,6 +57,8 @@ def read_inputs(
             "texts, or two translators"
         )
     found = READERS[a.reads](a, b, data, root)
+    # Evenly over all, because data are often sorted by class; unique() drops repetitions after
+    # rounding.
     chosen = np.unique(
         np.linspace(0, len(found.items) - 1, min(most, len(found.items))).round().astype(int)
     )
@@ -64,6 +67,7 @@ def read_inputs(
     else:
         labels = [found.labels[i] for i in chosen]
     items = [found.items[i] for i in chosen]
+    # The debiased estimate of CKA divides by n - 3.
     if len(items) < LEAST:
         raise InputError(f"{found.name} has {len(items)} inputs: expected {LEAST} or more")
     subjects = [found.subjects[i] for i in chosen] if found.subjects else ()
@@ -79,9 +83,11 @@ def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None
             # a crop may show less
             subjects=[name if i == 0 else "" for name in names for i in range(CROPS)],
         )
+    # A named set is never a path, even if a folder of that name exists.
     if data not in IMAGE_SETS:
         path = locate(data, root)
         loose = loose_images(path)
+        # Images directly in the folder have no classes; folders inside are read as classes below.
         if loose:
             return SharedInputs(
                 name=str(data), items=_Lazy(lambda i: read_image(str(path), loose[i]), len(loose))
@@ -109,12 +115,14 @@ class _Lazy(Sequence[Any]):
 def _texts(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     if data is None:
         return SharedInputs(name="English sentences that ship", items=list(TEXTS))
+    # Of a file with pairs only the first text is read.
     lines = [line for _, line in read_lines(locate(data, root)) if line.strip()]
     return SharedInputs(name=str(data), items=[line.split("\t")[0] for line in lines])
 
 
 def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     first, second = _languages(bundle), _languages(other)
+    # Unknown languages cannot be checked, and are taken to be the same.
     if first is not None and second is not None and first != second:
         raise InputError(
             f"{title_of(bundle)} translates {' to '.join(first)} and {title_of(other)} {' to '.join(second)}: no text "
@@ -122,8 +130,10 @@ def _pairs(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None)
         )
     if data is not None:
         lines = [line.split("\t") for _, line in read_lines(locate(data, root)) if line.strip()]
+        # A line without a tab is a source without translation.
         items: list[Any] = [(line[0], line[1]) if len(line) > 1 else line[0] for line in lines]
         return SharedInputs(name=str(data), items=items)
+    # Sentences that ship have no translations: the first model's own become the targets of both.
     name, texts = _sources(bundle, first or second)
     found: Any = translate(bundle, texts)
     return SharedInputs(
@@ -142,12 +152,14 @@ def _languages(bundle: Bundle) -> tuple[str, str] | None:
 
 def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, list[str]]:
     """Sentences that ship in the language that a translator reads, and what they are called."""
+    # A translator of unknown languages is given English.
     if languages is None or languages[0] == "en":
         return "English sentences that ship", list(TEXTS)
     if bundle.folder is not None:
         card = shipped().get(bundle.folder.name)
     else:
         card = None
+    # Its own examples are in its language, if there are enough of them for CKA.
     if card is None or len(card.examples) < LEAST:
         raise InputError(
             f"{title_of(bundle)} reads {languages[0]}, and the sentences that ship are English: expected data, a file "
@@ -168,6 +180,7 @@ def title_of(bundle: Bundle) -> str:
     folder = bundle.folder
     if folder is None:
         return bundle.name
+    # Every run saves its model in a folder "model": the run's name tells more.
     in_run = folder.name == "model" and (folder.parent / "recipe.toml").is_file()
     if in_run:
         return folder.resolve().parent.name

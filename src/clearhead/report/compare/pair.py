@@ -27,12 +27,14 @@ class ModelPair:
     @property
     def few(self) -> list[Any]:
         """Some inputs, for slow measures."""
+        # Evenly spaced, at most FEW of them.
         return list(self.inputs.items[:: max(1, len(self.inputs.items) // FEW)][:FEW])
 
     @property
     def shown(self) -> list[int]:
         """The numbers of some inputs to draw: images of classes that a model has, if there are such."""
         known = {label.lower() for bundle in self.models.values() for label in bundle.labels or ()}
+        # Images of a known class make better examples than crops of unknown content.
         numbers = [i for i, name in enumerate(self.inputs.subjects) if name.lower() in known]
         if not numbers:
             numbers = list(range(len(self.inputs.items)))
@@ -44,11 +46,13 @@ class ModelPair:
         """The models that meet conditions, and a sentence about the one that does not; raises if neither does."""
         fit, reasons = dict[str, Bundle](), dict[str, str]()
         for name, bundle in self.models.items():
+            # All conditions are tried, and the first that fails is the reason shown.
             unmet = [reason for condition in conditions if (reason := condition(bundle))]
             if unmet:
                 reasons[name] = unmet[0]
             else:
                 fit[name] = bundle
+        # A section about neither model is left out; about one of them, it says so in its text.
         if not fit:
             raise UnfitError("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
         return fit, "".join(f" {name} is not shown: {reason}." for name, reason in reasons.items())

@@ -37,6 +37,7 @@ def questions(bundle: Bundle, items: Sequence[Any]) -> list[Any]:
         ['A man is', 'A', None]
     """
     question = _question(bundle)
+    # Images need no question: a classifier gives its class.
     if question is None:
         return list(items)
     return [question.make(item) for item in items]
@@ -53,13 +54,16 @@ def question_words(bundle: Bundle) -> str:
 def _parts(text: str) -> tuple[str, str]:
     """A text before and after its gap or its last word."""
     for mask in MASKS:
+        # A gap of the text's own counts before its last word.
         if mask in text:
             before, _, after = text.partition(mask)
             return before.rstrip(), after
     words = text.rstrip()
     bare = words.rstrip(MARKS)
+    # Punctuation alone has no last word.
     if not bare.split():
         return "", words[len(bare) :]
+    # Everything before the last word, whose length is cut from the end.
     before = bare[: len(bare) - len(bare.split()[-1])]
     return before.rstrip(), words[len(bare) :]
 
@@ -74,6 +78,7 @@ def _with_gap(text: str) -> str:
 
 
 def _half_written(item: Any) -> tuple[str, str]:
+    # Without a translation the question is about its first word.
     source, target = (item, "") if isinstance(item, str) else item
     return source, _parts(target)[0]
 
@@ -90,6 +95,7 @@ QUESTIONS = {  # by what a model can do; the first that it can is used
 
 def _question(bundle: Bundle) -> Question | None:
     for capability, question in QUESTIONS.items():
+        # Ordered: a model that fills gaps and also predicts is asked for the gap.
         if capability in bundle.can:
             return question
     return None

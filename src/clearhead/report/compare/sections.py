@@ -70,6 +70,7 @@ def sizes(pair: ModelPair) -> Section:
     rows = []
     for name, bundle in pair.models.items():
         count[name] = sum(p.numel() for p in bundle.model.parameters())
+        # Quantised parameters take fewer bytes than their number suggests.
         size[name] = sum(p.nbytes for p in bundle.model.parameters())
         rows.append((name, bundle.name, f"{count[name]:,}", f"{size[name] / 1e6:.1f}"))
     table = draw.Table(columns=("model", "family", "parameters", "MB in memory"), rows=rows)
@@ -80,12 +81,15 @@ def sizes(pair: ModelPair) -> Section:
 def accuracy(pair: ModelPair) -> Section:
     """The share of labelled images that each model classifies correctly."""
     labels = pair.inputs.labels
+    # Texts and unlabelled images cannot be right or wrong.
     if labels is None:
         raise UnfitError("the data have no labels")
     shares: dict[str, float] = {}
     for name, bundle in pair.models.items():
+        # A model whose classes do not cover the labels could not be right, and is left out.
         if "classify" in bundle.can and set(labels) <= set(class_names(bundle)):
             best_classes: Any = classify(bundle, pair.inputs.items, top=1)
+            # best[0] is the likeliest class, as a pair of name and probability.
             right = [best[0][0] == label for best, label in zip(best_classes, labels, strict=True)]
             shares[name] = float(np.mean(right))
     if not shares:
@@ -101,6 +105,7 @@ def accuracy(pair: ModelPair) -> Section:
 @torch.no_grad()
 def speed(pair: ModelPair) -> Section:
     """Inputs per second of a forward pass, measured in turns."""
+    # Batches are prepared before the clock starts, so that only the forward pass is timed.
     batches = {
         name: list(Inputs(bundle, pair.few).batches(0, FEW)) for name, bundle in pair.models.items()
     }
@@ -108,6 +113,7 @@ def speed(pair: ModelPair) -> Section:
     # in turns, so that a machine that slows down slows both
     for turn in range(ROUNDS + 1):
         for name, bundle in pair.models.items():
+            # GPU kernels run asynchronously: both ends of the measurement wait for them.
             _finish(bundle)
             start = time.perf_counter()
             for batch in batches[name]:
@@ -115,6 +121,7 @@ def speed(pair: ModelPair) -> Section:
             _finish(bundle)
             if turn:  # the first turn warms up
                 seconds[name].append(time.perf_counter() - start)
+    # The median ignores a turn in which the machine was busy with something else.
     rate = {name: len(pair.few) / float(np.median(times)) for name, times in seconds.items()}
     first, second = rate.values()
     table = draw.Table(
@@ -136,6 +143,7 @@ def _finish(bundle: Bundle) -> None:
 
 def speed_words(rate: dict[str, float], inputs: int) -> str:
     """The sentence about the two rates of the table: their ratio, and how they were measured."""
+    # Sorted by rate: the slower model comes first.
     slow, fast = sorted(rate, key=lambda name: rate[name])
     return (
         f"{fast} is {_three_digits(rate[fast] / rate[slow])} times as fast as {slow}. Both run in turns on the same "
@@ -145,6 +153,7 @@ def speed_words(rate: dict[str, float], inputs: int) -> str:
 
 def _three_digits(x: float) -> str:
     """A number with three digits or more, and no exponent."""
+    # "#" keeps trailing zeros, so that 2.50 has three digits too.
     return f"{x:,.0f}" if x >= 100 else f"{x:#.3g}"
 
 
@@ -155,6 +164,7 @@ def _three_digits(x: float) -> str:
 def similarity(pair: ModelPair) -> Section:
     """CKA within each model and between both."""
     (first, one), (second, two) = pair.models.items()
+    # One call computes the similarities within both models and between them.
     result = cka({first: one}, {second: two}, data=pair.inputs.items)
     grids = {  # the models whose layers are the rows and the columns
         (first, first): (result.within[0], result.rows, result.rows),
@@ -163,6 +173,7 @@ def similarity(pair: ModelPair) -> Section:
     }
     figures: dict[str, Any] = {}
     for (down, across), (matrix, rows, columns) in grids.items():
+        # The same layers on both axes need only one name.
         caption = f"CKA within {down}" if down == across else f"CKA of {down} and {across}"
         figures[caption] = draw.similarity(
             matrix,
@@ -172,6 +183,7 @@ def similarity(pair: ModelPair) -> Section:
             xlabel=f"layer of {across}",
             title=f"{caption}, {result.inputs} inputs",
         )
+    # The last row of the matrix is the last layer of the first model.
     best = result.columns[int(result.matrix[-1].argmax())]
     text = (
         "CKA says how far two layers agree on which inputs are alike: 1 is full agreement, up to rotation and "
@@ -184,6 +196,7 @@ def similarity(pair: ModelPair) -> Section:
 def _caution(result: Similarity) -> str:
     """Sentences about too few inputs, and about values that are drawn as 0."""
     text = ""
+    # The variance of the estimate falls with the number of inputs.
     if result.inputs < MANY:
         text += (
             f" {result.inputs} inputs are few: the estimates vary by chance, so that only large differences count; "
@@ -193,6 +206,7 @@ def _caution(result: Similarity) -> str:
     estimates = np.concatenate([x.ravel() for x in (*result.within, result.matrix)])
     below = int((estimates < 0).sum())
     if below:
+        # A negative similarity has no meaning of its own: it is noise around 0.
         lowest = float(estimates.min())
         text += f" {below} estimates are below 0, down to {lowest:.2f}, and drawn as 0."
     return text
@@ -206,6 +220,8 @@ def _short(names: list[str]) -> list[str]:
 @section_of("distance", "Attention distance by depth")
 def distance(pair: ModelPair) -> Section:
     """Mean attention distance of every head by depth."""
+    # Images are measured over patches, which an attention must read; texts over tokens of
+    # self-attention.
     models, missing = pair.fitting(attends if pair.images else _attends_to_itself)
     measure = _patch_distances if pair.images else _token_distances
     plots: dict[str, Any] = {}
@@ -213,13 +229,16 @@ def distance(pair: ModelPair) -> Section:
     for name, bundle in models.items():
         heads = measure(bundle, pair.few)
         numbers[name] = heads.tolist()
+        # Depths are relative, because the models may have different numbers of layers.
         depth = np.linspace(0, 1, len(heads))
         plots[name] = {
+            # Per layer, over its heads: (l, h) -> l.
             "farthest head": (depth, heads.max(1)),
             "mean of all heads": (depth, heads.mean(1)),
             "nearest head": (depth, heads.min(1)),
         }
     title, width = "Attention distance", 2.6
+    # A single panel has the name in its title, and more width.
     if len(plots) == 1:
         ((name, lines),) = plots.items()
         plots, title, width = {f"{title} of {name}": lines}, "", 5.0
@@ -236,6 +255,7 @@ def distance(pair: ModelPair) -> Section:
     if pair.images:
         text = IMAGE_DISTANCE
     else:
+        # Both models read the same kind of input, so either tells.
         translate = next(iter(models.values())).reads == "pairs"
         text = TEXT_DISTANCE.format("the encoder" if translate else "each layer")
     return Section(figures={"attention distance": plot}, numbers=numbers, text=text + missing)
@@ -243,6 +263,7 @@ def distance(pair: ModelPair) -> Section:
 
 def _self_attention(bundle: Bundle) -> str:
     """The pattern of the distances of self-attention in a model of texts."""
+    # Cross-attention relates two texts, where a distance in tokens means nothing.
     if bundle.reads == "pairs":
         return "encoder.**.distance"
     return "**.distance"
@@ -269,14 +290,17 @@ def _patch_distances(bundle: Bundle, images: list[Any]) -> Float[np.ndarray, "l 
         by_layer = []
         for name in tape:
             axes = layout.places(tape[name].shape[2])
+            # Attention over something else, such as a pooling query, has no distances.
             if axes is None or axes.grid is None:
                 continue
             by_query = tape[name].distance(grid=axes.grid, special=axes.special)[0]
             # queries before the grid, such as the class token, have no place
             of_patches = by_query[:, axes.special :].nanmean(-1)
+            # (h, q) of one layer becomes (h,), and is divided by the side of the grid.
             by_layer.append(of_patches.double().cpu() / max(axes.grid))
         if not by_layer:
             raise UnfitError(f"the attention of this {bundle.name} is not over patches")
+        # (l, h): the sum over images.
         total = total + torch.stack(by_layer)
     return np.asarray(total / len(images))
 
@@ -286,9 +310,11 @@ def _token_distances(bundle: Bundle, texts: list[Any]) -> Float[np.ndarray, "l h
     """The mean distance of each layer and head in tokens."""
     total: Any = 0
     for text in texts:
+        # The pattern ends in "distance", so the statistic is recorded and not the map.
         with watch(bundle.model, _self_attention(bundle)) as tape:
             for batch in Inputs(bundle, [text]).batches(0, 1):
                 batch.run(bundle.model)
+        # (1, h, t) of each layer: the mean over tokens.
         by_layer = [tape[name][0].mean(-1) for name in tape]
         total = total + torch.stack(by_layer).double().cpu()
     return np.asarray(total / len(texts))
@@ -299,11 +325,13 @@ def fields(pair: ModelPair) -> Section:
     """Effective receptive field by depth."""
     pair.need_images()
     with warnings.catch_warnings():
+        # A notice per image about the receptive field would repeat itself.
         warnings.simplefilter("ignore", Notice)
         measured: dict[str, Fields] = {
             name: receptive_fields(bundle, pair.few, theoretical=False)
             for name, bundle in pair.models.items()
         }
+    # sides() are in pixels; the side of the image makes models of other sizes comparable.
     shares = {name: one.sides() / max(one.maps.shape[1:]) for name, one in measured.items()}
     sizes = draw.curves(
         {name: (np.linspace(0, 1, len(x)), x) for name, x in shares.items()},
@@ -326,6 +354,7 @@ def fields(pair: ModelPair) -> Section:
 
 def _some_maps(measured: Fields, name: str) -> Figure:
     """The receptive fields of some layers, evenly from the first to the last."""
+    # unique() drops repetitions in a model with fewer layers than MAPS.
     layers = np.unique(np.linspace(0, len(measured.names) - 1, MAPS).round().astype(int)).tolist()
     return measured.pictures(across=MAPS, layers=layers, title=name)
 
@@ -356,6 +385,8 @@ def salience(pair: ModelPair) -> Section:
     numbers = pair.shown
     items = [pair.inputs.items[i] for i in numbers]
     asked = {name: questions(bundle, items) for name, bundle in models.items()}
+    # A gradient on pixels is readable by itself; embeddings need the product with the input for a
+    # sign.
     method = "gradient" if pair.images else "input-gradient"
     figures: dict[str, Any] = {}
     for place, number in enumerate(numbers):
@@ -364,10 +395,12 @@ def salience(pair: ModelPair) -> Section:
             continue
         for name, bundle in models.items():
             result = saliency(bundle, asked[name][place], method=method)
+            # The target of a language model is a token, which may begin with a space.
             caption = f"{_input_name(pair, place, number)}, {name}: {result.target.strip()}"
             if result.probability is not None:
                 caption += f", {result.probability:.0%}"
             figures[caption] = result.figure()
+    # Every text had only one word.
     if not figures:
         raise UnfitError(ONE_WORD)
     if pair.images:
@@ -379,6 +412,7 @@ def salience(pair: ModelPair) -> Section:
 
 def _input_name(pair: ModelPair, place: int, number: int) -> str:
     """An input in the caption of a figure, with what an image shows, if that is known."""
+    # The place is that among the drawn inputs, as other figures count them.
     name = f"{'image' if pair.images else 'text'} {place}"
     if pair.inputs.subjects and pair.inputs.subjects[number]:
         name += f" ({pair.inputs.subjects[number]})"
@@ -388,6 +422,7 @@ def _input_name(pair: ModelPair, place: int, number: int) -> str:
 def _asked_words(models: dict[str, Bundle]) -> str:
     """Sentences that say what each model is asked; one sentence if all are asked the same."""
     words = {name: question_words(bundle) for name, bundle in models.items()}
+    # The same sentence twice would read as a mistake.
     if len(words) > 1 and len(set(words.values())) == 1:
         words = {"Each model": next(iter(words.values()))}
     return "".join(f" {name} {what}." for name, what in words.items())
@@ -396,12 +431,14 @@ def _asked_words(models: dict[str, Bundle]) -> str:
 def _images_of_no_class(pair: ModelPair) -> str:
     """Sentences about images that are drawn and whose class a model does not have."""
     if not pair.inputs.subjects:
+        # Subjects are known for images that ship and for labelled folders.
         return ""
     names = dict.fromkeys(pair.inputs.subjects[i] for i in pair.shown)
     text = ""
     for model, bundle in pair.models.items():
         known = {label.lower() for label in bundle.labels or ()}
         unknown = [name for name in names if name and name.lower() not in known]
+        # A model without labels has no classes to miss.
         if known and unknown:
             text += f" {model} has no class for {', '.join(unknown)}: it can only give the nearest that it has."
     return text
@@ -413,10 +450,12 @@ def lens(pair: ModelPair) -> Section:
     models, missing = pair.fitting(layered, answers, _several_layers)
     numbers: dict[str, Any] = {}
     for name, bundle in models.items():
+        # Texts that cannot be asked about are left out for this model only.
         asked = [question for question in questions(bundle, pair.few) if question is not None]
         if not asked:
             raise UnfitError(ONE_WORD)
         divergences = [_divergence_by_layer(bundle, question) for question in asked]
+        # (inputs, l) -> l
         numbers[name] = torch.stack(divergences).mean(0).tolist()
     lines = {name: (np.linspace(0, 1, len(x)), np.array(x)) for name, x in numbers.items()}
     plot = draw.curves(
@@ -438,6 +477,7 @@ def _several_layers(bundle: Bundle) -> str | None:
     """The part of the model that answers has two layers or more."""
     stacks = layer_lists(bundle.model)
     if bundle.reads == "pairs":
+        # The answer comes from the decoder, so only its layers count.
         stacks = {path: stack for path, stack in stacks.items() if path.startswith("decoder")}
     if max(map(len, stacks.values()), default=0) > 1:
         return None
@@ -446,8 +486,11 @@ def _several_layers(bundle: Bundle) -> str | None:
 
 def _divergence_by_layer(bundle: Bundle, question: Any) -> Float[torch.Tensor, "l"]:
     """KL(p of the model || p of each layer) at the last position."""
+    # A translator is asked about the source together with the beginning of its translation.
     if bundle.reads == "pairs":
         text, written = question
     else:
         text, written = question, None
+    # (l, positions) -> l. Rounding can make a KL divergence of equal distributions slightly
+    # negative.
     return logit_lens(bundle, text, written=written).divergence[:, -1].clamp(min=0)

@@ -49,9 +49,11 @@ def fields(
         layers: An address or a pattern like blocks.*; the blocks of the model if not given.
         unit: centre, cls (the class token), or row,column of the layer's grid.
     """
+    # "centre" and "cls" are names; anything with a comma, or a tuple, is a place in the grid.
     place: Any = (
         unit if isinstance(unit, str) and "," not in unit else tuple(whole_numbers("unit", unit))
     )
+    # A folder becomes its images, over which the field is averaged.
     return receptive_fields(bundle, image_items(bundle, given)[0], layers, unit=place, done=done)
 
 
@@ -72,6 +74,7 @@ def feature_maps(
         channels: Numbers of channels with commas between them; those that vary most if not given.
         most: Number of maps.
     """
+    # The first block: early maps still show the shape of the image.
     name = layer_names(bundle.model, None)[0] if layer is None else layer
     chosen = None if channels is None else whole_numbers("channels", channels)
     return look_at_features(bundle, given, name, channels=chosen, most=most)
@@ -151,6 +154,7 @@ def neighbours(
         side: For a translator: source or target.
         top: Number of words.
     """
+    # A path that was given by mistake would be read as words with minus signs.
     if os.path.isfile(given):
         raise InputError(f"{given}: expected a word, or words with + and - between them")
     return WordNeighbours(

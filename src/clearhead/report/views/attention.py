@@ -57,6 +57,7 @@ class TextMaps(draw.Result):
     def figure(self) -> Figure:
         """Draw one head, or all heads of the layer as small multiples."""
         kind = self.maps.main if self.kind is None else self.kind
+        # Small multiples, because the mean over heads hides what each does.
         if self.head is None:
             return self.maps.heads_figure(self.layer, kind=kind)
         return self.maps.figure(self.layer, self.head, kind=kind)
@@ -85,6 +86,7 @@ class ImageAttention(draw.Result):
 
     def figure(self) -> Figure:
         """Draw the image under the map of each head: lit where the weight is large."""
+        # Patches under the image; a model without a picture, such as one of arrays, gets white.
         if self.picture is not None:
             base = self.picture
         else:
@@ -100,6 +102,7 @@ class ImageAttention(draw.Result):
     def table(self) -> draw.Table:
         """The patch with the largest weight, for each head."""
         rows = []
+        # Row and column of the largest cell, as words.
         for head, weights, special in zip(self.heads, self.maps, self.special, strict=True):
             patch = draw.largest_cell(weights)
             rows.append((head, f"{float(weights.max()):.3f}", patch, f"{float(special):.3f}"))
@@ -113,6 +116,7 @@ class ImageAttention(draw.Result):
         """The same of one head."""
         if not 0 <= head < len(self.maps):
             raise InputIndexError(f"head {head}: there are {len(self.maps)}, counted from 0")
+        # A slice keeps the axis of heads.
         some = slice(head, head + 1)
         return replace(
             self, maps=self.maps[some], heads=self.heads[some], special=self.special[some]
@@ -123,22 +127,29 @@ class ImageAttention(draw.Result):
 def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAttention:
     """Return what the patches of an image receive in one layer: of the class token's weight, or of all patches'."""
     about = float_input(bundle, image)
+    # The layout records which tokens are special and which grid the rest forms.
     with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
         about.logits(about.x)
+    # Only attentions over a single image, (1, h, q, k): windowed ones put windows into the batch
+    # axis.
     places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
     found = {name: axes for name, axes in places.items() if axes is not None}
     if not found:
         raise InputError(
             f"this {bundle.name} has no attention over patches: views of features and saliency fit"
         )
+    # Negative numbers count from the end.
     if not -len(found) <= layer < len(found):
         raise InputIndexError(f"layer {layer}: there are {len(found)}, counted from 0")
     name, axes = list(found.items())[layer]
     own: AttentionMap = tape[name]
     assert axes.grid is not None
+    # Queries and keys are the same tokens, and the first of them is a special one: the class token.
     first = bool(axes.special) and own.shape[2] == own.shape[3]
+    # (h, k): the class token's weights, or the mean over queries of the weight on each key.
     weights = (own.row(0) if first else own.received() / own.shape[2])[0].float().cpu()
     return ImageAttention(
+        # (h, special + y * x) -> (h, y, x)
         maps=weights[:, axes.special :].unflatten(1, axes.grid).numpy(),
         heads=list(range(len(weights))),
         layer=name.removesuffix(".weights"),
@@ -176,6 +187,7 @@ class CaptionMaps(draw.Result):
 def caption_attention(bundle: Bundle, image: Any, *, text: str | None = None) -> CaptionMaps:
     """Return the maps of the words of a caption: the model's own, or a given text."""
     options: dict[str, Any] = {} if text is None else {"text": text}
+    # A given text is scored and mapped as it is, without a search.
     found: Any = caption(bundle, image, **options)
     picture = np.asarray(open_image(image).convert("RGB"))
     return CaptionMaps(
@@ -188,6 +200,7 @@ def _text(bundle: Bundle, given: Any, target: str | None, **options: Any) -> Tex
 
 
 def _pair(bundle: Bundle, given: Any, target: str | None, **options: Any) -> TextMaps:
+    # Without a target the maps show the model's own translation.
     written = own_translation(bundle, given) if target is None else target
     return TextMaps(maps=attention(bundle, given, target=written), **options)
 
@@ -195,6 +208,7 @@ def _pair(bundle: Bundle, given: Any, target: str | None, **options: Any) -> Tex
 def _image(
     bundle: Bundle, given: Any, target: str | None, *, layer: int, head: int | None, **_: Any
 ) -> Any:
+    # Images have no kinds of attention, so that option is ignored.
     found = image_attention(bundle, given, layer=layer)
     return found if head is None else found.only(head)
 
@@ -232,6 +246,8 @@ def attention_maps(
     """
     result = ATTENTION[bundle.reads](bundle, given, target, layer=layer, head=head, kind=kind)
     if isinstance(result, TextMaps):  # what is out of range raises here, and not when it is drawn
+        # Each of these lines raises for an unknown kind, layer or head, or for maps too large to
+        # hold.
         shown = result.maps
         name = shown.main if kind is None else kind
         shown.labels(name)
@@ -331,14 +347,17 @@ def sinks(
         show: raw; without-sink, rows scaled to sum to 1 again; or value-norm, weights times the norms of the values.
     """
     one = read_input(bundle, given)
+    # The layers of the stack that answers, for a model with several.
     layers = layer_stack(one).layers
     if not -len(layers) <= layer < len(layers):
         raise InputIndexError(
             f"layer {layer}: there are {len(layers)}, counted from 0, or from the end if negative"
         )
+    # The address of the layer's attention; weights and values are recorded in one pass.
     at = layers[layer].attends
     with torch.no_grad(), watch(one.model, f"{at}.weights", f"{at}.v") as tape:
         one.run(one.model)
+    # "value-norm" needs the values: a sink with large weight and small values adds little.
     found = attention_view(tape[f"{at}.weights"], show, values=tape[f"{at}.v"])
     result = Sinks(shown=found, tokens=one.names(found.weights.shape[3]), layer=str(at), head=head)
     heads = found.weights.shape[1]

@@ -101,6 +101,7 @@ def patching(
         stack: For a translator: encoder or decoder.
         written: For a translator: what it has written so far.
     """
+    # The second input is an option, because a view has one INPUT.
     if other is None:
         raise InputError(
             "the view patching compares two inputs: expected another one, --other INPUT"
@@ -133,6 +134,8 @@ def heads(
         target: The translation, or the class; the model's own if not given.
         kind: For a translator: encoder, decoder or cross; cross if not given.
     """
+    # A translation is needed whose tokens are scored: the model's own is the likeliest to be of
+    # interest.
     if bundle.reads == "pairs" and target is None:
         target = own_translation(bundle, given)
     return head_effects(bundle, given, target=target, kind=kind, done=_steps(done))
@@ -170,6 +173,7 @@ def effects(
     """
     # after the start token alone there is one key, and no correlation
     if bundle.reads == "pairs" and written is None:
+        # The last word is left to be predicted; a translation of one word leaves nothing.
         written = own_translation(bundle, given).rpartition(" ")[0] or None
     return attention_effects(
         bundle, given, target=target, at=at, query=query, stack=stack, written=written, done=done
@@ -180,6 +184,7 @@ def targets(target: Word, against: Word) -> Any:
     """The answer that is measured, a pair whose difference is, or None."""
     if target is None and against is not None:
         raise InputError(f"against={against!r}: expected a target too")
+    # A difference needs both sides.
     return target if against is None else (target, against)
 
 
@@ -190,6 +195,7 @@ def _steps(done: Done | None) -> Done | None:
     report, before = done, [0]
 
     def step(so_far: int, total: int) -> None:
+        # The number of new steps since the last report.
         report(so_far - before[0], total)
         before[0] = so_far
 

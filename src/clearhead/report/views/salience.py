@@ -35,13 +35,16 @@ class RegionShare(draw.Result):
         """Draw the map with the region's box; its share is in the title."""
         figure = self.saliency.figure()
         width, height = figure.get_size_inches()
+        # Room for the second line of the title.
         figure.set_size_inches(width, height + LINE)
         figure.suptitle(f"{figure.get_suptitle()}\n{self.share:.0%} of the saliency in the region")
+        # A text has no box: its region is tokens.
         if self.saliency.tokens is None:
             from matplotlib.patches import Rectangle
 
             left, top, right, bottom = self.region
             for axes in figure.axes:
+                # matplotlib wants the corner, width and height.
                 axes.add_patch(
                     Rectangle((left, top), right - left, bottom - top, fill=False, color="#d55e00")
                 )
@@ -114,6 +117,7 @@ def salience(
         stride=stride,
         done=done,
     )
+    # Without a region the map itself is the result.
     if region is None:
         return found
     numbers = whole_numbers("region", region)
@@ -143,6 +147,7 @@ def perturbation(
     """
     names = [name.strip() for name in methods.split(",") if name.strip()]
     unknown = [name for name in names if name not in SALIENCY_METHODS]
+    # An empty list of methods would give an empty figure.
     if unknown or not names:
         raise InputError(f"methods={methods!r}: expected some of {', '.join(SALIENCY_METHODS)}")
     one = with_written(bundle, given, written)
@@ -151,8 +156,11 @@ def perturbation(
         try:
             maps[name] = saliency(bundle, one, method=name, target=target, done=done)
         except IncompleteError as problem:
+            # The only method has failed: the reason is the answer.
             if len(names) == 1:
                 raise
+            # Integrated gradients that do not add up would be an unfair entry: the others are still
+            # compared.
             warnings.warn(f"{name} is left out: {problem}", Notice, stacklevel=2)
     return perturbation_curves(bundle, one, maps, steps=steps, done=done)
 
@@ -166,6 +174,7 @@ def with_written(bundle: Bundle, given: Any, written: str) -> Any:
 
 def whole_numbers(name: str, given: str | Sequence[int]) -> list[int]:
     """Whole numbers from a sequence, or from a text with commas between them; raises with the name of the option."""
+    # Python gives a sequence, the command line a text.
     parts = [str(part).strip() for part in (given.split(",") if isinstance(given, str) else given)]
     if not all(part.isdigit() for part in parts):
         raise InputError(

@@ -43,6 +43,7 @@ class TimeLimit:
         done: Done | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # Written with "not", so that NaN is refused too.
         if limit is not None and not limit > 0:
             raise InputError(f"limit={limit}: expected seconds above 0")
         self._view, self._limit, self._cheaper = view, limit, cheaper
@@ -59,23 +60,30 @@ class TimeLimit:
         now = self._clock()
         # the first report of a phase, which began when the phase before ended
         if total != self._total:
+            # A phase with the same total as the last is recognised because the end of a phase sets
+            # the total to 0.
             self._total, self._finished = total, 0
         self._finished += finished
         spent = now - self._phase_begun
+        # All phases before, and this one extrapolated from the work that it has done.
         seconds = self._phase_begun - self._begun + spent * total / max(self._finished, 1)
+        # The end of a phase: the next report belongs to the next one.
         if self._finished >= total:
             self._phase_begun, self._total = now, 0
+        # The first pass compiles and allocates; earlier estimates would be far too high.
         elif spent >= MEASURED:
             self._check(seconds, self._limit)
 
     def _check(self, seconds: float, limit: float) -> None:
         if seconds > limit:
+            # The limit to suggest is above the estimate, because estimates vary.
             more = _round_up(seconds)
             cheaper = f", or {self._cheaper}" if self._cheaper else ""
             raise InputError(
                 f"the view {self._view} would take about {_spoken(seconds)}, and the limit is {_spoken(limit)}: "
                 f"expected more seconds, --limit {more} (in Python limit={more}){cheaper}"
             )
+        # Announced once: a notice for every report would fill the terminal.
         if seconds >= WORTH_SAYING and not self._announced:
             self._announced = True
             warnings.warn(f"{self._view}: about {_spoken(seconds)}", Notice, stacklevel=2)
@@ -85,7 +93,9 @@ def _spoken(seconds: float) -> str:
     """A duration as people say it."""
     units = {"hour": 3600, "minute": 60, "second": 1}
     name = next(
-        (name for name, size in units.items() if seconds >= 1.5 * size or seconds == size), "second"
+        # From one and a half units on: 80 seconds stay seconds, 90 become "2 minutes".
+        (name for name, size in units.items() if seconds >= 1.5 * size or seconds == size),
+        "second",
     )
     count = max(round(seconds / units[name]), 1)
     if count == 1:
@@ -95,4 +105,5 @@ def _spoken(seconds: float) -> str:
 
 def _round_up(seconds: float) -> int:
     """A limit with room for an estimate that was too low: by a fifth, in whole minutes."""
+    # Ceiling division in floating point.
     return 60 * int(-(-1.2 * seconds // 60))

@@ -54,12 +54,14 @@ def view(
         >>> figure = result.figure()
     """
     chosen = find_view(name, bundle)
+    # Views of weights, such as filters, take no input.
     if chosen.needs_input and given is None:
         given = example_input(bundle)
     report = TimeLimit(name, limit, cheaper=chosen.cheaper, done=done)
     try:
         return chosen.run(bundle, given, done=report, **options)
     except MapSizeError as problem:
+        # Only views that do not hold whole maps can take such an input.
         others = [other.name for other in fitting(bundle).values() if not other.dense]
         raise InputError(
             f"the input is too long for the view {name}, which holds whole attention maps ({problem}); views that fit: "
