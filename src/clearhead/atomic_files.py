@@ -53,6 +53,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb+") as file:  # Windows syncs only files that are open for writing
             os.fsync(file.fileno())
+        # after fsync: the name must never point to content that is not on the disk
         os.replace(temporary, path)
     except OSError as error:
         # A failed write has no name at all, and the temporary name would mean nothing to a user.
@@ -97,6 +98,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         if place.is_dir():
             place.rmdir()  # raises if it was filled meanwhile
+        # a rename within one folder is atomic: nobody sees the folder half full
         os.rename(temporary, place)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

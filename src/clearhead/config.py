@@ -110,8 +110,10 @@ class Table(dict[str, Any]):
 
     def _inside(self, value: Any, key: Key) -> Any:
         if isinstance(value, Mapping):
+            # every section is a Table, so that it can tell its own lines
             return Table(value, origin=self.origin, key=key)
         if isinstance(value, list | tuple):
+            # items are keyed by their number: "data.files.0"
             return [self._inside(x, (*key, str(i))) for i, x in enumerate(value)]
         return value
 
@@ -231,6 +233,7 @@ def override(table: Mapping[str, Any], *words: str) -> Table:
         key, value = _assignment(word)
         inner: dict[str, Any] = out  # the section that the key is in, made if it does not exist
         for depth, name in enumerate(key[:-1], 1):
+            # a section that the command line creates has no line in the file
             if name not in inner:
                 changed.add((*table.key, *key[:depth]))
             inner = inner.setdefault(name, {})
@@ -341,6 +344,7 @@ def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origi
     hints = get_type_hints(kind)
     known = {f.name: f for f in fields(kind) if f.init}
     for name in table:
+        # fields with init=False are computed, and cannot be given
         if name not in known:
             place, hint = origin.place((*key, name)), _hint(name, hints, known)
             raise ConfigError(f"{place}unknown key {'.'.join((*key, name))}{hint}")
@@ -370,6 +374,7 @@ def _hint(name: str, hints: Mapping[str, Any], known: Iterable[str]) -> str:
     """What may be meant by an unknown key: a key of that name in a section, a similar one, or any of the known ones."""
     inside = []
     for section in known:
+        # a key that was given at the wrong level, such as lr outside of optim
         for member in _alternatives(hints[section]):
             if is_dataclass(member) and name in get_type_hints(member):
                 inside.append(f"{section}.{name}")
@@ -422,6 +427,7 @@ def _read_container(kind: Any, value: Any, key: Key, origin: Origin) -> Any:
         return _read_dataclass(kind, value, key, origin)
     box, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
     if box in (dict, Mapping):
+        # untyped options are checked later, by the family that reads them
         if inner[1] is Any and isinstance(value, dict):
             return value  # a Table keeps its line numbers
         return {n: _read_value(inner[1], v, (*key, n), origin) for n, v in value.items()}
@@ -565,6 +571,7 @@ def _json_lines(text: str) -> dict[Key, int]:
     name = ""
     # strings (with the colon that makes one a key), and brackets
     for token in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?|[][{}]', text):
+        # a string with a colon is a key; a string without one is a value
         if token[2]:
             name = json.loads(token[1])
             lines[(*stack[1:], name)] = text.count("\n", 0, token.start()) + 1
@@ -581,6 +588,7 @@ def _toml_lines(text: str) -> dict[Key, int]:
     section: Key = ()
     statement: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
+        # the parser itself decides where a statement ends, since strings may contain anything
         statement.append(line)
         try:
             values = tomllib.loads("\n".join(statement))

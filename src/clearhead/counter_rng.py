@@ -57,6 +57,7 @@ def key(seed: int, step: int, stream: int = 0) -> int:
     """
     state = np.zeros(1, np.uint64)
     for word in (seed, stream, step):
+        # `& _ONES` lets negative seeds through, as their two's complement
         state = _absorb(state, np.array([word & _ONES], np.uint64))
     return int(state[0])
 

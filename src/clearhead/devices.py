@@ -43,6 +43,7 @@ def find_device(device: str | torch.device) -> torch.device:
             f"device={str(device)!r}: there is no such device here; expected one of {', '.join(here)}"
         )
     if result.type == "cuda":
+        # each process of a distributed run has a GPU of its own
         if result.index is None and "LOCAL_RANK" in os.environ:
             result = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         if (result.index or 0) >= torch.cuda.device_count():

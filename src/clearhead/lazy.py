@@ -45,6 +45,7 @@ class _LazyFolder(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name not in self._homes:
             hint = nearest(name, self._homes)
+            # hasattr and getattr with a default expect an AttributeError
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{hint}")
         home = self._homes[name]
         if home == ".":  # a folder or file, itself public
@@ -68,6 +69,7 @@ def _imports(module: ModuleType) -> dict[str, str]:
     source = module.__loader__.get_source(module.__name__)  # type: ignore[union-attr]
     homes = {}
     for statement in ast.parse(source).body:
+        # the block is parsed and not run: running it would import every module
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
             for node in statement.body:
                 assert isinstance(node, ast.ImportFrom), "only `from .x import y as y` in the block"

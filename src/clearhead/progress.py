@@ -48,8 +48,10 @@ def progress_bar() -> Iterator[Stage]:
 
         def stage(name: str, share: float) -> None:
             if name not in tasks:
+                # the first report of a stage adds its bar
                 tasks[name] = progress.add_task(name, total=1.0), 0.0
             task, shown = tasks[name]
+            # smaller changes are not drawn: drawing each would take longer than the work itself
             if abs(share - shown) >= STEP:
                 tasks[name] = task, share
                 progress.update(task, completed=share)

@@ -511,8 +511,8 @@ def similarity(
         ['blocks.0', 'blocks.1']
     """
     x = array("values", values, ("rows", "columns")).astype(float)
+    # with room for rounding: a similarity of 1 may come out slightly above
     if np.nanmax(x) > 1 + 1e-6 or np.nanmin(x) < -1 - 1e-6:
-        # float32 rounds a similarity of 1 to a little more
         raise InputError(
             f"values from {np.nanmin(x):.3g} to {np.nanmax(x):.3g}: expected similarities from -1 to 1"
         )

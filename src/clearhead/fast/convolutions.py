@@ -42,6 +42,7 @@ def folded_residual(
         return residual(block, x)
     y = x
     for layer in layers[:-1]:
+        # convolution, batch norm and ReLU in one pass over the image
         y = _convolve(layer, y, relu=True)
     # the last convolution adds the residual before its ReLU: Eq. 1 and 2 of He et al. 2016
     residual_input = x
@@ -56,6 +57,7 @@ def _convolve(
     """The folded convolution of x, plus `add`, through a ReLU: one call of oneDNN."""
     own = _FOLDED.get(layer)
     if own is None or not own.matches(layer):
+        # folded at the first call, and again after weights were loaded or trained
         own = _FOLDED[layer] = _Folded(layer, x)
     conv = layer.conv
     how = (own.weight, own.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
@@ -76,6 +78,7 @@ def _can_fold(layer: ConvNorm, x: Tensor) -> bool:
     if torch.is_grad_enabled() or traced() or torch.is_autocast_enabled("cpu"):
         return False
     if norm.training or x.ndim != 4 or x.numel() == 0:
+        # in training a batch norm uses the batch, and its constants change
         return False
     # a subclass may compute something else
     if type(layer) is not ConvNorm or type(conv) is not nn.Conv2d:

@@ -47,6 +47,7 @@ class CpuDecoder:
         self.stack, self.blocks = stack, blocks
         skipped: list[nn.Module] = [*stack.blocks]
         if stack.owner is not None:
+            # its own hooks would not run, since the steps call its parts one by one
             skipped.append(_Shell(stack.owner))
         self.hooks = Hooks(skipped)
         # A model with cross-attention usually decodes batches: packed weights pay for the output layer too.
@@ -60,6 +61,7 @@ class CpuDecoder:
         """The decoder of a model outside training, for a state that its `start` made; None if it is not supported."""
         stack = model.decoder_stack if isinstance(model, Model) else None
         if stack is None or model.training or torch.is_grad_enabled():
+            # dropout and gradients need the modules themselves
             return None
         if not isinstance(state, DecoderState):
             return None
@@ -84,10 +86,12 @@ class CpuDecoder:
         memory: Sequence[tuple[Tensor, ...]] = ()
         source_allowed = None
         if source is not None:
+            # keys and values of each block's cross-attention, (sources, h, s, e)
             memory = source.memory
             source_allowed = _allowed(source.mask, memory[0][0].shape[2], ids.device, source.fold)
         embedded = stack.positions.add(stack.embed(ids), at)
         if stack.embed_norm is not None:
+            # BART normalises the sum of embedding and position
             embedded = stack.embed_norm(embedded)
         x = self.blocks(embedded, at, kv.caches, allowed, memory, source_allowed)
         # the caches have not advanced: the model's own step overwrites what was appended
@@ -165,6 +169,7 @@ class BlockSteps:
                 if layer.pre:
                     y = layer.cross.norm(x)
                 q = layer.cross.query(y)
+                # kept for the check for NaN after the last block
                 queries.append(q.view(x.shape[0], layer.heads, 1, layer.head))
                 keys, values = memory[i]
                 x = x + layer.cross(q, keys, values, source_allowed)
@@ -207,8 +212,10 @@ class BlockSteps:
             both = rotary.turned(both, *angles)
         q, k = torch.split_with_sizes(both, [layer.heads, layer.kv_heads], 1)
         if layer.query_norm is not None and layer.key_norm is not None:
+            # norms come before the rotation, as in layers.Attention
             q, k = layer.query_norm(q), layer.key_norm(k)
         if rotary is not None and angles is not None and not layer.together:
+            # one by one, so that products are rounded as in the block
             q, k = rotary.turned(q, *angles), rotary.turned(k, *angles)
         if layer.together:
             queries.append(both)
@@ -218,6 +225,7 @@ class BlockSteps:
         # attend to all keys, or to the last ones of a window
         keys, values = cache.append(k, v)
         if self.window is not None and allowed is None and keys.shape[2] > self.window:
+            # all rows are at one position: the window is the last keys, and needs no mask
             keys, values = keys[:, :, -self.window :], values[:, :, -self.window :]
         out = _attend(q, keys, values, allowed, layer.scale)
         x = x + layer.out(out.transpose(1, 2).flatten(2))  # (b, h, 1, e) -> (b, 1, h e)

@@ -57,8 +57,10 @@ class Graph:
         if banned:
             self.banned = torch.tensor(list(banned), dtype=torch.long, device=device)
         if choice.repetition != 1.0:
+            # (b, v): marks the tokens that a row already has
             self.seen = torch.zeros(rows, decoder.vocab, dtype=torch.bool, device=device)
         if choice.sample:
+            # (b, t): one random number per step, read at the row's count
             self.uniforms = torch.zeros(rows, limit + 1, dtype=torch.float64, device=device)
         self.graph: Any = None  # in Triton's interpreter there is none: steps are called one by one
         self.tokens, self.scores = decoder.tokens, decoder.scores
@@ -93,6 +95,7 @@ class Graph:
                 self.step()
             return
         for _ in range(steps):
+            # queued on the device; the host goes on at once
             self.graph.replay()
         new = slice(first, first + steps)
         self.tokens[new].copy_(self.decoder.tokens[new], non_blocking=True)
@@ -118,6 +121,7 @@ class Graph:
             return
         seen = uniforms = None
         if self.seen is not None:
+            # the last token counts as seen before the next one is chosen
             seen = self.seen.scatter_(1, decoder.token[:, None], True)
         if self.uniforms is not None:
             uniforms = self.uniforms.gather(1, decoder.count[:, None])[:, 0]
@@ -131,6 +135,7 @@ class Graph:
         side.wait_stream(here)
         with torch.cuda.stream(side):
             for _ in range(2):
+                # every run begins at position 0, so that it does not run out of the cache
                 self.decoder.at.zero_()
                 self.decoder.count.zero_()
                 self.step()
@@ -200,6 +205,7 @@ class GraphDecoder:
             return None
         decoder = GraphDecoder(graph, state, model, key)
         if decoder.steps < 1 or not decoder.unhooked:
+            # nothing was launched: the graph is kept for a later search
             decoder.close()
             return None
         seen_tokens = None if graph.seen is None else seen(graph.decoder.vocab)
@@ -236,6 +242,7 @@ class GraphDecoder:
         state, decoder = self.state, self.graph.decoder
         index = torch.tensor(self.rows, device=decoder.at.device)
         if len(self.rows) < state.rows:
+            # finished rows leave the state too: its rows become those of `index`
             state.reorder(index)
         filled = state.kv.caches[0].furthest + self.returned
         for cache, k, v in zip(state.kv.caches, decoder.k, decoder.v, strict=True):
@@ -252,6 +259,7 @@ class GraphDecoder:
             cache_bytes = sum(x.nbytes for x in (*decoder.k, *decoder.v))
             memory = torch.cuda.get_device_properties(device).total_memory
             if cache_bytes > memory * MAX_IDLE_SHARE:
+                # dropped with the search: it would hold memory that the next one may need
                 return
         _IDLE[self.model] = (self.key, self.graph)
 
@@ -279,6 +287,7 @@ def _graph_for(
     del idle  # before memory is allocated for another
     if stack.embed.table.is_cuda:
         if steps < MIN_STEPS:
+            # a few plain steps take less time than a capture
             return None
         limit = -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE  # rounded up
     decoder = GpuDecoder.of(stack, state.rows, limit)

@@ -56,12 +56,14 @@ def choose_tile(
     A thread loads 16 bytes at a time; with fewer columns per thread, values would have to move between threads.
     """
     if rows > lane_rows:  # matrix units take 16 rows of weights or more
+        # 256 consecutive bytes of each row, a coalesced load
         return ProductTile(outputs=16 if outputs < 8192 else 32, columns=256 // bytes_)
     max_columns = 8192 // bytes_
     if rows == 1:
         return _tile_of_one_row(outputs, columns, max_columns, bytes_)
     columns_held = _power_of_2(columns)
     if columns_held > max_columns:
+        # too long to be held whole: a loop over blocks of columns
         columns_held = max_columns // 2
     outputs_each = 2  # few, so that there are programs for all processors
     if outputs >= 16384:  # the output layer: fewer blocks for append_token to compare
@@ -128,6 +130,7 @@ class GpuDecoder:
             pdl = gpu and torch.cuda.get_device_capability(like.device) >= (9, 0)
         self.launch_options: dict[str, Any] = {"PDL": pdl}
         if pdl:
+            # PDL changes the kernel's code, launch_pdl its launch: both are needed
             self.launch_options["launch_pdl"] = True
         self.splits = splits or self._number_of_splits(processors)
         self._allocate(like.device, like.dtype)
@@ -220,18 +223,21 @@ class GpuDecoder:
         """Continue from a KV cache with `filled` tokens; `at` is each row's position and `token` its last token."""
         # into the static storage, whose addresses a captured graph holds
         for own, given in zip((*self.k, *self.v), (*k, *v), strict=True):
+            # only what is filled: the rest of the cache is never read
             own[:, :, :filled].copy_(given[:, :, :filled])
         self.token.copy_(token)
         self.at.copy_(at)
         self.count.zero_()
         x = F.embedding(token, self.embedding).float() * self.embed_scale
         if self.position_table is not None:
+            # (b, d): each row at its own position
             x = x + self.position_table[at].float()
         self.residual.copy_(x)
 
     def __call__(self) -> Float[Tensor, "b v"]:
         """Run all blocks on the embedded token in the residual stream, and return the logits of the next one."""
         for layer, k, v in zip(self.layers, self.k, self.v, strict=True):
+            # x + attention(norm(x)), then x + mlp(norm(x)): a pre-norm block in five kernels
             self.project_qkv(layer, k, v)
             self.attend(layer, k, v)
             self.add_projection("out", self.attention_out, layer.out, layer.out_bias)
@@ -249,6 +255,7 @@ class GpuDecoder:
         cache = (self.limit, k.stride(0), k.stride(1))
         x, norm_kind = self._normed_input(norm)
         if self.rows > KERNEL_ROWS:
+            # many rows: torch multiplies, and one program per row and head rotates and stores
             y = F.linear(x, layer.qkv, layer.qkv_bias)
             sizes = {"BE": _power_of_2(e), "num_warps": 1}
             store = store_qkv[(self.rows, all_heads)]
@@ -291,6 +298,7 @@ class GpuDecoder:
         from .gpu_kernels import add_projection
 
         if self.rows > KERNEL_ROWS:
+            # a product in the weights' dtype, added to the float32 stream
             self.residual += F.linear(x, weight, bias)
             return
         n, columns = weight.shape
@@ -309,6 +317,7 @@ class GpuDecoder:
         if self.rows > KERNEL_ROWS:
             y = F.linear(x, layer.up, layer.up_bias)
             if gated:
+                # the joined map holds the gate first, then the up map
                 return F.silu(y[:, : self.hidden]) * y[:, self.hidden :]
             return ACTIVATIONS[layer.kind](y)
         sizes = self._launch_sizes("up", layer.up.shape[0], self.width)
@@ -395,6 +404,7 @@ class GpuDecoder:
     def _launch_sizes(self, name: str, outputs: int, columns: int) -> dict[str, Any]:
         """The block sizes and launch parameters of a product, which its tile gives."""
         if name not in self.tiles:
+            # chosen once per product: all blocks have the same sizes
             bytes_ = self.embedding.element_size()
             self.tiles[name] = choose_tile(
                 outputs, columns, self.rows, bytes_=bytes_, lane_rows=self.lane_rows
@@ -452,8 +462,10 @@ def _norm(norm: nn.Module, dummy: Tensor) -> _Norm:
 def _supports_all(positions: Positions) -> bool:
     """True for positions that are added to all columns, or rotate all columns of a head."""
     if isinstance(positions, Vectors) and positions.join != "add":
+        # concatenated vectors would make the residual stream wider than the embedding
         return False
     if isinstance(positions, Rotary) and positions.columns != positions.head:
+        # the kernels rotate whole heads
         return False
     return supports_positions(positions)
 

@@ -36,6 +36,7 @@ def _norm_statistics(y, inside, eps, K: tl.constexpr, CENTRE: tl.constexpr):
     """The mean of each row of y (r, 1, k), 0 unless CENTRE, and its inverse standard deviation; each (r, 1, 1)."""
     mean = tl.zeros_like(tl.sum(y, 2))[:, :, None]
     if CENTRE:  # columns outside the row must stay 0
+        # "layer" subtracts the mean; "rms" does not
         mean = tl.sum(y, 2)[:, :, None] / K
         y = tl.where(inside, y - mean, 0.0)
     return mean, tl.rsqrt(tl.sum(y * y, 2) / K + eps)[:, :, None]
@@ -65,6 +66,7 @@ def _product(
         row = tl.arange(0, ROWS)
         acc = tl.zeros((ROWS, BN), tl.float32)
         for start in range(0, K, BK):
+            # the last block may reach beyond the row
             valid = start + k < K
             y = tl.load(
                 x + row[:, None] * K + start + k[None, :],
@@ -130,8 +132,10 @@ def project_qkv(
     # the rotary pair of each column; n % 2 is its place in the pair
     pair = block * (BN // 2) + n // 2
     if ROTARY == "neighbours":
+        # (2i, 2i + 1), as in the paper
         column = 2 * pair + n % 2
     else:
+        # (i, i + E / 2), as in Llama
         column = pair + n % 2 * HALF
     inside = (pair < HALF) & (column < E)
     index = head * E + column  # the row of w
@@ -158,6 +162,7 @@ def project_qkv(
     # rotate queries and keys: (a, b) becomes (a, b) cos + (b, a) sin, with the sign in sin
     if ROTARY != "none":
         if head < HEADS + KV_HEADS:
+            # values are not rotated; a pair lies in neighbouring lanes, whatever its columns are
             a, b = tl.split(tl.reshape(y, (ROWS, BN // 2, 2)))
             y = y * cosine + tl.reshape(tl.join(b, a), (ROWS, BN)) * sine
     # the first heads are queries, then come keys, then values
@@ -245,6 +250,7 @@ def attend(
     sum_exp = tl.zeros((BS,), tl.float32)
     out = tl.zeros((BS, BE), tl.float32)
     for block_start in tl.range(start_key, end_key, BLOCK):
+        # (BS, BLOCK) scores at a time: the whole row of scores is never stored
         j = block_start + tl.arange(0, BLOCK)
         k = tl.load(
             keys + j[None, :] * E + e[:, None],

@@ -76,6 +76,7 @@ class Int8(nn.Module):
             whole, start = self.share
             return whole(x)[..., start : start + self.out_features]
         if self.product is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            # the weights in the dtype of x: slower, but with a gradient of x
             weight = self.numbers().to(x.dtype) * self.scale[:, None].to(x.dtype)
             return F.linear(x, weight, self.bias)
         return self._many(x)
@@ -118,6 +119,7 @@ class JoinedInt8:
         start = 0
         for m in maps:
             m.weight = m.product = None  # the memory of the copy is freed
+            # its outputs are a slice of the joined product's
             m.share = (self.whole, start)
             start += m.out_features
 
@@ -164,6 +166,7 @@ def _two_bytes(x: Float[Tensor, "r i"]) -> tuple[Float[Tensor, "n i"], Float[Ten
     step = torch.addcmul(c.tiny, x.abs().amax(-1, keepdim=True), c.part)  # (r, 1): max |x| / 127
     y = torch.div(x, step)
     if len(y) > 1:
+        # a single row may keep its NaN: there is no other row to spoil
         y.nan_to_num_(0.0)
     high = torch.add(y, c.whole).sub_(c.whole)  # rounded
     low = y.sub_(high).mul_(c.fine)

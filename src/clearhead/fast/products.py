@@ -48,6 +48,7 @@ def accelerate(model: nn.Module) -> nn.Module:
     # each kind of module has one replaceable function (see layers.Linear)
     for module in model.modules():
         if isinstance(module, Linear):
+            # set on the instance: other models keep the class's own function
             module.product = product
         elif isinstance(module, RMSNorm):
             module.normalise = rms_norm
@@ -104,6 +105,7 @@ def quick_product(weight: Float[Tensor, "o i"], bias: Tensor | None) -> Step:
         return lambda x: F.linear(x, weight, bias)
     pointwise, none = torch.ops.mkldnn._linear_pointwise.default, list[float]()
     if not _in_blocks(weight):
+        # no MKL, or too few outputs for blocks: oneDNN multiplies single rows as well
         return lambda x: pointwise(x, weight, bias, "none", none, "")
     blocks, inputs = _Blocks(weight, bias), weight.shape[1]
 
@@ -134,6 +136,7 @@ class _Blocks:
         self.weight = weight[:even].view(n, -1, i)
         self.bias = rest_bias = None
         if bias is not None:
+            # (n, o / n, 1), as the blocks of outputs
             self.bias, rest_bias = bias[:even].view(n, -1, 1), bias[even:]
         self.rest = None if even == o else (weight[even:], rest_bias)
 
@@ -206,6 +209,7 @@ def join(*maps: Any) -> Any | None:
     if joined is None or not joined.joins(*maps):
         if _overlap(_tensors(maps)):
             return None
+        # joined again, if the weights were moved or replaced since
         make, _ = _JOINS[type(maps[0])]
         joined = _JOINED[maps[0]] = make(*maps)
     return joined
@@ -261,6 +265,7 @@ def quick_packed(m: Any) -> Step:
         if not inputs < x.numel() <= FEW * inputs:  # a single row, or very many
             return step(x)
         if not packed:
+            # checked once per decoder: weights do not change while it decodes
             copy = _PACKED.get(m)
             if copy is None or not copy.matches(m.weight):
                 copy = _PACKED[m] = _Packed(m.weight)

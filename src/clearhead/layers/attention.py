@@ -65,6 +65,7 @@ def attention_sizes(
         )
     one_of("project", project, PROJECTIONS)
     if heads % kv_heads:
+        # key heads are shared by groups of query heads of one size (Ainslie et al. 2023)
         raise InputError(
             f"heads={heads}, kv_heads={kv_heads}: expected heads to be a multiple of kv_heads"
         )
@@ -86,6 +87,7 @@ def attention_sizes(
             )
         value = context // kv_heads
     if "k=v" in project and value != head:
+        # keys are their own values, so that their widths are one
         raise InputError(
             f"project={project!r} with head={head} and value={value}: expected equal widths"
         )
@@ -209,12 +211,14 @@ def attend(
         )
     # kernels multiply the -inf of a mask by their scale: it must be a number above 0
     if isinstance(sharpness, Tensor) or sharpness <= 0.0:
+        # one number per head, or 0 and below: a factor of the queries instead
         q = q * sharpness
     else:
         scale = scale * sharpness
     if choose is not None or (tap is not None and tap.explicit):
         if tap is None:
             tap = Tap()
+        # the scores are written out in memory, because the caller reads or changes them
         k = repeat_heads(k, q.shape[1])  # (b, g, k, e) -> (b, h, k, e)
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32  # as kernels accumulate
         scores = (q.to(wide) * scale) @ k.to(wide).mT
@@ -240,9 +244,11 @@ def _explicit(
     """Eq. 1 written out: the weights of the scores, and the weighted sum of the values."""
     n, m = scores.shape[-2:]  # queries, keys
     if bias is not None:
+        # Eq. 1 with a bias: added before the mask, so that no bias allows a forbidden key
         scores = scores + bias.tile((0, n), (0, m))
     scores = tap.scores(scores)
     if scores.dtype != torch.float64:
+        # as the fused kernels, which accumulate in float32 too
         scores = scores.float()
 
     # The softmax of a row of -inf is NaN: forbidden keys get a finite score, and then weight 0. So a query without
@@ -262,6 +268,7 @@ def _explicit(
 
 def _score(score: DotScore | Score) -> Score:
     if callable(score):
+        # a module or a function that the caller brings
         return score
     if score not in SCORES:
         raise InputError(
@@ -274,6 +281,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias | None) -> No
     """Raise unless the shapes and dtypes fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4:
+            # an axis that is missing would broadcast, and give a result of another meaning
             raise InputError(
                 f"{name} has shape {tuple(x.shape)}: expected (batch, heads, tokens, width)"
             )
@@ -374,6 +382,7 @@ class Attention(nn.Module):
         if qk_norm is not None:
             one_of("qk_norm", qk_norm, QK_NORMS)
             if qk_norm == "head":
+                # one norm of the head dimension, shared by all heads (Qwen3)
                 queries = keys = size.head
             self.query_norm = make_norm(norm, queries, eps=eps)
             self.key_norm = make_norm(norm, keys, eps=eps)
@@ -394,6 +403,7 @@ class Attention(nn.Module):
             k = key_map(context)
         v = context
         if "k=v" in self.project:
+            # "k=v" and "q=k=v": one map for both
             v = k
         elif self.value is not None:
             v = self.value(context)
@@ -429,6 +439,7 @@ class Attention(nn.Module):
             q = self.query(x)
         q = self._normed(q, self.heads, self.query_norm)
         if isinstance(context, tuple):
+            # made by `remember`, once for all decoding steps
             k, v = context
         elif context is None:
             k, v = self.remember(x)
@@ -438,6 +449,7 @@ class Attention(nn.Module):
         # keys are rotated before they are stored, so that each is rotated once
         if positions is not None:
             if at is None and cache is not None:
+                # (b, t): rows of a batch may be at different positions
                 at = cache.positions(x.shape[1])
             elif at is None:
                 at = torch.arange(x.shape[1], device=x.device)
@@ -450,6 +462,7 @@ class Attention(nn.Module):
         if positions is not None and positions.biases and at is not None:
             keys_at = at
             if cache is not None:
+                # the cache holds the keys from position 0 on
                 keys_at = torch.arange(k.shape[2], device=x.device)
             bias = positions.bias(at, keys_at)
         out = attend(
@@ -476,6 +489,7 @@ class Attention(nn.Module):
         if norm is None:
             return _split(x, heads)
         if self.qk_norm == "width":
+            # before the split: the norm is over all heads together (OLMo 2)
             return _split(norm(x), heads)
         return norm(_split(x, heads))
 

@@ -50,6 +50,7 @@ class Bias:
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the bias fits scores of shape (b, h, q, k)."""
         for name in ("slope", "table"):
+            # one row for all heads, or one per head
             part = getattr(self, name)
             if part is not None and part.shape[0] not in (1, h):
                 raise InputError(f"the bias has a {name} for {part.shape[0]} heads: expected {h}")
@@ -72,6 +73,7 @@ class Bias:
                 d = d[None]
             d = d[:, None]  # (b, 1, q, k)
             if self.slope is not None:
+                # (h, 1, 1) * (b, 1, q, k) -> (b, h, q, k)
                 total = total + self.slope[:, None, None] * d.abs()
             if self.table is not None:
                 m = self.table.shape[1] // 2  # column m is distance 0
@@ -100,6 +102,7 @@ class Bias:
 
         def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             if q_at is not None and k_at is not None:
+                # FlexAttention calls this with scalar indices of one score
                 d = k_at[at(b, k_at.shape[0]), j] - q_at[at(b, q_at.shape[0]), i]
                 if slope is not None:
                     score = score + slope[at(h, slope.shape[0])] * d.abs()

@@ -127,6 +127,7 @@ class Block(nn.Module):
 
         def scale() -> nn.Parameter | None:
             if layer_scale is None:
+                # a block without layer scale has no such weights in its checkpoint
                 return None
             return nn.Parameter(torch.full((width,), layer_scale))
 
@@ -174,6 +175,7 @@ class Block(nn.Module):
 
         # cross-attention: tokens look at the context
         if self.cross is not None and self.cross_norm is not None:
+            # the residual stream gives the queries, the context the keys and values
             y = x
             if norm_first:
                 y = self.cross_norm(x)
@@ -199,6 +201,7 @@ class Block(nn.Module):
         if self.order == "output":
             out_norm = norm
         if out_norm is not None:
+            # before dropout and the residual, so that what is added has a bounded size
             y = out_norm(y)
         if self.training:
             y = F.dropout(y, self.dropout)
@@ -208,6 +211,7 @@ class Block(nn.Module):
             y = skip_rows(y, self.skip)
         x = x + y
         if self.order == "post":
+            # LayerNorm(x + Sublayer(x)), section 3.1 of Vaswani et al. 2017
             x = norm(x)
         return x
 
@@ -235,6 +239,7 @@ def _attend_shared(
 ) -> Float[Tensor, "b t o"]:
     """Cross-attention where n neighbouring rows may share one context; their queries are attended as one row."""
     if context is None or isinstance(context, Tensor):
+        # in training each row has its own context
         return cross(x, context, mask=mask)
     rows, contexts = x.shape[0], context[0].shape[0]
     if rows == contexts or not contexts:

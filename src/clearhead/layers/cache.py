@@ -76,6 +76,7 @@ class Cache:
         tokens = k.shape[2]
         end = self.furthest + tokens
         if end > self.limit:
+            # static storage: it never grows, so that its addresses and shapes stay the same
             raise InputError(
                 f"{tokens} more tokens after {self.furthest}: the cache holds {self.limit}; give it a larger limit"
             )
@@ -96,6 +97,7 @@ class Cache:
             self.k[row, :, at] = k.transpose(1, 2).to(self.k.dtype)
             self.v[row, :, at] = v.transpose(1, 2).to(self.v.dtype)
         if compiling:
+            # one graph for every length: the causal mask forbids what is not yet written
             end = self.limit
         return self.k.narrow(2, 0, end), self.v.narrow(2, 0, end)
 
@@ -105,12 +107,14 @@ class Cache:
         if isinstance(tokens, int):
             self.furthest = self.furthest + tokens
         else:
+            # the host waits for the device here: only prompts of different lengths need it
             self.furthest = int(self.at.max())
             self.even = False
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
         """Let row i become what row index[i] was, as a beam search does; only the filled part is copied."""
         if torch.compiler.is_compiling():
+            # inside a graph `furthest` would be a shape that changes: the whole storage is copied
             self.k, self.v = self.k[index], self.v[index]
         else:
             self.k, self.v = (

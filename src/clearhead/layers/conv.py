@@ -67,9 +67,11 @@ def residual(block: Residual, x: Float[Tensor, "b i height width"]) -> Float[Ten
     """The layers of a residual block, one after the other."""
     y = x
     for layer in block.layers[:-1]:
+        # no ReLU after the last one: it comes after the sum
         y = F.relu(layer(y))
     y = block.layers[-1](y)
     if block.shortcut is not None:
+        # option B of He et al. 2016, section 3.3: a projection, only where sizes differ
         x = block.shortcut(x)
     return F.relu(y + x)
 
@@ -116,6 +118,7 @@ class Residual(nn.Module):
                 ConvNorm(width, outputs, 3, eps=eps),
             ]
         else:
+            # ResNet v1.5: the 3x3 convolution has the stride, so that no place is skipped unread
             early, late = 1, stride
             if shrink == "first":
                 early, late = stride, 1
@@ -190,6 +193,7 @@ class ResidualStem(nn.Module):
         self.stages = nn.ModuleList()
         inputs = hidden
         for i in range(depth):
+            # each stage but the first halves the grid, and then `last` does: by 2^depth together
             outputs = hidden * 2**i
             first = Residual(inputs, outputs, stride=2 if i else 1)
             self.stages.append(nn.ModuleList([first, Residual(outputs, outputs)]))

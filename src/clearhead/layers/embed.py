@@ -38,6 +38,7 @@ class Tokens(nn.Module):
         # numbers of a scaled embedding have variance 1
         self.scale, std = 1.0, 0.02
         if scale:
+            # rows of length about 1, times sqrt(width)
             self.scale, std = width**0.5, width**-0.5
         self.table = nn.Parameter(torch.empty(vocab, width).normal_(std=std))
 
@@ -103,6 +104,7 @@ class Patches(nn.Module):
         # concatenated positions have the second half of the columns to themselves
         patch_width = place_width = width
         if join == "concatenate" and positions != "none":
+            # an odd width gives the patches one column more
             place_width = width // 2
             patch_width = width - place_width
         self.project: nn.Module
@@ -152,11 +154,13 @@ class Patches(nn.Module):
         # the class token and the registers come first, the same for every image
         tokens = []
         if self.cls is not None:
+            # Eq. 1 of Dosovitskiy et al. 2021: x_class has a position of its own
             cls: Tensor = self.cls
             if self.cls_place is not None:
                 cls = cls + self.cls_place
             tokens.append(cls.expand(x.shape[0], -1, -1))
         if self.registers is not None:
+            # without positions, as in Darcet et al. 2024
             tokens.append(self.registers.expand(x.shape[0], -1, -1))
         return torch.cat([*tokens, x], dim=1)
 

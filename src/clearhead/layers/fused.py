@@ -52,6 +52,7 @@ def fused(
             k, v, mask = k[:, :, low:high], v[:, :, low:high], FREE
     plain = bias is None and (mask.free or mask.plain_causal)
     if lse and plain and dropout == 0.0:
+        # None if the backend that SDPA chooses does not return it
         both = sdpa_with_lse(q, k, v, scale, mask.causal)
         if both is not None:
             return both
@@ -84,6 +85,7 @@ def _bands(
         return _band(q, k, v, mask, bias, scale, dropout, (0, n), (0, m))
     band = n
     if n * m > SMALL:
+        # bands so narrow that a rendered tile has about ROOM numbers at most
         heads = 1 if bias is None else q.shape[1]  # a mask is the same for all heads, mostly
         band = max(16, min(BAND, ROOM // (m * heads)))
     # with a window, the keys in reach of a band are those of its queries and one window more
@@ -92,6 +94,7 @@ def _bands(
     out = []
     for start in range(0, n, max(band, 1)):  # without queries the band is empty
         rows = (start, min(start + band, n))
+        # keys outside the reach are never read: a causal mask saves half of the work
         keys = mask.reach(*rows, m)
         if keys[0] >= keys[1]:
             # Queries without a key in reach get one, which the mask then forbids as for any other query.
@@ -118,14 +121,17 @@ def _band(
     q, k, v = q[:, :, slice(*rows)], k[:, :, slice(*keys)], v[:, :, slice(*keys)]
     tile = None if bias is None else bias.tile(rows, keys).to(q.dtype)
     if mask.free:
+        # only a bias: no key is forbidden
         return sdpa(q, k, v, tile, scale, dropout)
     allowed, empty = mask_tile(mask, n, m, rows, keys, q.device)
     if tile is None:
         tile = allowed
     else:
+        # SDPA takes one tensor: the mask becomes part of the bias
         tile = tile.masked_fill(~allowed, float("-inf"))
     out = sdpa(q, k, v, tile, scale, dropout)
     if empty is not None:
+        # mask_tile let these queries attend to every key, so that no kernel meets an empty row
         out = out.masked_fill(empty, 0.0)
     return out
 

@@ -68,6 +68,7 @@ class Readout(Linear):
             x = x * self.scale
         logits = super().forward(x)
         if self.cap is not None:
+            # almost linear near 0, and never beyond the cap
             logits = torch.tanh(logits / self.cap) * self.cap
         return logits
 

@@ -132,6 +132,7 @@ class LoraLinear(Linear):
             inner = F.linear(F.dropout(x, self.lora_dropout, drops), a)  # (..., rank)
             return self.product(x, self.weight, self.bias) + F.linear(inner, scale * b)
         if not torch.is_grad_enabled():
+            # in place: nothing is kept for a backward pass
             return _added(self.product(x, self.weight, self.bias), F.linear(x, a), b, scale)
         out: Tensor = _LowRank.apply(x, self.weight, self.bias, a, b, scale)
         return out
@@ -175,8 +176,10 @@ class _LowRank(torch.autograd.Function):
         back = (g @ b).mul_(ctx.scale)  # (n, rank): the gradient of x A'
         dx = da = db = None
         if ctx.needs_input_grad[0]:
+            # the update's share is added by the second product: g W + s g B A
             dx = (g @ weight).addmm_(back, a).view_as(x)
         if ctx.needs_input_grad[3]:
+            # s (g B)' x
             da = back.t() @ rows
         if ctx.needs_input_grad[4]:
             # (inner' g)', which is faster than g' inner, since its result has few and long rows
@@ -206,6 +209,7 @@ def choose_maps(
     chosen: dict[str, Linear] = {}
     for path, block in model.named_modules():
         if not isinstance(block, Block):
+            # embeddings and the output layer are not in a block, and get no adapters
             continue
         for name, module in block.named_modules():
             full_name = f"{path}.{name}"
@@ -267,6 +271,7 @@ def add_adapters(
     model.requires_grad_(False)
     added = {}
     for name, module in chosen.items():
+        # keyed by the name: choosing more maps does not change the others' start
         generator = _generator(seed, name)
         added[name] = LoraLinear.convert(
             module, rank=rank, scale=scale, dropout=dropout, generator=generator

@@ -73,6 +73,7 @@ class Mask:
         """Return the mask with `change` applied to each of its tensors."""
         new: dict[str, Any] = {}
         for name in ("lengths", "offset", "documents", "allow"):
+            # ints stay as they are: they belong to no device
             tensor = getattr(self, name)
             if isinstance(tensor, Tensor):
                 new[name] = change(tensor)
@@ -113,6 +114,7 @@ class Mask:
     def fit(self, b: int, h: int, q: int, k: int) -> None:
         """Raise unless the mask fits scores of shape (b, h, q, k); values are checked only on the host."""
         if self.placed and self.offset is None and q != k:
+            # decoding asks for the last queries; the message says which offset that is
             example = f", for example offset={k - q} for the last {q}" if q < k else ""
             raise InputError(
                 f"{q} queries over {k} keys: give the position of the first query among the keys by Mask(offset=...)"
@@ -157,6 +159,7 @@ class Mask:
                 ok = ok & (j < lengths[at(b, lengths.shape[0])])
             if documents is not None:
                 row = at(b, documents.shape[0])
+                # a position past the last key would be out of bounds
                 own = documents[row, p.clamp(max=k - 1)]
                 ok = ok & (own == documents[row, j])
             if allow is not None:
@@ -183,6 +186,7 @@ class Mask:
         # the batch size is that of any field that has one
         b = h = 1
         for field in (self.lengths, self.offset, self.documents):
+            # a tensor of one row serves all rows
             if isinstance(field, Tensor) and b == 1:
                 b = field.shape[0]
         if self.allow is not None:
@@ -212,6 +216,7 @@ class Mask:
         if isinstance(self.lengths, int):
             high = min(high, self.lengths)
         if not isinstance(self.offset, Tensor):
+            # the first query bounds the low end, the last one the high end
             offset = self.offset or 0
             assert not isinstance(offset, Sequence)
             if self.window is not None:

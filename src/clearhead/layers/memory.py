@@ -106,6 +106,7 @@ class Memory(Exact):
             changes = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)).cumsum(1)
         out = []
         for start, part in zip(range(0, v.shape[2], chunk), v.split(chunk, dim=2), strict=True):
+            # inside a chunk the sum over earlier tokens is one product, computed in parallel
             i = torch.arange(part.shape[2], device=x.device)
             age = i[:, None] - i  # (t, t): of token j, seen from token i
             decay = torch.where(age >= 0, (log * age.clamp(min=0)).exp(), 0.0)  # (h, t, t)
@@ -119,6 +120,7 @@ class Memory(Exact):
             memory = decay.to(part.dtype) @ part  # sum_j gamma^(i-j) v_j
             if carry is not None:
                 memory = memory + left.to(part.dtype) * carry
+            # (b, h, 1, e): all that the next chunk needs of the past
             carry = memory[:, :, -1:]
             out.append(memory)
         if out:

@@ -82,8 +82,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         if self.gate is None:
+            # max(0, x W1 + b1) of Eq. 2, for the activation "relu"
             inner = ACTIVATIONS[self.kind](self.up(x))
         else:
+            # elementwise: a gate for each hidden unit
             inner = GATES[self.kind](self.gate(x)) * self.up(x)
         if self.training:
             inner = F.dropout(inner, self.dropout)

@@ -62,5 +62,6 @@ def make_norm(kind: Norm, width: int, *, eps: float = 1e-5) -> nn.Module:
     """
     one_of("norm", kind, NORMS)
     if kind == "none":
+        # a module all the same, so that callers need no branch
         return nn.Identity()
     return NORMS[kind](width, eps=eps)

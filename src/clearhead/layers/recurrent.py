@@ -133,12 +133,14 @@ class RecurrentLayers(Recurrent):
         # the list of layers <-> nn.GRU's state (layers, b, o), or nn.LSTM's pair of states and cell states
         before: State | None = None
         if state and isinstance(self.cell, nn.LSTM):
+            # hidden states of all layers first, then their cell states
             half = len(state) // 2
             before = torch.stack(state[:half]), torch.stack(state[half:])
         elif state:
             before = torch.stack(state)
         out, last = self.run(x, before, lengths=lengths)
         if isinstance(last, tuple):
+            # in place, because the caller holds this list
             state[:] = [*last[0], *last[1]]
         else:
             state[:] = [*last]
@@ -160,6 +162,7 @@ class RecurrentLayers(Recurrent):
             if i:  # the input of a further layer is the new state of the one below
                 below = F.dropout(state[i - 1], self.cell.dropout, self.training)
                 x = F.linear(below, w_ih, b_ih)
+            # U h, with the gates side by side: (b, 3 o) of a GRU, (b, 4 o) of an LSTM
             h = F.linear(state[i], w_hh, b_hh)
             if isinstance(self.cell, nn.LSTM):
                 state[i], state[depth + i] = lstm_step(x, h, state[depth + i])
@@ -191,6 +194,7 @@ def lstm_step(
 ) -> tuple[Tensor, Tensor]:
     """A step of nn.LSTM from its gates: the new state and the new memory (cell state)."""
     if x.is_cuda and not torch.compiler.is_compiling():
+        # one kernel, the one of nn.LSTMCell
         state, memory, _ = torch.ops.aten._thnn_fused_lstm_cell(x, h, memory)
         return state, memory
     # input gate, forget gate, candidate, output gate

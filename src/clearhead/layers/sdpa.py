@@ -42,6 +42,7 @@ def sdpa(
     """
     grouped = q.shape[1] != k.shape[1]
     if grouped and mask is not None and q.is_cuda:  # no CUDA kernel takes both groups and a mask
+        # (b, g, k, e) -> (b, h, k, e)
         k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
         grouped = False
     how: dict[str, Any] = {
@@ -117,6 +118,7 @@ def kernel_with_lse(
         )
         return out, lse.reshape(q.shape[:3])
     if choice == SDPBackend.FLASH_ATTENTION.value and q.is_cuda and q.shape[-1] % 8 == 0:
+        # SDPA pads other head dimensions before it calls this operator
         out, lse, *_ = ops._scaled_dot_product_flash_attention(
             q, k, v, 0.0, causal, False, scale=scale
         )

@@ -59,6 +59,7 @@ class Stack(nn.Module):
         for layer, norm in zip(self.layers, self.norms, strict=True):
             new = norm(ACTIVATIONS[self.activation](layer(z)))
             if self.connect == "dense":
+                # (..., d k) -> (..., d (k + 1)): later layers read all outputs so far
                 z = torch.cat([z, new], dim=-1)
             elif self.connect == "residual":
                 z = z + new

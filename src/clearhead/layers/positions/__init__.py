@@ -85,6 +85,7 @@ def make_positions(
     }
     one_of("positions", kind, makers)
     if join != "add" and kind not in VECTORS:
+        # the other kinds act inside attention, and have no vectors to concatenate
         raise InputError(
             f"join={join!r} with positions={kind!r}: only {', '.join(VECTORS)} can be joined with tokens"
         )

@@ -90,6 +90,7 @@ def _bucket(distance: Int[Tensor, "d"], buckets: int, reach: int, causal: bool) 
     """The bucket of each distance key - query."""
     first = torch.zeros_like(distance)
     if causal:
+        # keys after the query get bucket 0 too, but a causal mask forbids them
         back = (-distance).clamp(min=0)
     else:
         buckets //= 2

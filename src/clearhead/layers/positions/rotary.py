@@ -111,9 +111,11 @@ class Rotary(Positions):
         cos, sin = angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
         # per column: the pair (a, b) becomes (a cos - b sin, b cos + a sin), each column with its partner times sin
         if self.pairs == "halves":
+            # columns i and i + e/2 have the same angle
             cos = torch.cat([cos, cos], dim=-1)
             sin = torch.cat([-sin, sin], dim=-1)
         else:
+            # columns 2i and 2i + 1 have the same angle
             cos = cos.repeat_interleave(2, dim=-1)
             sin = torch.stack([-sin, sin], dim=-1).flatten(-2)
         if not traced and not at.is_inference():
@@ -129,6 +131,7 @@ class Rotary(Positions):
     ) -> Float[Tensor, "b h t e"]:
         """Return x rotated by the angles that `angles` returned."""
         if self.columns < self.head:
+            # partial rotation: the other columns carry no position
             first, rest = x.split([self.columns, self.head - self.columns], dim=-1)
             return torch.cat([self._turned(first, cos, sin), rest], dim=-1)
         return self._turned(x, cos, sin)
@@ -197,6 +200,7 @@ def _speeds(
         return speed * keep + speed / factor * (1 - keep)
     if scaling == "llama3":
         assert context is not None
+        # full turns of each pair within the trained context
         turns = context * speed / (2 * math.pi)
         keep = ((turns - 1) / (4 - 1)).clamp(0, 1)  # under 1 turn: slowed down; over 4: kept
         return speed * keep + speed / factor * (1 - keep)

@@ -116,6 +116,7 @@ class Learned(Vectors):
                         f"position {position}: the learned table has positions 0 to {self.context - 1}"
                     )
         if self.offset:
+            # the first rows belong to no token
             return self.table[at + self.offset]
         return self.table[at]
 
