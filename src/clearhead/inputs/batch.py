@@ -113,8 +113,7 @@ class ModelInput(Batch):
         if self.grid is not None:
             # a vision transformer: its patches, after the class and register tokens
             return self.grid[0] * self.grid[1] + self.special
-        # ids (1, t) and vectors (1, t, d) have tokens on axis 1; lengths (1,) and images have
-        # none
+        # ids (1, t) and vectors (1, t, d) have tokens on axis 1; lengths (1,) and images do not
         return max(1, sum(x.shape[1] for x in self.tensors if x.ndim in (2, 3)))
 
     def names(self, length: int, *, decoder: bool = False) -> list[str]:

@@ -43,6 +43,7 @@ def resample(images: Images, matrix: Float[Tensor, "b 2 3"], outside: str = "zer
 
 
 def _matrix(rows: list[list[Tensor | float]], like: Amount) -> Float[Tensor, "b 2 3"]:
+    # every entry as (b,): constants are the same for all images
     columns = [[torch.zeros_like(like) + x for x in row] for row in rows]
     return torch.stack([torch.stack(row, dim=-1) for row in columns], dim=-2)
 
@@ -80,6 +81,7 @@ def rotate(images: Images, amount: Amount) -> Images:
 def grey(images: Images) -> Images:
     """Images without colour, with the same number of channels."""
     if images.shape[1] != 3:
+        # not RGB: the mean of all channels
         return images.mean(1, keepdim=True).expand_as(images)
     red, green, blue = images.unbind(1)
     value = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
@@ -246,7 +248,9 @@ class Shift:
         corner = (u * (2 * n + 1)).long()  # (b, 2) of the crop in the padded image
         rows = (corner[:, 0, None] + y)[:, None, :, None]  # (b, 1, y, 1)
         columns = (corner[:, 1, None] + x)[:, None, None, :]  # (b, 1, 1, x)
+        # every corner from 0 to 2n is possible; n is the image unshifted
         padded = F.pad(images, (n, n, n, n))
+        # the four indices broadcast to (b, c, y, x)
         return padded[b[:, None, None, None], c[:, None, None], rows, columns]
 
 
@@ -284,6 +288,7 @@ class Crop:
         width, height = (area * ratio).sqrt(), (area / ratio).sqrt()  # as shares of the image's
         size = torch.stack([width, height], dim=1).clamp(max=1.0)  # (b, 2)
         middle = (2 * u[:, 2:] - 1) * (1 - size)  # where the edges of the image are at -1 and 1
+        # (b, 2, 3): scale by `size`, then shift to `middle`
         matrix = torch.cat([torch.diag_embed(size), middle[..., None]], dim=-1)
         return to_uint8(resample(images.float(), matrix, outside="border"))
 
@@ -358,6 +363,7 @@ class ThreeAugment:
         three = (lambda x, _: grey(x), solarise, lambda x, _: smooth(x))
         x = apply_chosen(images.float(), (3 * u[:, 0]).long(), half, three)
         for i, change in enumerate((brightness, contrast, colour)):
+            # divided by BLEND, so that the factor lies in 1 - jitter to 1 + jitter
             x = change(x, (2 * u[:, i + 1] - 1) * self.config.jitter / BLEND)
         return to_uint8(x)
 
@@ -395,6 +401,7 @@ class Erase:
         area = 0.02 + (c.most - 0.02) * u[:, 1]
         ratio = c.stretch ** (2 * u[:, 2] - 1)
         inside = rectangle(u[:, 3:5], (area * ratio).sqrt(), (area / ratio).sqrt(), height, width)
+        # (b, y, x): no pixel of the images that are left alone
         inside = inside & (u[:, 0] < c.chance)[:, None, None]
         colour = (u[:, 5 : 5 + channels] * 256).to(torch.uint8)[..., None, None]  # (b, c, 1, 1)
         return torch.where(inside[:, None], colour, images)
@@ -451,6 +458,7 @@ def augment(
     first = (dataset + 1) * FIRST_STREAM
     draws = []
     for i, augmentation in enumerate(augmentations):
+        # drawn outside the compiled function, so that its graph has no random numbers
         draws.append(moment.rng(first + i).uniform(augmentation.draws))
     apply = _compiled() if compiled else _apply
     return apply(images, augmentations, draws)

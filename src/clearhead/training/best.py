@@ -24,10 +24,12 @@ class Best:
         self.patience, self.kept = run.patience, bool(run.best or run.patience)
         names = {f"valid_{name}": measurement for name, measurement in measurements.items()}
         if run.best:
+            # the recipe's choice, checked below
             self.name = run.best
         elif "valid_loss" in names or not names:
             self.name = "valid_loss"
         else:
+            # an objective without a loss measurement: its first one
             self.name = next(iter(names))
         if self.kept and not names:
             word = f"best = {run.best!r}" if run.best else f"patience = {run.patience}"
@@ -75,12 +77,14 @@ class Best:
         """Take the state of a checkpoint, unless it is of another measurement, which run.best named before."""
         self.facts = dict(facts)
         if self.facts.get("name", self.name) != self.name:
+            # values of two measurements cannot be compared
             self.forget()
 
     def take(self, record: Mapping[str, float], step: int) -> bool:
         """Record a validation; returns True if it is the best so far."""
         value = WORST
         if self.name in record:
+            # a validation without this measurement counts as the worst
             value = self._sign * record[self.name]
         loss = record.get("valid_loss", WORST)
         before = self.facts["value"]

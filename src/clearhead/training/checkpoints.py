@@ -90,6 +90,7 @@ class Writer:
             self._restore_aside()
             # what earlier attempts left unfinished when they were killed
             for path in self.folder.glob(".step-*.tmp"):
+                # other workers of this attempt may already be writing theirs
                 if f".{attempt}-" not in path.name:
                     shutil.rmtree(path, ignore_errors=True)
 
@@ -137,6 +138,7 @@ class Writer:
                 raise InputError(
                     f"{name!r} is {type_name(tensor.dtype)}, which cannot be saved: expected {known}"
                 )
+            # the shard, its offset in the whole tensor, and whether this worker writes it
             shard, offset, writes = place(tensor, self._rank)
             is_ours = writes and shard.numel() > 0
             piece = {"offset": list(offset), "shape": list(shard.shape)} if is_ours else None
@@ -151,6 +153,7 @@ class Writer:
             copy = self._host.get(name)
             if copy is None or copy.dtype != shard.dtype or copy.shape != shard.shape:
                 copy = torch.empty(shard.shape, dtype=shard.dtype, pin_memory=shard.is_cuda)
+            # asynchronous: all copies of the snapshot are queued, and waited for once
             host[name] = copy.copy_(shard, non_blocking=shard.is_cuda)
             if shard.is_cuda:
                 streams.add(torch.cuda.current_stream(shard.device))
@@ -171,6 +174,7 @@ class Writer:
         temporary = self.folder / f".{step_name(step)}.{self._attempt}-{self._saves}.tmp"
         part = f"part-{self._rank:05d}"
         try:
+            # all workers create the same folder
             temporary.mkdir(exist_ok=True)
             # the shards first: a part's .json says that they are complete
             size, sha256 = write_tensors(temporary / f"{part}.safetensors", host)
@@ -228,6 +232,7 @@ class Writer:
             text = (temporary / f"{name}.json").read_bytes()
             part = json.loads(text)
             if (size := file_size(temporary / f"{name}.safetensors")) != part["size"]:
+                # a shared file system may not have all bytes of another worker yet
                 raise DamagedError(f"{name}.safetensors has {size} bytes of {part['size']}")
             # checksums were computed while writing; reading the files again would double the time
             files[f"{name}.safetensors"] = {"size": part["size"], "sha256": part["sha256"]}
@@ -273,6 +278,7 @@ class Writer:
         """Poll until `done`; returns False at the timeout, which is short if `hopeless` or the program is ending."""
         deadline = time.monotonic() + self._timeout
         while not done():
+            # without a partner, or at the end of the program, waiting is pointless
             if hopeless() or not threading.main_thread().is_alive():
                 deadline = min(deadline, time.monotonic() + _GRACE)
             if time.monotonic() > deadline:
@@ -288,6 +294,7 @@ class Writer:
             if match and int(match[1]) <= step:
                 steps.append(int(match[1]))
         for old in sorted(steps)[: -self._keep]:
+            # the best one, or one that the average needs
             if old in protect:
                 continue
             gone = self.folder / f".{step_name(old)}.{self._attempt}-{self._saves}.tmp"
@@ -327,6 +334,7 @@ class MeanCheckpoint:
         # on the CPU: not every device has float64
         total = torch.zeros(local(tensor).shape, dtype=torch.float64)
         for checkpoint in self.checkpoints:
+            # the tensor itself is the buffer for reading, and is overwritten by the mean
             checkpoint.fill(name, tensor)
             total += local(tensor).cpu()
         local(tensor).copy_(total / len(self.checkpoints))

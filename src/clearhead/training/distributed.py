@@ -63,6 +63,7 @@ class World:
     def sum(self, *numbers: float | int) -> list[float]:
         """Sum each number over all workers, on the host, in one all-reduce."""
         if self.size == 1:
+            # no process group without torchrun
             return [float(x) for x in numbers]
         total = torch.tensor(numbers, dtype=torch.float64)  # counts of tokens stay exact
         dist.all_reduce(total)
@@ -77,6 +78,7 @@ class World:
         if self.size == 1:
             return rows
         parts: list[Any] = [None] * self.size
+        # pickled by torch, between workers of one training only
         dist.all_gather_object(parts, rows)
         return [row for part in parts for row in part]
 
@@ -106,6 +108,7 @@ def blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def recompute(model: nn.Module) -> None:
     """Gradient checkpointing: recompute the activations of blocks in the backward pass (Chen et al. 2016)."""
     for _, block in blocks(model):
+        # non-reentrant checkpoints allow hooks, keyword arguments and DDP
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
@@ -129,6 +132,7 @@ def shard(model: nn.Module, world: World, precision: str) -> None:
     # the output layer is used right after `states`
     fully_shard(model, **options, reshard_after_forward=False)
     for method in model.methods if isinstance(model, Model) else ():
+        # FSDP2 gathers weights in `forward` alone, unless other methods are registered
         register_fsdp_forward_method(model, method)
 
 
@@ -142,6 +146,7 @@ def narrow(model: nn.Module) -> None:
     """Convert a model to bfloat16, except batch norms, whose running means need more than 8 significant bits."""
     for module in model.modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            # recurse=False: the children are visited by themselves, and may be batch norms
             module._apply(lambda x: x.bfloat16() if x.is_floating_point() else x, recurse=False)
 
 
@@ -150,6 +155,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        # all_reduce works in place, and needs contiguous memory
         total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
@@ -168,6 +174,7 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Convert every batch norm of a model in place."""
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                # parameters, buffers and hooks stay the module's own
                 module.__class__ = SyncedBatchNorm
 
     # the only difference of torch's 1d, 2d and 3d classes
@@ -182,6 +189,7 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             mean, variance = self._measure(x, shape)
         out = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
+            # (c) as (1, c, 1, ...)
             out = out * self.weight.view(shape) + self.bias.view(shape)
         return out.to(input.dtype)
 

@@ -33,6 +33,7 @@ class EMA:
     def __init__(self, weights: Mapping[str, Tensor], network: Mapping[str, Tensor]) -> None:
         self.weights, self.network = dict(weights), dict(network)
         with torch.no_grad():
+            # in bfloat16 a share of 0.001 of the difference would be rounded away
             self.values = {name: wide(w.detach()).clone() for name, w in self.weights.items()}
 
     @torch.no_grad()
@@ -42,6 +43,7 @@ class EMA:
         Args:
             keep: The share of the old average that remains, from 0 to 1.
         """
+        # average + (1 - keep) (weight - average), in one kernel for all weights
         now = [local(wide(w.detach())) for w in self.weights.values()]
         torch._foreach_lerp_([local(x) for x in self.values.values()], now, 1 - keep)
 
@@ -59,6 +61,7 @@ class EMA:
             yield
         finally:
             with torch.no_grad():
+                # from the copies, since a network may have no float32 masters
                 copy_all([(self.network[name], old) for name, old in saved.items()])
 
 
@@ -80,4 +83,5 @@ class EMANetwork(EMA):
         self.copy_to_network()
         with torch.no_grad():
             for ours, theirs in self._buffers:
+                # the statistics of the last step
                 ours.copy_(theirs)

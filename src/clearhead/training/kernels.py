@@ -30,6 +30,7 @@ def _cross_entropy(  # type: ignore[no-untyped-def]
     if target == ignored:
         tl.store(losses + row, 0.0)
         for start in range(0, v, LANES * EACH):
+            # zeros, because the chunk is multiplied into dW as a whole
             tl.store(logits + start + at, tl.zeros((LANES, EACH), tl.float32), mask=start + at < v)
         return
     # first pass: logsumexp with a running maximum per lane, so that exp never overflows
@@ -40,8 +41,10 @@ def _cross_entropy(  # type: ignore[no-untyped-def]
         inside = start + at < v
         x = tl.load(logits + start + at, mask=inside, other=float("-inf")).to(tl.float32)
         new = tl.maximum(most, tl.max(x, 1))
+        # the sum so far was relative to the old maximum: rescale it to the new one
         total = total * tl.exp(most - new) + tl.sum(tl.exp(x - new[:, None]), 1)
         if smoothing != 0.0:
+            # the smoothing term needs sum(z); outside of the row x is -inf
             plain += tl.sum(tl.where(inside, x, 0.0), 1)
         most = new
     top = tl.max(most, 0)
@@ -53,6 +56,7 @@ def _cross_entropy(  # type: ignore[no-untyped-def]
     for start in range(0, v, LANES * EACH):
         inside = start + at < v
         x = tl.load(logits + start + at, mask=inside, other=float("-inf")).to(tl.float32)
+        # at the target: p - (1 - s) - s / v; elsewhere p - s / v
         p = tl.exp(x - lse) - smoothing / v - tl.where(start + at == target, 1.0 - smoothing, 0.0)
         tl.store(logits + start + at, p, mask=inside)
 

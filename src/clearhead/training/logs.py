@@ -108,6 +108,7 @@ class PendingReports:
         numbers = []
         for _, reports in steps:
             for report in reports:
+                # still tensors on the device
                 numbers += [*report.losses.values(), report.norm]
         # all numbers in one transfer; they are in the order of steps and reports
         values = iter(torch.stack([x.float() for x in numbers]).tolist() if numbers else [])
@@ -117,6 +118,7 @@ class PendingReports:
         for _, reports in steps:
             norms.append([])
             for report in reports:
+                # losses were multiplied by the number of workers, for DDP's mean of gradients
                 losses += [next(values) / self.world.size for _ in report.losses]
                 norms[-1].append(next(values))
         # a loss is divided by the rows of all workers, so that the workers' losses add up; norms are the same on all
@@ -124,6 +126,7 @@ class PendingReports:
 
         last: dict[str, float] = {}
         for (step, reports), step_norms in zip(steps, norms, strict=True):
+            # in the order in which they were sent
             loss_means = {name: next(means) for report in reports for name in report.losses}
             last, rates = dict(loss_means), dict[str, float]()
             for report, norm in zip(reports, step_norms, strict=True):
@@ -132,6 +135,7 @@ class PendingReports:
             for name, number in last.items():
                 if not math.isfinite(number):
                     what = name.replace("_", " ") if name in loss_means else "gradient norm"
+                    # the first one in time: later steps only inherit it
                     return {}, (step, f"the {what} became {number}")
             last |= rates
         return last, None
@@ -212,10 +216,12 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
         x = args[0]
         context = args[1] if len(args) > 1 else kwargs.get("context")
         if context is None:
+            # self-attention
             keys = x.shape[1]
         elif isinstance(context, tuple):  # keys and values that are computed already, (b, h, k, e)
             keys = context[0].shape[2]
         else:
+            # cross-attention to (b, k, d)
             keys = context.shape[1]
         # b q h k (e of q k' + e of the weights times v), and a multiplication and an addition for each
         per_key = module.heads * (module.head_width + module.value_width)
@@ -233,6 +239,7 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     try:
         with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
             for update in objective.updates:
+                # forward pass only; the backward pass costs twice as much
                 getattr(objective, update.loss)(few)
     finally:
         for handle in handles:
@@ -249,6 +256,7 @@ def peak(device: torch.device, precision: str) -> float:
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         for word, (bf16, tf32) in PEAKS.items():
+            # PEAKS has none for float32 without tensor cores, which is measured
             if word in name and precision != "float32":
                 return 1e12 * (bf16 if is_bfloat16 else tf32)
     n = 1024 if device.type == "cpu" else 4096
@@ -351,9 +359,11 @@ class Pace:
             return None
         validation = None
         if self._validates:
+            # in seconds
             validation = self._until(self._run.valid_every, step) / rate
         checkpoint = self._until(self._run.save_every, step) / rate
         if self._save_seconds:
+            # the time of run.save_minutes may come before the next multiple of save_every
             checkpoint = min(checkpoint, max(self._saved + self._save_seconds - now, 0.0))
         return Forecast(left=left, rate=rate, validation=validation, checkpoint=checkpoint)
 
@@ -375,6 +385,7 @@ def duration(seconds: float) -> str:
     if not hours:
         return f"{minutes} min"
     if hours >= 24 or not rest:
+        # past a day the minutes are below the error of the estimate
         return f"{hours} h"
     return f"{hours} h {rest} min"
 
@@ -410,6 +421,7 @@ class EventFile:
         # Event: 1 wall_time, 2 step, 3 file_version, 5 summary, 7 session_log
         self._write(write_field(1, now, double=True) + write_field(3, b"brain.Event:2"))
         if after is not None:
+            # a START record makes TensorBoard drop all points of this step and later
             restart = write_field(7, write_field(1, _START))
             self._write(write_field(1, now, double=True) + write_field(2, after + 1) + restart)
         self.flush()
@@ -437,6 +449,7 @@ class EventFile:
         self._file.close()
 
     def _write(self, event: bytes) -> None:
+        # TFRecord: length, its checksum, the data, its checksum
         length = struct.pack("<Q", len(event))
         self._file.write(length + struct.pack("<I", masked_crc32c(length)))
         self._file.write(event + struct.pack("<I", masked_crc32c(event)))
@@ -448,6 +461,7 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}/")
         elif isinstance(value, list):
+            # one value per head
             yield from ((f"{prefix}{name}/{i}", float(x)) for i, x in enumerate(value))
         else:
             yield f"{prefix}{name}", float(value)
@@ -457,6 +471,7 @@ def masked_crc32c(data: bytes) -> int:
     """The checksum of a TFRecord: crc32c, rotated by 15 bits, plus a constant."""
     crc = 0xFFFFFFFF
     for byte in data:
+        # one table lookup per byte (Sarwate 1988)
         crc = _CRC[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

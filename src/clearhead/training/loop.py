@@ -100,13 +100,16 @@ class Loop:
         if self.step:
             self._say_where_it_resumes(finished)
         with on_stop(self._request_stop):
+            # prefetching begins at the step that is resumed
             batches = self.feed.steps(self.step, recipe.steps)
             self.throughput.restart()
             while not finished:
                 stop, save_by_time = self._step(next(batches))
                 finished = self.step >= recipe.steps
                 if finished or self._due(run.valid_every):
+                    # before the checkpoint, whose facts include the best validation
                     self._validate()
+                    # early stopping
                     finished = finished or self.best.out_of_patience
                 if run.sample_every and (finished or self._due(run.sample_every)):
                     self._sample()
@@ -146,9 +149,11 @@ class Loop:
         is_logged = self._due(self.recipe.run.log_every) or self.step == self.recipe.steps
         numbers: dict[str, float] = {}
         if is_logged or is_probed or self.world.device.type == "cpu":
+            # raises at the first loss that is not finite
             numbers = self._read_pending()
         shown = None
         if is_logged:
+            # after the losses were read, so that the GPU has finished the steps that are counted
             speed = self.throughput.measure(batch, micro_batches[-1].units)
             self._log(numbers | self.trainer.scheduled | speed)
             shown = self._shown(numbers, speed)
@@ -174,6 +179,7 @@ class Loop:
         self.display.say(f"step {self.step}: {_measurements(record)}")
         self.throughput.restart()
         best = self.best
+        # every better validation is saved at once: its weights may become the result
         if best.take(record, self.step) and best.kept:
             self._save()
         if best.out_of_patience:
@@ -193,6 +199,7 @@ class Loop:
         with self._disk():
             self.folder.log({"step": self.step, "samples": samples})
         if samples:
+            # line breaks would break the progress display
             given, written = (" ".join(samples[0][key].split()) for key in ("given", "written"))
             self.display.say(f"step {self.step}: {given} … {written}")
         self.throughput.restart()
@@ -202,12 +209,14 @@ class Loop:
         if self.saved == self.step:
             return
         if self.pending:
+            # a loss that is not finite ends the run before its weights are written
             self._read_pending()
         # a checkpoint with a NaN would replace the last good one
         if not self.trainer.finite():
             self._refuse(self.step, "a weight became infinite or NaN")
         protect = list(self.recipe.averaged_steps)
         if self.best.kept:
+            # the best checkpoint outlives run.keep
             protect.append(self.best.step)
         facts = {"best": self.best.facts, "data": self.facts}
         self.writer.save(self.step, self.trainer.tensors(), facts, protect=protect)
@@ -220,6 +229,7 @@ class Loop:
             self._average()
         best = None
         if self.best.kept and self.best.step != self.step:
+            # an earlier step was the best: its weights are in its checkpoint
             best = self._best_checkpoint()
         bundles = self.trainer.export(
             best
@@ -235,6 +245,7 @@ class Loop:
                 self.folder.keep_model(
                     self.recipe, step=self.step, best=self.best.chosen_step, mean=self.mean
                 )
+                # only once model/ is recorded: until then a checkpoint opens through unfinished/
                 shutil.rmtree(self.folder.path / "unfinished", ignore_errors=True)
         self.world.barrier()  # until it is saved
         return load(self.folder.path / "model", device=str(self.world.device))
@@ -308,6 +319,7 @@ class Loop:
         stack.callback(self.folder.close)
         self.changes: list[str] = []  # of recipe and data, since the folder's last attempt
         if self.world.rank == 0:
+            # worker 0 alone writes into the folder
             self.changes = self._keep_recipe()
             # with the model's options a checkpoint can be opened while the training runs
             self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
@@ -323,6 +335,7 @@ class Loop:
             if self.folder.metrics() or any(self.folder.checkpoints.glob("step-*")):
                 raise
             for name in ("recipe.toml", "facts.json"):
+                # nothing was trained with the old recipe
                 (self.folder.path / name).unlink(missing_ok=True)
             return self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
 
@@ -349,6 +362,7 @@ class Loop:
             if checkpoint is not None:
                 name = checkpoint.path.name
             elif any(self.folder.checkpoints.glob("step-*")):
+                # told to all workers, so that all raise instead of one
                 name = "damaged"
         name = self.world.broadcast(name)
         if name == "damaged":
@@ -367,6 +381,7 @@ class Loop:
             )
         for step in self.recipe.averaged_steps:
             path = self.folder.checkpoints / step_name(step)
+            # checkpoints of later steps are still to be written
             if step <= self.step and not path.exists():
                 raise TrainingError(
                     f"run.average = {self.recipe.run.average} needs {path}, which was not kept: expected a smaller "
@@ -382,6 +397,7 @@ class Loop:
             checkpoint.check()
         except DamagedError as problem:
             if self.world.rank == 0:
+                # not fatal: the training goes on, and the next best one is kept
                 print(f"{problem}: the checkpoint of the best validation is lost", file=sys.stderr)
             return None
         return checkpoint
@@ -515,6 +531,7 @@ class Loop:
         try:
             yield
         except (MemoryError, RuntimeError) as cause:
+            # any other RuntimeError is a mistake in the code
             if not is_exhausted(cause):
                 raise
             options = f"accumulate={2 * self.recipe.accumulate}"

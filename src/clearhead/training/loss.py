@@ -57,6 +57,7 @@ def measured(
     if x.device.type != "cpu":  # logits in float32, their softmax and copies need more memory
         part = -(-part // 8)
     for rows, wanted in zip(x.split(part), targets.split(part), strict=True):
+        # (n, v) of this chunk alone
         logits = (rows @ weight.T).to(_wide(x))
         _cap_logits(logits, cap or 0.0)
         loss += F.cross_entropy(
@@ -87,6 +88,7 @@ def _loss_and_gradients(
         loss += _logits_to_gradient(logits, wanted, smoothing)
         # from here on `logits` holds dL/dz: dx = dL/dz W and dW = dL/dz^T x
         if slope is not None:
+            # the chain rule through the cap
             logits *= slope
         torch.mm(logits, weight, out=dx[start : start + rows])
         if learned:
@@ -123,6 +125,7 @@ def _scale_gradients(
             "linear_cross_entropy has no second derivative: its gradients are constants for autograd"
         )
     if g is None:
+        # nothing depends on the loss
         return (None,) * 6
     return dx * g, dw * g if ctx.learned else None, None, None, None, None  # type: ignore[attr-defined]
 
@@ -156,15 +159,18 @@ def _add(dw: Tensor | None, logits: Tensor, part: Tensor, whole: bool) -> Tensor
     """Add logits^T x of a chunk to the gradient of the weight, in float32."""
     if whole or logits.dtype == torch.float64:
         new = logits.T @ part
+        # one chunk, or float64: no wider accumulator is needed
         return new if dw is None else dw.add_(new)
     # bfloat16 products that cuBLAS adds in float32; a CPU has no such product
     if logits.is_cuda and logits.dtype != torch.float32:
         if dw is None:
+            # the first chunk starts the sum
             return torch.mm(logits.T, part, out_dtype=torch.float32)
         return torch.addmm(dw, logits.T, part, out_dtype=torch.float32, out=dw)
     if dw is None:
         return (logits.T @ part).float()
     if logits.dtype == torch.float32:
+        # product and sum in one call
         return dw.addmm_(logits.T, part)
     return dw.add_(logits.T @ part)
 
@@ -185,6 +191,7 @@ def _logits_to_gradient(
     lse = exact.logsumexp(-1)
     loss = lse - (1 - smoothing) * exact.gather(1, wanted)[:, 0]
     if smoothing:
+        # the share s of the target is spread evenly over all v tokens
         loss = loss - smoothing * exact.mean(-1)
     # its gradient softmax(z) - (1 - s) onehot - s / v, in the memory of z
     p = exact.sub_(lse[:, None]).exp_()
@@ -193,5 +200,6 @@ def _logits_to_gradient(
     p.scatter_add_(1, wanted, torch.full_like(wanted, smoothing - 1, dtype=p.dtype))
     p.mul_(counted[:, None])
     if p is not logits:
+        # `exact` was a wider copy: round the gradient back to the dtype of the logits
         logits.copy_(p)
     return loss.where(counted, 0.0).sum()

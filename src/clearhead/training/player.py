@@ -122,6 +122,7 @@ class Player:
         model = self.rebuild()
         parameters, model_buffers = dict(model.named_parameters()), buffers(model)
         weights = self.weights()
+        # `whole` gathers shards: all workers must take part
         for n, weight in weights.items():
             parameters[n].copy_(whole(averages.get(n, weight)))
         for n, buffer in buffers(self.model).items():
@@ -133,6 +134,7 @@ class Player:
             held += [("buffer", n, buffer) for n, buffer in model_buffers.items()]
             for kind, n, tensor in held:
                 prefix = "average" if n in averages else kind
+                # overwrites the current weights by those of the best step
                 best.fill(f"{self.name}/{prefix}/{n}", tensor.detach())
         return model
 
@@ -176,6 +178,7 @@ class TrainedPlayer(Player):
         """Set the module that computes this player's losses, inside DDP and torch.compile as configured."""
         self.forward = losses
         if self.world.size > 1 and not self.sharded:
+            # inside compile, so that the compiled graph is split at DDP's buckets
             self.forward = DistributedDataParallel(losses)
         if compiled:
             self.forward = torch.compile(self.forward)
@@ -197,6 +200,7 @@ class TrainedPlayer(Player):
         if self.has_masters:
             for n, p in self.model.named_parameters():
                 if n in self.frozen:
+                    # rounded to bfloat16 again; the exact values stay in `frozen`
                     p.copy_(self.frozen[n])
 
     def update_ema(self, step: int, steps: int) -> None:
@@ -207,6 +211,7 @@ class TrainedPlayer(Player):
     def begin_step(self) -> None:
         self.model.train()
         for norm in self._frozen_norms:
+            # after train(), which would make them update their statistics
             norm.eval()
 
     def set_requires_grad(self, on: bool) -> None:
@@ -220,12 +225,14 @@ class TrainedPlayer(Player):
         model: Any = self.model
         wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)  # inside torch.compile
         if self.sharded:
+            # FSDP keeps unsharded gradients until the last micro-batch, and reduces once
             model.set_requires_gradient_sync(last)
             yield
             return
         # With master weights each micro-batch's gradients are moved away, so that each must be exchanged.
         waits = not last and not self.optimiser.masters
         if isinstance(wrapped, DistributedDataParallel) and waits:
+            # gradients add up locally, and the last micro-batch exchanges their sum
             with wrapped.no_sync():
                 yield
         else:
@@ -241,6 +248,7 @@ class EMAPlayer(Player):
         model = source.setup.build().requires_grad_(False)
         with torch.no_grad():
             for ours, theirs in zip(model.parameters(), source.weights().values(), strict=True):
+                # the average starts at the initial weights of its source, before any rounding
                 ours.copy_(whole(theirs))
             for n, buffer in buffers(source.model).items():
                 model.get_buffer(n).copy_(buffer)
@@ -262,6 +270,7 @@ class EMAPlayer(Player):
         with torch.no_grad():
             for n, p in self.model.named_parameters():
                 if n in self.source.frozen:
+                    # weights that nobody trains are equal in both networks
                     local(p).copy_(local(self.source.frozen[n]))
 
     @torch.no_grad()

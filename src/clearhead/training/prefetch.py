@@ -69,6 +69,7 @@ class Feed:
             if step < stop:
                 pending.append(self._thread.submit(self._step, step))
             if step >= start + AHEAD - 1 and pending:
+                # at most AHEAD steps are prepared or being prepared at a time
                 yield pending.pop(0).result()
 
     def _step(self, step: int) -> list[MicroBatch]:
@@ -76,6 +77,7 @@ class Feed:
         parts = self.world.size * self.accumulate
         micro_batches = []
         for i in range(self.accumulate):
+            # micro-batch n of size x accumulate in all
             n = i * self.world.size + self.world.rank
             batch = _real(self.data.batch(step, part=n, parts=parts, lookup=self._looks_up("")))
             for name, extra in self.extra.items():
@@ -92,6 +94,7 @@ class Feed:
             batch = self.data.valid(i, part=part, parts=parts, lookup=self._looks_up(""))
             for name, extra in self.extra.items():
                 if extra.valid_batches:
+                    # a shorter feed begins again
                     i_extra, lookup = i % extra.valid_batches, self._looks_up(name)
                     more = extra.valid(i_extra, part=part, parts=parts, lookup=lookup)
                     batch |= _named(name, more)
@@ -106,9 +109,11 @@ class Feed:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in batch.items()}
         sizes: dict[str, int] = {}  # rows by dataset
         for name, x in batch.items():
+            # keys of a feed are "feed.key", those of the main dataset have no dot
             sizes.setdefault(name.rpartition(".")[0], len(x))
         rows = {}
         for dataset, size in sizes.items():
+            # numbers in the whole batch, which key the random numbers of each row
             rows[dataset] = torch.from_numpy(share_rows(parts * size, part, parts))
         if self.world.device.type == "cuda":  # pinned memory is copied while the GPU computes
             tensors = {name: x.pin_memory() for name, x in tensors.items()}
@@ -152,6 +157,7 @@ class ResidentTables:
         for name, data in fitting.items():
             tables = _named(name, data.tables) if name else data.tables
             for key, table in tables.items():
+                # copied once; each step then indexes it on the device
                 self.tables[key] = torch.from_numpy(np.ascontiguousarray(table)).to(device)
 
     def looked_up(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

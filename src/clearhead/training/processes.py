@@ -26,6 +26,7 @@ def on_stop(ask: Callable[[], bool]) -> Iterator[None]:
 
     def handle(number: int, _: object) -> None:
         if ask() and number == signal.SIGINT:
+            # a stop was requested before: do not wait for the end of the step
             raise KeyboardInterrupt
 
     # torchrun sends SIGTERM to its workers, a terminal SIGINT
@@ -75,6 +76,7 @@ def command(
     """The command line that trains a recipe in a folder."""
     words = [sys.executable]
     if world:
+        # torchrun, by its module, so that it is the same Python
         words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     words += ["-m", "clearhead", "train", str(recipe), *overrides]
     words += ["--out", str(out), "--device", device, "--quiet"]
@@ -128,6 +130,7 @@ class Child:
         """Why it failed: the last line of its log, and the signal that ended it."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         if code < 0:
+            # a negative exit code is the number of the signal
             message = f"; its last message: {lines[-1]}" if lines else ""
             return f"the training was ended by signal {-code}{message}"
         if lines:

@@ -242,6 +242,7 @@ def _check_moved(table: config.Table) -> None:
     known = {f.name for f in fields(Recipe)}
     for name in OBJECTIVES:
         for option in (f.name for f in fields(objective_class(name).Config)):
+            # such as smoothing, which belongs below [objective]
             if option in table and option not in known:
                 raise config.ConfigError(
                     f"{table.place(option)}unknown key {option}: it is an option of the objective; write it below "
@@ -262,6 +263,7 @@ def _check_players(recipe: Recipe, table: config.Table) -> None:
     """Raise if a section of a player, or one for all players, would be ignored."""
     roles = _roles(recipe)
     for player in recipe.players:
+        # file and line, for the messages below
         place = f"{table.place('players', player)}players.{player}"
         if player not in roles:
             name = recipe.objective.get("name")
@@ -275,6 +277,7 @@ def _check_players(recipe: Recipe, table: config.Table) -> None:
                 f"{place}: the {player} is a moving average of the {source}, and has its model: expected no section "
                 f"of its own; write players.{source}"
             )
+        # reads the player's optimiser and schedule, so that a mistake is found now
         player_optim(recipe, player)
     for key in ("model", "pretrained"):
         # [model] is for the only player, unless it has a section of its own
@@ -298,6 +301,7 @@ def _check_lora(recipe: Recipe) -> None:
             "weights: expected one of the two"
         )
     for player, role in _roles(recipe).items():
+        # a teacher averages whole weights, of which LoRA trains none
         if role.average_of is not None:
             raise config.ConfigError(
                 f"{place}lora: the {player} is a moving average of all weights of the {role.average_of}, and LoRA "
@@ -340,6 +344,7 @@ def pretrained_of(recipe: Recipe, player: str) -> tuple[Pretrained, ...]:
     """The pretrained weights that a player is initialised from, in order."""
     starts = recipe.pretrained
     if player in recipe.players and recipe.players[player].pretrained is not None:
+        # a player's own weights replace those of the whole recipe
         starts = recipe.players[player].pretrained
     if starts is None:
         return ()

@@ -160,11 +160,14 @@ def _already_finished(
     is_finished = False
     # Worker 0 looks, because the others may see a shared file system later.
     if world.rank == 0:
+        # verify=False: checksums of a finished run need not be computed again
         newest = latest(out / "checkpoints", say=lambda _: None, verify=False)
     try:
         if newest is not None:
+            # locked, so that no other process trains here while the model is read
             folder = Folder(out, lock=True)
             model = folder.kept_model(recipe)
+            # a model of an earlier, shorter training may be there
             is_finished = model is not None and model["step"] == newest.step
         if not world.broadcast("finished" if is_finished else ""):
             return None
@@ -201,6 +204,7 @@ def _torch_settings(recipe: Recipe, device: torch.device) -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
     try:
+        # the caller's random state is the same after the training as before
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             # "high": TF32, of which bfloat16 trainings also profit where they compute in float32
             matmul_precision = "highest" if recipe.precision == "float32" else "high"

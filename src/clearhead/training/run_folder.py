@@ -73,6 +73,7 @@ class Folder:
         try:
             lock.acquire()
             try:
+                # names the process for the message that another one prints
                 atomic_write(holder, to_json({"pid": os.getpid(), "host": socket.gethostname()}))
             except OSError:
                 lock.release()
@@ -110,6 +111,7 @@ class Folder:
         line = json.dumps(_plain({"step": step, **record}), allow_nan=False)
         path = self.path / "metrics.jsonl"
         try:
+            # opened and closed for each record, so that no line waits in a buffer
             with open(path, "ab") as file:
                 file.write(line.encode() + b"\n")
         except OSError as cause:
@@ -179,6 +181,7 @@ class Folder:
                 continue
             texts.append(f"{key} was {_value(before, key)}, now {_value(given, key)}")
             if not any(key == free or key.startswith(f"{free}.") for free in may_change):
+                # this key changes what is trained
                 refused.append(texts[-1])
         if refused:
             raise FolderError(
@@ -363,6 +366,7 @@ def _recipe_hash(recipe: Recipe) -> str:
 def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in _plain_recipe(recipe).items():
         if isinstance(value, dict):
+            # nested sections as dotted keys: optim.lr
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -439,6 +443,7 @@ def check_same_meaning(was: Mapping[str, Any], now: Mapping[str, Any], folder: P
     changed = []
     for name, mark in was.get("files", {}).items():
         if now["files"].get(name, mark) != mark:
+            # these files explain the difference
             changed.append(name)
     files = f" ({', '.join(changed)} changed)" if changed else ""
     raise FolderError(
@@ -455,6 +460,7 @@ def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     marks = was.get("files", {})
     for name, mark in now["files"].items():
         if marks.get(name, mark) != mark:
+            # a file without an earlier fingerprint is no change
             texts.append(f"data file {name}")
     return texts
 

@@ -136,6 +136,7 @@ def _resolved_players(
             players[name] = _resolved(recipe, name, sizes.get(name, {}), data, before)
     for name, role in kind.roles.items():
         if role.average_of is not None:
+            # the second pass: the source is there, wherever it is declared
             players[name] = players[role.average_of]
     return players
 
@@ -170,6 +171,7 @@ def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], dat
         ours, wanted = _image_options(data.preprocessing), _image_options(theirs)
         missing = []
         for key in wanted:
+            # an option that the data has, and that the recipe leaves to its default
             is_free = key in known and key not in recipe.data
             if is_free and ours[key] != wanted[key]:
                 missing.append(key)
@@ -237,6 +239,7 @@ def _resolved(
         if "tokens" not in start.differ:
             setup = replace(setup, special=saved.special, chat=saved.chat)
         if sorted(saved.labels or ()) == sorted(data.classes or ()):
+            # the same classes: the data will number them in the order of the checkpoint's head
             setup = replace(setup, labels=saved.labels)
     if past is None:  # a resumed run does not need its checkpoints, which may have been deleted
         _check_starts(recipe, player, setup, given, saved, data)
@@ -254,6 +257,7 @@ def _check_starts(
     """Raise unless all checkpoints that a player starts from fit its model."""
     whole = _whole_start(recipe, player)
     for start in pretrained_of(recipe, player):
+        # the whole checkpoint has been read already
         source = saved if start == whole else None
         source = source or _checkpoint(recipe, player, start)
         check_start(recipe, player, setup, start, given, source)
@@ -281,13 +285,16 @@ class _Sources:
         options = self.given.with_defaults(saved)
         known = {f.name: f for f in fields(self.kind)}
         for size, value in sizes.items():
+            # the data may give sizes that this family does not have
             if size not in known:
                 continue
             if size == "classes" and "answer" in known and size not in self.given:
+                # data with classes, for a model that may also predict masked tokens or embed
                 self._check_answer(options.get("answer", known["answer"].default), value)
             if size in saved and size not in self.given and size in may_differ:
                 options[size] = value  # such as the classes of a new head
                 continue
+            # a size that recipe or checkpoint gives must equal the data's
             has = options.setdefault(size, value)
             if has != value and not self._has_spare_rows(size, has, value):
                 hint = self._tokens_hint() if size == "vocab" else ""
@@ -355,6 +362,7 @@ class _Sources:
             return
         learned = False
         if "positions" in known:
+            # a learned position needs a row of its table; rotary and others are computed
             learned = options.get("positions", known["positions"].default) == "learned"
         if "context" not in options:
             # other positions reach any length, so that the default of the family will do
@@ -372,6 +380,7 @@ class _Sources:
                     ": its learned positions cannot be extended; expected data with shorter rows"
                 )
             elif self.start is not None and is_theirs:
+                # other positions can be extended, if the recipe says that the context differs
                 line = written(self.recipe, self.player, self.start, ["context"])
                 problem += f"; write {'.'.join(self.given.key)}.context = {longest} and {line}"
             raise config.ConfigError(problem)

@@ -91,6 +91,7 @@ class Sweep:
         for choices, trials in without_seed(self.trials):
             measures = {}
             for measure in measure_names(trials):
+                # trainings that failed have no measures
                 values = [trial.measures[measure] for trial in trials if measure in trial.measures]
                 deviation = statistics.stdev(values) if len(values) > 1 else 0.0
                 measures[measure] = (statistics.fmean(values), deviation)
@@ -209,6 +210,7 @@ def alternatives(*overrides: str) -> tuple[list[str], list[dict[str, str]]]:
         name, equals, text = (part.strip() for part in word.partition("="))
         values = _split(text)
         if not equals or len(values) < 2:
+            # one value: the same for all trainings
             fixed.append(word)
             continue
         if not all(values):
@@ -240,6 +242,7 @@ def folder_names(choices: Sequence[Mapping[str, str]]) -> list[str]:
     for i, name in enumerate(names):
         counts[name.lower()] += 1
         if counts[name.lower()] > 1:
+            # lower case: some file systems do not tell a from A
             names[i] = f"{name}~{counts[name.lower()]}"
     return names
 
@@ -274,6 +277,7 @@ def _read(
             else:
                 plan.recipe = read_recipe(recipe, *plan.words)
         except ValueError as problem:
+            # this alternative is reported as failed, and the others are trained
             plan.error = str(problem)
             if all(other.error for other in plans):
                 raise
@@ -336,6 +340,7 @@ def _trial(plan: _Plan) -> Trial:
     parameters = None
     # counted without building the model
     if checkpoint := latest(plan.folder / "checkpoints"):
+        # names are player/kind/parameter
         weights = [name for name in checkpoint.names if name.split("/")[1] == "weight"]
         parameters = sum(math.prod(checkpoint.shape(name)) for name in weights)
     return Trial(
@@ -373,6 +378,7 @@ def _split(text: str) -> list[str]:
         elif char in "\"'":
             quote = char
         else:
+            # brackets only count outside of quotes
             depth += (char in "[{") - (char in "]}")
         if char == "," and not quote and depth == 0:
             parts.append("")

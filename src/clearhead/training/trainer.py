@@ -134,6 +134,7 @@ class Trainer:
         due = [update for update in objective.updates if (step + 1) % update.every == 0]
         for number, update in enumerate(due):
             player = self._trained_player(update.player)
+            # the other networks, such as a discriminator, take part in the loss without gradients
             self._require_grad_only(player)
             sums: dict[str, Tensor] = {}  # losses by name, the total first
             for i, micro_batch in enumerate(micro_batches):
@@ -146,10 +147,12 @@ class Trainer:
                 with player.accumulating(is_last):
                     losses = self._named_losses(update, player.forward(update.loss, batch))
                     losses = {name: x * loss_scale for name, x in losses.items()}
+                    # the total alone: its terms are only logged
                     losses[update.loss].backward()
                 if not is_last:
                     player.optimiser.gather()  # bfloat16 gradients are added in float32
                 for name, x in losses.items():
+                    # stays on the device, without waiting for it
                     sums[name] = sums.get(name, 0.0) + x.detach()
             assert moment is not None
             if (
@@ -202,6 +205,7 @@ class Trainer:
         seed = self.recipe.seed if training else VALIDATION_SEED
         moment = Moment(seed=seed, step=step, steps=self.recipe.steps, rows=rows[""])
         for name, x in batch.items():
+            # "" for the main dataset
             feed = name.rpartition(".")[0]
             preprocessing = self.datasets[feed].preprocessing
             is_image = x.dtype == torch.uint8 and x.ndim == 4
@@ -214,6 +218,7 @@ class Trainer:
                 x = augment(x, self.augmentations, own, number, compiled=self.recipe.compile)
             batch[name] = normalise(x, preprocessing, compute_dtype(self.model))
         if type(self.objective).prepare is not Objective.prepare:
+            # -1: another stream than dropout's; for objectives that draw from torch's generator
             torch.manual_seed(seed_of(seed, step, micro_batch.number, -1))
             batch = self.objective.prepare(batch, moment)
         return batch, moment
@@ -245,11 +250,13 @@ class Trainer:
             for player in self.players.values():
                 stack.enter_context(player.with_ema())
             for i, micro_batch in enumerate(micro_batches):
+                # i in place of the step: random numbers that are the same in every validation
                 batch, _ = self._prepared(micro_batch, i, training=False)
                 measured = self.objective.measure(batch)
                 if self.checks is not None:
                     self.checks.sums(measured)
                 for name, x in measured.items():
+                    # on the device; all are read at once below
                     sums.setdefault(name, []).append(x)
                 counted += micro_batch.counted
             self._reshard()
@@ -321,6 +328,7 @@ class Trainer:
         mean = MeanCheckpoint(checkpoints)
         for name, player in self.players.items():
             for key, tensor in player.tensors().items():
+                # the optimiser's state has no meaning after the last step
                 if key.startswith(("weight/", "buffer/", "average/")):
                     mean.fill(f"{name}/{key}", tensor.detach())
         for player in self.players.values():
@@ -365,6 +373,7 @@ class Trainer:
         tokens = data.tokens if reads_text else None
         about: dict[str, Any] = {}
         if reads_text:
+            # the checkpoint's special tokens, where its tokenizer has others than the data
             about["special"] = setup.special or data.special
             about["chat"] = setup.chat or data.chat
             about["columns"] = data.columns
@@ -387,6 +396,7 @@ class Trainer:
         starts = pretrained_of(self.recipe, name)
         adapters = None
         if lora is not None:
+            # checkpoints hold only what is trained: this says how to rebuild the rest
             adapters = unfinished.Lora(
                 rank=lora.rank,
                 alpha=lora.alpha,
@@ -486,6 +496,7 @@ class Trainer:
             if done.note and done.note not in self.notes:
                 self.notes.append(done.note)
         if recipe.lora is not None:
+            # after loading: what the pretrained weights did not fill, a new head, is trained in full
             adapt(model, recipe.lora, filled, seed=seed, freeze=recipe.freeze)
         return model, left_out
 
@@ -506,6 +517,7 @@ class Trainer:
         objective.decoded = evenly(texts, rows)
         for name, player in self.players.items():
             if isinstance(player, EMAPlayer):
+                # such as a teacher, which the objective updates itself in after_step
                 objective.averages[name] = player.ema
         return objective
 

@@ -196,6 +196,7 @@ def verify_resume(
         say(f"{out / 'whole'}: {settings.steps} steps without interruption")
         uniforms, done = random.Random(seed), list[Kill]()
         for attempt in range(TRIES):  # a fast training may end before the last kill
+            # a failed try is thrown away; the next draws its kills from half the share of the run
             shutil.rmtree(out / "broken", ignore_errors=True)
             moments = draw_kills(settings, kills, uniforms, 0.8 / 2**attempt)
             done = runs.broken("broken", moments, uniforms, say, status)
@@ -226,6 +227,7 @@ def draw_kills(
     for i in range(kills):
         position = (i + uniforms.random()) / kills  # in the i-th of so many equal parts
         target = 1 + int(position * max(recipe.steps - 1, 0) * share)
+        # the next multiple of save_every, from the target on
         next_save = -(-target // recipe.run.save_every) * recipe.run.save_every
         if i % 2 and next_save < recipe.steps:
             drawn.append((next_save, "checkpoint"))
@@ -299,6 +301,7 @@ class _Runs:
         """Train the first steps with several workers."""
         with self.start(name, world=world) as child:
             progress = self.progress(name, 1)
+            # past step FIRST its metrics are complete; leaving the context ends the training
             while child.running and progress.step() <= FIRST:
                 time.sleep(0.02)
             if not child.running:
@@ -326,6 +329,7 @@ class _Runs:
                 was_running = child.running
                 if not was_running:
                     child.finish()
+                # SIGKILL: no handler can save anything
                 child.kill()
             # a kill after the last checkpoint interrupted nothing
             hit = was_running and progress.saved() < self.recipe.steps
@@ -356,6 +360,7 @@ class _RunProgress:
         target = max(target, self.start + 1)
         # a checkpoint that was written between two looks is missed: then a step will do
         if during == "checkpoint" and self.step() < target + max(1, self.save_every // 2):
+            # the temporary folder of this attempt's checkpoint exists
             return any(step >= target for step in self._writing())
         return self.step() >= target
 
@@ -385,6 +390,7 @@ class _RunProgress:
                 attempts = json.loads((self.folder / "facts.json").read_bytes())["attempts"]
             except FileNotFoundError:
                 return False
+            # facts.json still ends with the attempt before, until this one has begun
             if len(attempts) == self.attempts:
                 self.name, self.start = attempts[-1]["name"], attempts[-1]["step"]
         return bool(self.name)
@@ -440,6 +446,7 @@ def compare_to_rounding(
     keys = dict.fromkeys(key for record in ours.values() for key in record)
     comparisons = []
     for key in keys:
+        # equal by construction
         if key == "step" or key.startswith("lr"):
             continue
         apart = {}

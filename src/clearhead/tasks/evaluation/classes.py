@@ -450,7 +450,7 @@ def _image_parts(
     except FileNotFoundError as cause:
         expected = f"expected a folder or zip file with a folder per class, or one of {', '.join(IMAGE_SETS)}"
         raise DataError(f"{cause}: this {bundle.name} reads images, {expected}") from cause
-    # a folder of val/ gives its own valid; otherwise valid is empty
+    # train/ and val/ give both parts; with one folder per class alone, valid is empty
     train, valid = find_images(path)
     trained = trained_on_file(bundle, path, root)
     own = isinstance(trained, ImageConfig)

@@ -273,8 +273,7 @@ def _of_language(table: TableFile, word: str) -> str | None:
     """The only column that is named after the language of a word."""
     code = language_of(word)
     columns = [name for name in table.columns if code is not None and language_of(name) == code]
-    # without a header the names are made up; with several columns of a language the choice is
-    # open
+    # without a header names are made up; several columns of one language leave the choice open
     if table.header and len(columns) == 1:
         return columns[0]
     return None

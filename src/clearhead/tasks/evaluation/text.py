@@ -156,7 +156,7 @@ def _rows_counted(
         raise InputError(
             f"stride and last are for a text file: {data} has several texts, which are read as a whole"
         )
-    # texts
+    # one text per row or file
     if path.is_dir() or not _has_chats(path):
         _check_no_split(data, chosen)
         return str(data), "", document_likelihoods(bundle, path, done)

@@ -123,7 +123,9 @@ def choose(model: str, can: Collection[str], data: Data) -> str:
     fits = []
     for name in OBJECTIVES:
         kind = objective_class(name)
+        # an objective with several players cannot be meant by a recipe with one model
         if list(kind.roles) == ["model"] and kind.roles["model"].can in can:
+            # for the message: what the model could learn from
             fits.append(name)
             if _reads_all(kind, data.keys):
                 check_objective(kind)
@@ -212,6 +214,7 @@ def _advice(
     if extra := [key for key in extra if key.split(".")[0] not in unread]:
         fix = f"add to {kind.__name__}.may_read what may be ignored of"
         if is_shipped(name):
+            # a shipped class cannot be changed by the user
             fix = "expected data without"
         yield f"it does not use all of this data: {fix} {', '.join(extra)}"
 

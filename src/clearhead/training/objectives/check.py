@@ -126,6 +126,7 @@ def _check_updates(kind: type[Objective]) -> None:
                 f"{kind.__name__}.updates: player={update.player!r}: it is a moving average of the {source}, which has "
                 f"no gradients: expected one of {', '.join(trained_players(kind))}"
             )
+        # a method of the base class, such as measure, is no loss
         if hasattr(Objective, update.loss) or not callable(getattr(kind, update.loss, None)):
             raise InputError(
                 f"{kind.__name__}.updates: loss={update.loss!r}: expected a method of the class: "
@@ -252,8 +253,10 @@ class ReturnChecks:
         if has_terms:
             what = f"a term of {update.loss}"
             for name in terms:
+                # a new term; the same one of an earlier step is fine
                 if self._log_names.get(name) != what:
                     add_log_name(self.kind, self._log_names, name, what)
+        # a loss under no_grad or from .detach(), for which backward()'s own message says little
         if not any(x.requires_grad for x in terms.values()):
             raise InputError(
                 f"{where} does not depend on the weights of the {update.player}: expected a loss that is computed from "

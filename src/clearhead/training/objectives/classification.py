@@ -79,6 +79,7 @@ class Classification(Objective):
                 raise InputError(
                     f"{name}={parameter} mixes images, and this data gives {', '.join(data.keys)}: leave it out"
                 )
+            # a table instead of rejection sampling, whose number of draws would be random
             table = beta_quantiles(parameter) if parameter else None
             self.register_buffer(f"{name}_shares", table, persistent=False)
 
@@ -130,6 +131,7 @@ class Classification(Objective):
         scores = []
         for name, rows in means.items():
             if name.endswith(ROWS) and rows > 0:
+                # F1 = 2 TP / (2 TP + FP + FN), whose denominator is predicted + labelled
                 hits = means[name.removesuffix(ROWS) + HITS]
                 scores.append(2 * hits / rows)
         f1 = sum(scores) / max(len(scores), 1)
@@ -139,6 +141,7 @@ class Classification(Objective):
         """The loss of each row."""
         if self.config.loss == "softmax":
             return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        # a yes or no for each class, summed over classes (binary cross-entropy)
         classes = logits.shape[-1]
         wanted = F.one_hot(labels, classes).to(logits.dtype)
         wanted = wanted * (1 - smoothing) + smoothing / classes
@@ -184,6 +187,7 @@ def mix(
     is_mixed = u[:, 0] < mixed
     cut_share = 0.0 if cutmix is None else 1.0
     if mixup is not None and cutmix is not None:
+        # both: each image gets one of the two, never both
         cut_share = 0.5
     is_cut = u[:, 1] < cut_share
     share, out = torch.ones_like(u[:, 0]), images
@@ -228,6 +232,7 @@ def beta_quantiles(parameter: float) -> Float[Tensor, "n"]:
         middle = (edges[1:] + edges[:-1]) / 2
         mass = (4 * middle * (1 - middle)) ** (parameter - 1)
         half = np.interp(levels, _below(mass), edges)
+        # the table ends at exactly 0 and 1, although the tails were cut
         half[0] = 0.0
     return torch.from_numpy(np.concatenate([half, 1 - half[-2::-1]])).float()
 

@@ -83,6 +83,7 @@ class GAN(Objective):
         if any(ends(self.config.blur)):
             width = batch["x"].shape[1]
             blur = moment.rng(BLUR).normal(2 * width)
+            # independent noise for real and generated rows, of one draw
             batch["blur_real"], batch["blur_fake"] = blur.split(width, dim=1)
         return batch
 
@@ -94,6 +95,7 @@ class GAN(Objective):
         real = self._scores(batch["x"], batch.get("blur_real"))
         generated = self._scores(fake, batch.get("blur_fake"))
         if self._is_hinge:
+            # max(0, 1 - D(x)) + max(0, 1 + D(G(z)))
             each = F.relu(1 - real) + F.relu(1 + generated)
         else:  # - log D(x) - log(1 - D(G(z))) with D = sigmoid(score)
             each = F.softplus(-real) + F.softplus(generated)
@@ -115,6 +117,7 @@ class GAN(Objective):
         # judged by the data, which knows the true distribution
         generated = self._generated(batch).cpu().numpy()
         for name, each in self.data.judge(generated).items():
+            # a quality per row; padding rows have the weight 0
             sums[name] = weighted_sum(torch.from_numpy(each).to(batch["x"]), batch)
         return sums
 

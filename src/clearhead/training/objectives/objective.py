@@ -217,6 +217,7 @@ class Objective(nn.Module):
         self._scalars = scalar_options(type(config))
         for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
             first = torch.tensor(value(getattr(config, name), 0, 1))
+            # not persistent: its value follows from the step
             self.register_buffer(f"scalar_{name}", first, persistent=False)
 
     @classmethod
@@ -312,8 +313,10 @@ class Objective(nn.Module):
         for name in self._scalars:
             option = getattr(self.config, name)
             number = value(option, step, steps)
+            # in place: the compiled loss reads the same tensor
             self.scalar(name).fill_(number)
             if not isinstance(option, float | int):
+                # constants are not worth a curve in the logs
                 scheduled[name] = number
         return scheduled
 

@@ -90,8 +90,10 @@ class SelfDistillation(Objective):
         """The cross-entropy of the student's output for each view and the teacher's for the other (Eq. 2 and 3)."""
         views = (batch["first"], batch["second"])
         with torch.no_grad():
+            # no gradient flows into the teacher (Algorithm 1)
             outputs = [self.outputs("teacher", view) for view in views]
             if self.training:
+                # validation must not move the centre
                 self._gather(outputs, batch)
         # p_t = softmax((g_t(x) - c) / tau_t) and p_s = softmax(g_s(x) / tau_s)
         sharpness = self.scalar("teacher_temperature")
@@ -100,6 +102,7 @@ class SelfDistillation(Objective):
         # each view of the student predicts the teacher's of the other view
         losses = []
         for target, student in ((targets[0], students[1]), (targets[1], students[0])):
+            # H(p_t, p_s) of each row
             losses.append(-(target * student.log_softmax(-1)).sum(-1))
         return weighted_sum(torch.stack(losses).mean(0), batch)
 
@@ -108,6 +111,7 @@ class SelfDistillation(Objective):
         # theta_t = m theta_t + (1 - m) theta_s, with a scheduled m
         self.averages["teacher"].update(value(self.config.momentum, moment.step, moment.steps))
         if dist.is_initialized():  # the same centre on all workers
+            # sums and numbers of rows, so that the mean is exact for uneven shares
             dist.all_reduce(self.total)
         mean = self.total[:-1] / self.total[-1].clamp(min=1.0)
         self.centre.lerp_(mean, 1 - self.config.centre_momentum)

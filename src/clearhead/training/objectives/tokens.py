@@ -77,6 +77,7 @@ class TokenObjective(Objective):
         x, targets = self.select(model.states(**inputs), batch["targets"])
         # the output layer itself is part of the fused loss, so that not all logits are in memory at once
         if isinstance(model.head, Readout):
+            # the scale of the logits, applied to x because W x is linear
             x = x * model.head.scale
         if model.head.bias is None:
             return x, model.head.weight, targets
@@ -130,6 +131,7 @@ class NextToken(TokenObjective):
         for ids, targets in zip(batch["ids"][:ROWS], batch["targets"][:ROWS], strict=True):
             prompt, continuation, limit = _cut(ids, targets)
             if bundle.max_tokens is not None:
+                # room that the context leaves after the prompt
                 limit = min(limit, bundle.max_tokens - len(prompt))
             if limit > 0:
                 given.append(prompt)
@@ -163,6 +165,7 @@ def _cut(ids: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     counted = np.flatnonzero(targets >= 0)
     # a chat: only answers have a loss
     if len(counted) and counted[0] > 0:
+        # target i follows id i: the question is everything up to the first counted target
         return ids[: counted[0] + 1], targets[counted], len(counted)
     n = min(GIVEN, (len(ids) + 1) // 2)  # a short text is cut in the middle
     return ids[:n], ids[n : n + WRITTEN], WRITTEN
@@ -226,6 +229,7 @@ class TranslationObjective(TokenObjective):
         given, wanted = [], []
         for source, length, targets in zip(*columns, strict=True):
             given.append(tokens.source.decode(source[: length - 1]))  # without EOS
+            # without EOS, which is the last target
             wanted.append(tokens.target.decode(targets[targets != IGNORE][:-1]))
         results: Any = translate(bundle, given, beams=1)
         texts = zip(given, results, wanted, strict=True)

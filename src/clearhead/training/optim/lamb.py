@@ -45,6 +45,7 @@ class Lamb(torch.optim.Optimizer):
             params = [p for p in group["params"] if p.grad is not None]
             for p in params:
                 if not self.state[p]:
+                    # created before the step: the update below handles all parameters at a time
                     self.state[p].update(fresh_state(p))
             if params:
                 self._step(params, group)
@@ -71,6 +72,7 @@ class Lamb(torch.optim.Optimizer):
         if group["weight_decay"]:
             torch._foreach_add_(update, weights, alpha=group["weight_decay"])
         if group["decays"]:
+            # trust ratio phi(|x|) / |r + lambda x| of each layer; 1 where either norm is 0
             sizes, lengths = _norms(weights, params), _norms(update, params)
             trust = torch.where((sizes > 0) & (lengths > 0), sizes / lengths, 1.0)
             update = torch._foreach_mul(update, list(trust.unbind()))
@@ -94,6 +96,7 @@ def _weight_of_history(beta: float, steps: list[Tensor]) -> list[Tensor]:
 def _norms(parts: Sequence[Tensor], like: Sequence[Tensor]) -> Tensor:
     """The norms of tensors of which `parts` are this worker's shards, sharded like `like`."""
     if not any(hasattr(p, "to_local") for p in like):
+        # not sharded: one kernel for all
         return torch.stack(torch._foreach_norm(list(parts)))
     norms = [whole(as_sharded(part, p).norm()) for part, p in zip(parts, like, strict=True)]
     return torch.stack(norms)

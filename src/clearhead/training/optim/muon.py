@@ -39,6 +39,7 @@ def orthogonalise(
     y = (y / y.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(dtype)
     y = y.reshape(-1, *y.shape[-2:])
     for _ in range(rounds):
+        # s = y y^T, symmetric, of the smaller side
         square = y @ y.mT
         # (a + b s + c s^2) y with s = y y^T
         y = torch.baddbmm(y, torch.baddbmm(square, square, square, beta=b, alpha=c), y, beta=a)
@@ -99,10 +100,12 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         alike: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
         for i, update in enumerate(gathered):
+            # matrices of one shape are one batched product
             alike.setdefault((update.shape, update.dtype, update.device), []).append(i)
         for (shape, _, _), indices in alike.items():
             stacked = torch.stack([gathered[i] for i in indices])  # (n, r, c)
             orthogonal = orthogonalise(stacked, dtype=group["dtype"]).unbind(0)
             shards = [shard_of(x, params[i]) for x, i in zip(orthogonal, indices, strict=True)]
+            # an orthogonal matrix has the RMS 1 / sqrt(max(r, c)); AdamW's updates have about 0.2
             rate = lr * 0.2 * math.sqrt(max(shape))
             torch._foreach_add_([weights[i] for i in indices], shards, alpha=-rate)

@@ -151,8 +151,10 @@ class Optimiser:
                 continue
             grad = torch.empty_like(master)
             widened.append((grad, p.grad))
+            # freed at once: the next backward pass writes a new one
             p.grad = None
             if master.grad is None:
+                # the first micro-batch starts the sum
                 master.grad = grad
             else:
                 sums.append(local(master.grad))
@@ -180,8 +182,10 @@ class Optimiser:
         lr = self.config.lr * lr_scale
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
+                # the scale of layer decay and of `rates`
                 group["lr"] = lr * group["scale"]
                 if decay is not None and group["decays"]:
+                    # groups of vectors keep their 0
                     group["weight_decay"] = decay
         norm = self._step_fused() if self._fused else self._step_plain()
         self.clear()
@@ -222,6 +226,7 @@ class Optimiser:
             rows, steps = [], []
             for master in group["params"]:
                 name = name_of[id(master)]
+                # a part that the loss did not use in this step
                 if name not in grads:
                     continue
                 state = optimiser.state[master]
@@ -292,6 +297,7 @@ def _make_optimisers(
     decay = ends(config.decay)[0]
     scales = layer_scales(weights, config.layer_decay, head)
     for name, rate in part_scales(weights, config.rates).items():
+        # both factors apply
         scales[name] *= rate
     hidden: dict[str, Tensor] = {}
     if config.name == "muon":
@@ -386,6 +392,7 @@ def layer_scales(
     # (block, 0) or (stage, block) of each parameter; None outside of all layers
     layers: dict[str, tuple[int, int] | None] = {}
     for name, match in matches.items():
+        # blocks inside a stem or an adapter are nested deeper
         is_own = match is not None and nesting[name] == outermost
         layers[name] = _layer(match) if match is not None and is_own else None
     ordered = sorted({layer for layer in layers.values() if layer is not None})

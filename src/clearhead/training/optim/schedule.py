@@ -42,6 +42,7 @@ def scale(config: ScheduleConfig, step: int, steps: int) -> float:
     if step < 0 or steps < 1:
         raise InputError(f"step={step} of steps={steps}: expected 0 or more, of 1 or more")
     if step < config.warmup:
+        # step + 1: the first step already moves the weights
         return (step + 1) / config.warmup
     if config.shape == "constant":
         return 1.0
@@ -87,6 +88,7 @@ def value(scalar: Scalar, step: int, steps: int) -> float:
     last = (scalar.steps or steps) - 1
     moved = min(step / max(last, 1), 1.0)
     if scalar.shape == "cosine":
+        # half a cosine: slow at both ends, as in DINO's schedules
         moved = (1.0 - math.cos(math.pi * moved)) / 2
     return scalar.start + (scalar.final - scalar.start) * moved
 
