@@ -49,6 +49,7 @@ class ClassNames:
     def index(self, word: str) -> int:
         """The output that a word means; raises if there is none, or if it is several tokens."""
         labels = self.labels or ()
+        # An exact match wins over one that ignores case.
         exact = [i for i, label in enumerate(labels) if label == word]
         found = exact or [i for i, label in enumerate(labels) if label.lower() == word.lower()]
         if not found:
@@ -171,8 +172,10 @@ def choose_target(
         model: The name of the model, for messages.
     """
     outputs = logits.shape[-1]
+    # A function of the logits has no index, and no probability either.
     if callable(target):
         value = target(logits)
+        # A wrong function would fail later, deep inside of a method.
         if not isinstance(value, Tensor) or value.shape != (1,):
             got: Any = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InputError(
@@ -192,6 +195,7 @@ def choose_target(
             f"this {model} has vectors as its output and neither classes nor tokens: expected target=a function of "
             "the output (rows, width) that returns a number for each row"
         )
+    # The likeliest output, one by name, or one by number.
     if target is None:
         index = int(logits[0].argmax())
     elif isinstance(target, str):
@@ -200,7 +204,9 @@ def choose_target(
         index = target
     if not -outputs <= index < outputs:
         raise InputIndexError(f"target={index}: there are {outputs} outputs, counted from 0")
+    # -1 is the last output, as in Python.
     index %= outputs
+    # In float64, because a share of 1e-8 is 0 in half precision.
     share = torch.softmax(logits[0].double(), -1)[index]
     return Target(
         name=names.name(index),
@@ -243,6 +249,7 @@ class Answer:
             )
         if len(self.ids) == 1:
             return logp[:, self.ids[0]]
+        # The normaliser cancels: a difference of log-probabilities is that of the logits.
         return logp[:, self.ids[0]] - logp[:, self.ids[1]]
 
 
@@ -258,10 +265,12 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
             f"this {type(given.model).__name__} returns vectors and no logits: expected a classifier, a language "
             "model, a translator or an encoder with its masked-token head"
         )
+    # A module that was given no ids, such as an image model, has one answer.
     if given.read_ids is None:
         return at
     if at is None and given.bundle is None and given.masks:
         return given.masks[0]
+    # A text with one mask names the position by itself.
     if at is None and "fill" in can:
         if len(given.masks) != 1:
             raise InputError(
@@ -290,6 +299,7 @@ def answer_of(
     """
     if target is None:
         target = int(logits.argmax())
+    # One answer, or a pair, in the order in which the difference is taken.
     both = target if isinstance(target, tuple) else (target,)
     if len(both) not in (1, 2):
         raise InputError(f"{len(both)} targets: expected one, or two, whose difference is measured")
@@ -301,6 +311,7 @@ def answer_of(
 def _answer_id(names: OutputNames, target: str | int) -> int:
     if isinstance(target, str):
         return names.index(target)
+    # True and False are ints in Python, and 1.5 would be cut to 1.
     if isinstance(target, bool) or int(target) != target or target < 0:
         raise InputError(
             f"target={target!r}: expected the number of a class or token, counted from 0"
@@ -323,6 +334,7 @@ def answer_logits(
         at: The position whose logits are the answer's; None: a classifier, or the model has but one answer.
     """
     model: Any = given.model
+    # Copies of the input: edits may differ from row to row.
     batch = given.repeated(rows)
     with edit(model, changes or {}):
         if at is not None and _has_logits_per_token(given):
@@ -330,11 +342,13 @@ def answer_logits(
             out = model.head(model.states(*batch.args, **batch.named)[:, at])
         else:
             out = batch.run(model)
+    # Outputs of transformers keep their logits under that name.
     out = getattr(out, "logits", out)
     if not isinstance(out, Tensor):
         raise InputError(
             f"this {type(model).__name__} returns no logits: expected a classifier or a language model"
         )
+    # (rows, t, v) -> (rows, v)
     if out.ndim == 3 and at is not None:
         out = out[:, at]
     if out.ndim != 2:
@@ -379,6 +393,7 @@ def rows_at_once(given: ModelInput, vocab: int) -> int:
     """The number of rows of one forward pass that fit into memory, for this many logits per answer."""
     # a bare module returns the logits of every token, and not of one alone
     logits = vocab * given.tokens if given.bundle is None else vocab
+    # The smaller of two limits: activations of all tokens, and logits.
     return max(1, min(tokens_at_once(given.model) // given.tokens, LOGITS // logits))
 
 

@@ -63,6 +63,7 @@ class LinearModel(draw.Result):
         """
         found: list[str] = []
         for first in range(0, len(inputs), ROWS):
+            # (n, d) @ (d, c); counts of words are sparse.
             logits = self.read(inputs[first : first + ROWS]) @ self.weights.T + self.bias
             found += [self.classes[i] for i in logits.argmax(-1).tolist()]
         return found
@@ -82,6 +83,7 @@ class LinearModel(draw.Result):
         Args:
             n: Features per class.
         """
+        # Softmax ignores what all classes share, so weights are compared with their mean.
         weights = self.weights - self.weights.mean(0)
         found = {}
         for name, row in zip(self.classes, weights, strict=True):
@@ -109,6 +111,7 @@ class LinearModel(draw.Result):
         """
         weights = self.weights - self.weights.mean(0)
         if self.grid is not None:
+            # (classes, y x c) -> (classes, y, x), the mean over the channels of a patch
             maps = weights.unflatten(1, (*self.grid, -1)).mean(-1).numpy()
             return draw.grids(
                 dict(zip(self.classes, maps, strict=True)),
@@ -117,6 +120,7 @@ class LinearModel(draw.Result):
                 xlabel="column",
                 ylabel="row",
             )
+        # The same word may be at the top of several classes: each is drawn once.
         words = list(dict.fromkeys(word for pairs in self.top(n).values() for word, _ in pairs))
         index = [self.features.index(word) for word in words]
         return draw.matrix(
@@ -164,7 +168,9 @@ def fit_words(
     words = Words.of(texts, minimum=minimum, most=most, lower=True)
 
     def read(some: Sequence[str]) -> Tensor:
+        # Ids of special tokens become negative and are left out.
         rows = [words.encode(text) - SPECIAL for text in some]
+        # (entries, 2) -> (2, entries): the row and the column of each one
         index = (
             torch.tensor([(i, j) for i, row in enumerate(rows) for j in row.tolist() if j >= 0])
             .reshape(-1, 2)
@@ -172,6 +178,7 @@ def fit_words(
         )
         counts = torch.ones(index.shape[1], dtype=torch.float64)
         size = (len(some), len(words) - SPECIAL)
+        # coalesce adds up the ones of a word that occurs several times.
         return torch.sparse_coo_tensor(index, counts, size, check_invariants=True).coalesce()
 
     return _fitted(texts, labels, tuple(words.symbols[SPECIAL:]), read, penalty)
@@ -196,6 +203,7 @@ def fit_pixels(
     """
     if not len(images):
         raise InputError("there are no images: expected one or more")
+    # All images have the size of the first.
     shape = _pixels(images[0]).shape
     if patch < 1 or shape[0] % patch or shape[1] % patch:
         raise InputError(
@@ -210,7 +218,9 @@ def fit_pixels(
             raise InputError(
                 f"an image of {other} after one of {shape}: expected images of one size"
             )
+        # (n, height, width, c) -> (n, c, height, width), from 0..255 to -0.5..0.5
         x = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).double() / 255 - 0.5
+        # (n, c, y, x) -> (n, y x c), the order of the feature names below
         return F.avg_pool2d(x, patch).permute(0, 2, 3, 1).flatten(1)
 
     channels = range(shape[2])
@@ -241,6 +251,7 @@ def linear_baseline(
         Traceback (most recent call last):
         clearhead.errors.InputError: 'reverse' has no classes: expected sst2 or a data set of images
     """
+    # Only what is given overrides each fit's own default.
     more: dict[str, Any] = {} if penalty is None else {"penalty": penalty}
     if data == "sst2":
         lines = {part: read_sst2(part, root) for part in ("train", "valid")}
@@ -252,6 +263,7 @@ def linear_baseline(
         opened: Any = make_data(data, {}, seed=0, root=root) if data in IMAGES else None
         if opened is None:
             raise InputError(f"{data!r} has no classes: expected sst2 or a data set of images")
+        # Images are read in batches, as a data set may not fit into memory at once.
         both = {part: opened.originals(part) for part in ("train", "valid")}
         parts = {
             part: ([x for some in images.batches(ROWS) for x in some], list(images.labels))
@@ -268,6 +280,7 @@ def _pixels(image: ImageLike) -> np.ndarray:
         x = image
     else:
         x = np.asarray(open_image(image))
+    # A grey image gets an axis for its one channel.
     return x[..., None] if x.ndim == 2 else x
 
 
@@ -284,6 +297,7 @@ def _fitted(
             f"{len(inputs)} inputs with {len(labels)} labels of {len(set(labels))} classes: expected a label for each, "
             "of two classes or more"
         )
+    # Sorted names, so that the numbers of classes do not depend on the order of the data.
     classes = tuple(sorted(set(labels)))
     wanted = torch.tensor([classes.index(label) for label in labels])
     weights, bias = logistic_regression(read(inputs), wanted, len(classes), penalty)
@@ -303,6 +317,7 @@ def logistic_regression(
         classes: The number of classes.
         penalty: Weight of the penalty; the bias has none.
     """
+    # (d, c), so that x @ weights works for sparse x; transposed at the end.
     weights = torch.zeros(x.shape[1], classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
@@ -316,6 +331,7 @@ def logistic_regression(
     def loss() -> float:
         optimiser.zero_grad()
         with torch.enable_grad():
+            # The bias is not penalised: it only fits the frequency of classes.
             value = F.cross_entropy(x @ weights + bias, labels) + penalty * weights.square().sum()
         value.backward()
         return float(value.detach())

@@ -64,6 +64,7 @@ class Sentence:
             line: The sentence.
         """
         text, _, target = (part.strip() for part in line.partition(BETWEEN))
+        # Without a translation, query and answer are in the same text.
         if not target:
             bare, marks = _unmarked(text, "{}[]")
             return Sentence(text=bare, query=marks["{}"], answer=marks["[]"])
@@ -79,6 +80,7 @@ def _unmarked(text: str, brackets: str) -> tuple[str, dict[str, tuple[int, int]]
     for pair in (brackets[i : i + 2] for i in range(0, len(brackets), 2)):
         if text.count(pair[0]) != 1 or text.count(pair[1]) != 1:
             raise InputError(f"{text!r}: expected one word between {pair[0]} and {pair[1]}")
+        # Places are counted in the text without its brackets.
         first, last = (sum(c not in brackets for c in text[: text.index(mark)]) for mark in pair)
         found[pair] = (first, last)
     return bare, found
@@ -155,6 +157,7 @@ class WordAttention(draw.Result):
         half, found = len(self.hits) // 2, []
         if not half:
             raise InputError("one sentence has no halves: expected two or more")
+        # The chosen head of one half is scored on the other half, and the other way round.
         for chosen, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
             layer, head = _best(self.hits[chosen], self.weights[chosen])
             found.append(self.hits[other, layer, head])
@@ -233,6 +236,7 @@ def word_attention(
         raise InputError("there are no sentences: expected one or more")
     hits, weights, chances = [], [], []
     for sentence in sentences:
+        # The kind of the first sentence is used for all.
         kind, hit, weight, chance = _scores(bundle, sentence, kind, sinks)
         hits.append(hit)
         weights.append(weight)
@@ -267,6 +271,7 @@ def _scores(
             f"kind={kind!r}: expected one of {', '.join(result.maps)}{nearest(kind, result.maps)}"
         )
     written = sentence.target is not None
+    # Only the maps of a decoder have their queries in a translation.
     if written == (kind in ("self", "encoder")):
         raise InputError(
             f"kind={kind!r} with {sentence.text!r}: expected a translation for 'cross' only, after |||"
@@ -275,6 +280,7 @@ def _scores(
     (ids,) = given.args
     special = _special(bundle, given.named.get("source", ids)[0])
     answer = word_tokens(result.pieces, special, sentence.text, sentence.answer)
+    # The query of cross-attention is a word of the target, its keys are those of the source.
     if written:
         query = word_tokens(
             result.target or [],
@@ -285,7 +291,10 @@ def _scores(
     else:
         query = word_tokens(result.pieces, special, sentence.text, sentence.query)
     causal = "predict" in bundle.can
+    # The keys that count: no special tokens, and in a causal model not the first token, which is a
+    # sink.
     counts = torch.tensor([sinks or not (x or (causal and i == 0)) for i, x in enumerate(special)])
+    # A causal model cannot attend to keys after the query.
     if causal:
         counts[max(query) + 1 :] = False
     if not counts[answer].all():
@@ -293,6 +302,7 @@ def _scores(
             f"{sentence.text!r}: the answer is the first token, or comes after the query in a model that looks back "
             "only; expected another sentence, or sinks=True"
         )
+    # Chance: the answer's share of the keys that count.
     return kind, *_measured(result, kind, query, answer, counts), len(answer) / int(counts.sum())
 
 
@@ -300,16 +310,20 @@ def _measured(
     result: TextAttention, kind: str, query: list[int], answer: list[int], counts: Bool[Tensor, "k"]
 ) -> tuple[Bool[Tensor, "l h"], Float[Tensor, "l h"]]:
     """Whether each head attends most to the answer, and its part of the weight that counts."""
+    # The mean over the tokens of the query word: (l, h, k).
     rows = (
         torch.stack([torch.stack([x.row(i)[0] for i in query]).mean(0) for x in result.maps[kind]])
         .float()
         .cpu()
     )
+    # Keys that do not count have no weight.
     rows = rows * counts
+    # The answer's keys against all other keys.
     on, others = rows[..., answer], rows.clone()
     others[..., answer] = 0.0
     # a head that attends to several words alike has chosen none
     hit = on.amax(-1) > others.amax(-1)
+    # A head whose weight is all on keys that do not count has no hit and the weight 0.
     total = rows.sum(-1)
     return hit & (total > 0), on.sum(-1) / total.clamp(min=1e-30)
 
@@ -322,6 +336,7 @@ def _special(bundle: Bundle, ids: Any, target: bool = False) -> list[bool]:
         tokens = both.target if target else both.source
     else:
         tokens = bundle.tokenizer()
+    # An unknown word is a word of the text, unlike padding or the end.
     named = {tokens.pad, tokens.start, tokens.end, *tokens.special_names.values()} - {
         tokens.unknown,
         None,
@@ -340,18 +355,21 @@ def word_tokens(
         text: The text.
         span: First and last + 1 character of the word.
     """
+    # The span in letters without spaces, as tokens are compared.
     first, last = len(_plain(text[: span[0]])), len(_plain(text[: span[1]]))
     found, at, whole = [], 0, _plain(text)
     for i, piece in enumerate(pieces):
         if special[i]:
             continue
         letters = _plain(piece)
+        # WordPiece marks the inside of a word with ##, which is not in the text.
         if whole[at : at + len(letters)] != letters:
             letters = _plain(piece.removeprefix("##"))
         if whole[at : at + len(letters)] != letters:
             raise InputError(
                 f"the token {piece!r} is not in {text!r} after {whole[:at]!r}: expected words that the model knows"
             )
+        # The token overlaps the word.
         if at < last and at + len(letters) > first:
             found.append(i)
         at += len(letters)

@@ -71,6 +71,8 @@ class Hsic(ABC):
         if device.type == "mps":  # which has no float64
             device = torch.device("cpu")
         wide = [x.to(device).to(WIDE) for x in layers]
+        # A layer with NaN or infinity is noted here and set to 0, so that it spoils no other
+        # layer's sums.
         broken = torch.stack([~x.isfinite().all() for x in wide])
         self.broken = broken if self.broken is None else self.broken | broken
         self._add([x.nan_to_num(0.0, 0.0, 0.0) for x in wide])
@@ -100,11 +102,13 @@ class Sums(Hsic):
         most = MOST_BYTES
         if device.type == "cuda":
             most = torch.cuda.mem_get_info(device)[0] // 2
+        # (d, d) of float64, 8 bytes each, for the features of all layers together.
         if total**2 * 8 > most:
             raise InputError(
                 f"the layers have {total:,} features together, whose products take {total**2 * 8 / 2**30:.0f} GiB: "
                 "expected fewer layers, features='mean' or 'cls', or estimator='minibatch'"
             )
+        # The mean of the first batch: large means would cancel badly in the sums of products.
         self.shift = torch.cat([x.mean(0) for x in layers])
         self.products = layers[0].new_zeros(total, total)  # sum of z z'
         self.total = layers[0].new_zeros(total)  # sum of z
@@ -117,10 +121,12 @@ class Sums(Hsic):
         self.owner = index.repeat_interleave(torch.tensor(self.widths, device=device))
 
     def _add(self, layers: list[Tensor]) -> None:
+        # Widths are known from the first batch on.
         if not self.widths:
             self._start(layers)
         z = torch.cat(layers, dim=1) - self.shift  # (b, d): the features of all layers
         r = self._by_layer(z.square().T).T  # (b, l): |x|^2 of each
+        # Products of all pairs of layers at once; a pair is a block of the (d, d) matrix.
         self.products.addmm_(z.T, z)
         self.weighted.addmm_(z.T, r)
         self.norms.addmm_(r.T, r)
@@ -133,10 +139,12 @@ class Sums(Hsic):
 
     def _blocks(self, x: Float[Tensor, "d d"]) -> Float[Tensor, "l l"]:
         """The sum over each pair of layers."""
+        # (d, d) -> (l, d) -> (l, l)
         return self._by_layer(self._by_layer(x).T).T
 
     def _noise(self) -> Float[Tensor, "l"]:
         """The square of the variance that rounding may give to a constant layer."""
+        # About the sum of |x|^2 before the shift, of which rounding may leave the share NOISE.
         size = self.lengths + self.count * self._by_layer(self.shift.square())
         return (NOISE * size).square()
 
@@ -155,6 +163,7 @@ class Debiased(Sums):
 
     def result(self) -> tuple[Tensor, Tensor]:
         n = self.count
+        # The factors n - 2 and n - 3 of the estimate must be above 0.
         if n < 4:
             raise InputError(
                 f"the debiased estimator compares 4 inputs or more, and there are {n}: 'biased' takes any"
@@ -173,17 +182,21 @@ class Debiased(Sums):
 
 def linear(x: Float[Tensor, "b d"], width: float | None) -> tuple[Float[Tensor, "b b"], None]:
     """The dot product of each pair of rows."""
+    # Centring would remove the mean anyway; without it, less is lost to rounding.
     x = x - x.mean(0)
     return x @ x.T, None
 
 
 def rbf(x: Float[Tensor, "b d"], width: float | None) -> tuple[Float[Tensor, "b b"], float]:
     """exp(-|x - y|^2 / (2 width^2)); the width is the median distance of the first batch (Kornblith et al. 2019, 3)."""
+    # Not |x|^2 + |y|^2 - 2 x.y, whose rounding hides small distances.
     distances = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
     if width is None:
+        # Without the diagonal, whose distances are 0.
         apart = distances[~torch.eye(len(x), dtype=torch.bool, device=x.device)]
         width = float(apart.median()) or float(apart.mean())  # 0 if most inputs have an equal
         # Differences that are rounding alone are none: all inputs are then alike.
+        # `not (a > b)` holds for NaN as well.
         if not (width > NOISE**0.5 * float(x.square().sum(1).mean().sqrt())):
             width = float("inf")
     return torch.exp(-distances.square() / (2 * width**2)), width
@@ -219,6 +232,7 @@ class Minibatch(Hsic):
         grams = _centred(torch.stack([gram for gram, _ in kernels])).flatten(1)  # (l, b b)
         # The unbiased HSIC is the sum of the products of both / (n (n-3)); it counts by its share of all inputs.
         share = n / self.count / (n * (n - 3))
+        # (l, b b) @ (b b, l): the products of every pair of layers.
         self.total = self.total + (grams @ grams.T) * share
         size = torch.stack([x.square().sum() for x in layers])
         self.noise = self.noise + (NOISE * size).square() * share
@@ -259,6 +273,7 @@ def make_hsic(estimator: str, kernel: str, count: int) -> Hsic:
             f"estimator={estimator!r}, kernel={kernel!r}: expected an estimator of {', '.join(ESTIMATORS)} and a "
             f"kernel of {', '.join(KERNELS)}"
         )
+    # The exact sums are over features, so that they give the linear kernel only.
     if kernel != "linear" and estimator != "minibatch":
         raise InputError(
             f"kernel={kernel!r} has no exact sums over batches: expected estimator='minibatch'"
@@ -382,11 +397,13 @@ def cka(
     """
     if rows < 1:
         raise InputError(f"rows={rows}: expected 1 input or more per batch")
+    # With two models, each may pool its features in its own way.
     pools = (features, features) if isinstance(features, str) else features
     first = _readers(a, data, layers, pools[0])
     second = []
     if b is not None:
         second = _readers(b, data, layers if layers_b is None else layers_b, pools[1])
+    # Both models read the same inputs; each watches its own layers.
     readers = [reader for _, reader in (*first, *second)]
     count, device = len(readers[0]), device_of(readers[0].model)
     hsic = make_hsic(estimator, kernel, count)
@@ -394,6 +411,7 @@ def cka(
         for reader in readers:
             stack.enter_context(reader.reading())
         for start, end in _spans(count, rows):
+            # One HSIC for the layers of both, so that all pairs come from the same pass.
             hsic.add([x.to(device) for reader in readers for x in reader.read(start, end)])
             if done is not None:
                 done(end - start, count)
@@ -426,6 +444,7 @@ def cka_of_features(
         >>> round(float(similarity.matrix[0, 0]), 6)  # effectively the same, though no feature is
         1.0
     """
+    # An empty second mapping is an error, no second mapping means the first with itself.
     if not a or b == {}:
         raise InputError("there are no features: expected {name: (n, d)}")
     given = [as_tensor(x) for part in (a, b or {}) for x in part.values()]
@@ -434,6 +453,8 @@ def cka_of_features(
         raise InputError(
             f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs"
         )
+    # CKA does not depend on the scale of features, which is changed where their squares would
+    # overflow.
     given = [_scaled(x) for x in given]
     count = len(given[0])
     hsic = make_hsic(estimator, kernel, count)
@@ -453,6 +474,7 @@ def _scaled(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 
 def _readers(models: Any, data: Data, layers: Any, features: str) -> list[tuple[str, LayerReader]]:
     """A reader for each model, with its name; folders are loaded."""
+    # Checkpoints by name, a sequence of models, or one model.
     if isinstance(models, Mapping):
         named = list(models.items())
     elif isinstance(models, Sequence) and not isinstance(models, str | nn.Module):
@@ -510,6 +532,7 @@ def _similarity(
     values, noise = hsic.result()
     own = values.diagonal()
     assert hsic.broken is not None
+    # HSIC of a constant layer with itself is 0 up to rounding.
     constant = (own <= noise.clamp(min=torch.finfo(own.dtype).tiny)) | hsic.broken
     names = [*rows, *columns]
     degenerate = [names[i] for i in constant.nonzero().flatten().tolist()]
@@ -523,6 +546,7 @@ def _similarity(
     # CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)), Eq. 4 of Kornblith et al. 2019
     scale = own.clamp(min=torch.finfo(own.dtype).tiny).sqrt()
     matrix: Tensor = values / scale[:, None] / scale[None, :]
+    # The unbiased estimate may be a little negative, or above 1 in size.
     matrix = matrix.clamp(-1.0, 1.0).masked_fill(constant[:, None] | constant[None, :], 0.0)
     # The layers of both models follow one another; without a second one, it is the first itself.
     whole, edge = matrix.cpu().numpy(), len(rows)

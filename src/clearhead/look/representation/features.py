@@ -42,6 +42,7 @@ def _mean(x: Tensor, origin: RecordOrigin) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     if x.ndim == 3 and origin.lengths is not None:
         return mean_of_tokens(x.to(wide), origin.lengths)
+    # Patches only: the class token and registers are not among `vectors`.
     if x.ndim > 2:
         return origin.layout.axes(origin.name, x).vectors(x).mean(1, dtype=wide)
     return x
@@ -50,6 +51,7 @@ def _mean(x: Tensor, origin: RecordOrigin) -> Tensor:
 def _first(x: Tensor, origin: RecordOrigin) -> Tensor:
     """The first token: the class token."""
     axes = origin.layout.axes(origin.name, x)
+    # Patches on a grid without special tokens have no class token in front.
     if not axes.tokens or axes.channels == 1 or (axes.grid is not None and not axes.special):
         raise InputError(
             f"{origin.name!r} has no class token: expected features='mean' or 'flat' there"
@@ -60,16 +62,19 @@ def _first(x: Tensor, origin: RecordOrigin) -> Tensor:
 def _last(x: Tensor, origin: RecordOrigin) -> Tensor:
     """The last token that is not padding."""
     axes = origin.layout.axes(origin.name, x)
+    # A feature map has places but no order of tokens, so no last one.
     if not axes.tokens or axes.channels == 1:
         raise InputError(f"{origin.name!r} has no tokens: expected features='mean' or 'flat' there")
     end = (
         x.shape[1] - 1 if origin.lengths is None else origin.lengths - 1
     )  # of all rows, or of each
+    # (b, t, c) with one end per row, or the same for all.
     return x[torch.arange(len(x), device=x.device), end]
 
 
 def _flat(x: Tensor, origin: RecordOrigin) -> Tensor:
     """Everything side by side."""
+    # Rows of different lengths would have different numbers of features.
     if origin.lengths is not None and len(set(origin.lengths.tolist())) > 1:
         raise InputError(
             "texts of different lengths have no flat features: expected features='mean', 'cls' or 'last'"
@@ -134,6 +139,7 @@ class LayerReader:
 
     def read(self, first: int, last: int) -> list[Tensor]:
         """The features of the inputs from `first` up to `last`, one tensor (b, d) per layer."""
+        # Inputs of different sizes come as several batches.
         parts = [self.read_batch(batch) for batch in self.inputs.batches(first, last)]
         if len(parts) == 1:
             return parts[0]
@@ -148,10 +154,12 @@ class LayerReader:
         """The features of one batch."""
         self._batch, self._features = batch, {}
         try:
+            # The layout is made anew for each batch: `_keep` asks it while the model runs.
             with record_layout(network(self.model), values=False) as self.layout:
                 batch.run(network(self.model))
         finally:
             self._batch = None
+        # The model may have branches that these inputs do not take.
         missing = [name for name in self.names if name not in self._features]
         if missing:
             raise InputError(
@@ -168,6 +176,7 @@ class LayerReader:
         """
         axes = self.layout.axes(name, x)
         if axes.grid is None:
+            # Only blocks that do have a grid are offered.
             gridded = self.layout.gridded()
             fit = [path for path in layer_names(network(self.model), None) if path in gridded]
             raise InputError(
@@ -175,6 +184,7 @@ class LayerReader:
                 "network, or one with a token per patch"
                 + (f", such as {', '.join(fit[:3])}" if fit else "")
             )
+        # The order of tokens costs a second run, so it is checked once per layer.
         if axes.tokens and name not in self._ordered:
             self.layout.check_order(name)
             self._ordered.add(name)
@@ -184,6 +194,7 @@ class LayerReader:
         if self._batch is None:  # the model runs for another reader
             return
         x = find_tensor(value)
+        # Layers on windows of an image return more rows than inputs, which belong to no input.
         if x is None or x.ndim < 2 or len(x) != self._batch.rows:
             if x is None:
                 got = type(value).__name__
@@ -195,6 +206,7 @@ class LayerReader:
         if name.rpartition(".")[2] in VECTORS and x.ndim == 4:
             x = x.transpose(1, 2).flatten(2)  # (b, h, t, e) -> (b, t, h e)
         lengths = self._batch.lengths
+        # A translator's decoder reads the target, with lengths of its own.
         if name.startswith("decoder.") and self._batch.target_lengths is not None:
             lengths = self._batch.target_lengths
         self._features[name] = self.pool(
@@ -235,6 +247,7 @@ def features(
         (3, 160)
     """
     reader = LayerReader(model, data, layer, pool)
+    # A pattern may match several layers, and there is one result.
     if len(reader.names) > 1:
         raise InputError(
             f"{layer!r} matches {len(reader.names)} layers: expected one, such as {reader.names[-1]!r}"

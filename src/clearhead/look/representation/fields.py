@@ -62,6 +62,7 @@ def _same(x: Tensor, *_: Any, **__: Any) -> Tensor:
 
 def _same_place(x: Tensor, shape: Sequence[int], *_: Any, **__: Any) -> Tensor:
     """A layer norm over the channels of each place; over places too, it mixes them all."""
+    # A norm over the channels alone keeps places apart.
     if len(shape) == 1:
         return x
     return x + x.mean(tuple(range(-len(shape), 0)), keepdim=True)
@@ -85,6 +86,7 @@ def _mean_pool(
     **__: Any,
 ) -> Tensor:
     """The mean over the places of a maximum pooling."""
+    # avg_pool2d rounds sizes up as max_pool2d does; conv2d below has no ceil_mode.
     if ceil_mode and dilation in (1, (1, 1)):
         return F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True)
     # avg_pool2d has no dilation: a convolution of each channel by itself
@@ -112,10 +114,12 @@ def _mean_conv(
     has_gaps = dilation != 1 if isinstance(dilation, int) else {*dilation} != {1}
     if has_gaps or isinstance(margins, str):  # "same" or "valid"
         return F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    # avg_pool2d allows a margin of at most half of its kernel.
     if any(2 * margin > size for margin, size in zip(margins, kernel, strict=True)):
         return F.conv2d(x, weight, None, stride, padding, dilation, groups)
     of_group = x.unflatten(1, (groups, -1)).mean(2)  # (b, groups, y, x)
     pooled = F.avg_pool2d(of_group, kernel, stride, padding)
+    # Back to as many channels as the convolution has.
     return pooled.repeat_interleave(weight.shape[0] // groups, dim=1)
 
 
@@ -141,7 +145,9 @@ class _Positive(TorchFunctionMode):
         self.mixed, self.square = False, True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # After attention, or a norm over places, every field is the whole image.
         self.mixed |= func in MIXING
+        # Square kernels make height and width alike, so that one axis is enough.
         if func in KERNELS:
             self.square &= all(map(_is_square, [*args[1:], *(kwargs or {}).values()]))
         return POSITIVE.get(func, func)(*args, **(kwargs or {}))
@@ -170,6 +176,7 @@ def theoretical_fields(
     """
     positive = _copy(model)
     channels, (height, width) = image.shape[0], image.shape[1:]
+    # Fields in an image of the usual size; `local`: the layers before any mixing of all places.
     boxes, local, square = _boxes(positive, names, (channels, height, width), pick)
     by_axis: list[dict[str, int | None]] = []  # the height, and the width, of each field
     for axis, length in enumerate((height, width)):
@@ -179,6 +186,7 @@ def theoretical_fields(
         # A field that reaches the edge may be larger: the image grows until it does not.
         while length < LONGEST and None in sizes.values():
             length = min(GROWTH * length, LONGEST)
+            # Only layers that still reach an edge run again.
             missing = [name for name in local if sizes[name] is None]
             wider = _grown(positive, missing, channels, (height, width), axis, length, pick)
             sizes |= {name: _inside(wider[name][axis], length) for name in missing if name in wider}
@@ -199,6 +207,7 @@ Box = tuple[tuple[int, int], tuple[int, int]]  # first and last row, first and l
 def _inside(edge: tuple[int, int], length: int) -> int | None:
     """The size of a field that ends before the edges of the image; None: it may be larger."""
     first, last = edge
+    # Strictly inside: a field that touches an edge may have been cut there.
     if first > 0 and last < length - 1:
         return last - first + 1
     return None
@@ -215,6 +224,7 @@ def _grown(
 ) -> dict[str, Box]:
     """The fields in an image whose height or width is larger; nothing if the model reads no such images."""
     for narrow in (*NARROW, size[1 - axis]):
+        # Narrow on the other axis, since a large square image would take too much memory.
         shape = (channels, narrow, length) if axis else (channels, length, narrow)
         try:
             return _boxes(model, names, shape, pick)[0]
@@ -230,6 +240,7 @@ def _boxes(
     pick: Pick,
 ) -> tuple[dict[str, Box], list[str], bool]:
     """The field of each layer in an image of a shape, the layers that have one, and whether all kernels are square."""
+    # In float64, because the values are tiny.
     image = torch.full((1, *shape), TINY, dtype=torch.float64, requires_grad=True)
     tree, mode, units = Tree(model), _Positive(), dict[str, Tensor]()
     left = [name for name in names if name in tree.known]  # layers that did not run yet
@@ -240,14 +251,17 @@ def _boxes(
 
     def take(module: nn.Module, _: Any, out: Any) -> None:
         name = paths[module]
+        # A module that runs twice counts at its first call.
         if name not in left:
             return
         x = find_tensor(out)
+        # Once places are mixed, no later layer has a field of its own.
         if x is not None and not mode.mixed:
             unit = pick(name, x, layout)
             if unit is not None:
                 units[name] = unit
         left.remove(name)
+        # All layers have run, or the others are global: the rest of the pass is not needed.
         if not left or mode.mixed:
             raise _Enough
 
@@ -260,10 +274,12 @@ def _boxes(
 
     boxes = {}
     for name, unit in units.items():
+        # One backward pass per layer through the same graph.
         (gradient,) = torch.autograd.grad(unit.sum(), image, retain_graph=True)
         touched = gradient.abs().sum((0, 1)) > 0  # (y, x): the pixels that the unit depends on
         rows = touched.any(1).nonzero().flatten()
         columns = touched.any(0).nonzero().flatten()
+        # A unit that no pixel reaches has no box.
         if len(rows):
             boxes[name] = ((int(rows[0]), int(rows[-1])), (int(columns[0]), int(columns[-1])))
     return boxes, list(boxes), mode.square
@@ -273,6 +289,7 @@ def _copy(model: nn.Module) -> nn.Module:
     """A copy in float64 on the CPU whose weights are positive and whose biases are 0."""
     positive = copy.deepcopy(model).cpu().double().eval()
     for name, parameter in positive.named_parameters():
+        # Biases of 0, so that values stay as small as the pixels.
         value = 0.0 if name.endswith("bias") else 1.0
         if (
             parameter.ndim > 1
@@ -324,6 +341,7 @@ class Fields(draw.Result):
         """The radius of gyration of each map in pixels: the root mean square distance from its centre."""
         squares = []
         for x in self.maps:
+            # Second moments around the centre of gravity, weighted by the gradient.
             weights, rows, columns = _places(x)
             squares.append((weights * (rows**2 + columns**2)).sum())
         return np.sqrt(squares)
@@ -336,6 +354,7 @@ class Fields(draw.Result):
         Args:
             others: The fields of other models to draw beside it, by relative depth and without the theoretical ones.
         """
+        # Models differ in depth and are compared along their relative depth.
         if others:
             curves = {}
             for i, fields in enumerate((self, *others)):
@@ -351,6 +370,7 @@ class Fields(draw.Result):
         depth = np.arange(len(self.names))
         lines: dict[str, tuple[Any, Any]] = {"90 % of the gradient": (depth, self.sides())}
         if any(size is not None for size in self.theoretical):
+            # A field that is the whole image has no number: a gap in the line.
             height = [np.nan if size is None else float(size[0]) for size in self.theoretical]
             lines["theoretical"] = (depth, np.array(height))
         lines["image"] = (depth, np.full(len(depth), float(self.maps.shape[1])))
@@ -473,6 +493,7 @@ def receptive_fields(
                     _gradient(_unit(name, x, axes[name], unit), images, channel, generator)
                     for name, x in outs.items()
                 ]
+                # Absolute gradients are summed over batches and normalised at the end.
                 total = [a + b for a, b in zip(total, maps, strict=True)] if total else maps
                 if done is not None:
                     done(len(images), len(reader))
@@ -490,6 +511,7 @@ def receptive_fields(
         return _unit(name, x, here, "centre")
 
     sizes: list[tuple[int, int] | None] = [None] * len(reader.names)
+    # A class token attends to all places: its theoretical field is the whole image.
     if theoretical and unit != "cls":
         sizes = theoretical_fields(network(model), reader.names, first, pick)
     title = getattr(model, "name", type(model).__name__)
@@ -501,6 +523,7 @@ def receptive_fields(
 def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
     """The batch with images that get a gradient, and the images."""
     for i, x in enumerate(batch.args):
+        # Only images have four axes: (b, channels, height, width).
         if x.ndim == 4:
             x = x.detach().requires_grad_()
             return replace(batch, args=(*batch.args[:i], x, *batch.args[i + 1 :])), x
@@ -515,6 +538,7 @@ def _with_gradient(batch: Batch) -> tuple[Batch, Tensor]:
 
 def _axes(reader: LayerReader, name: str, x: Tensor, unit: str | tuple[int, int]) -> Axes | None:
     """The axes of a layer's output that has the unit; None of a vector, which is one unit."""
+    # A vector (b, c) is one unit.
     if x.ndim == 2:
         return None
     if unit == "cls":
@@ -529,6 +553,7 @@ def _unit(
     if axes is None:
         return x
     if unit == "cls":
+        # x[:, 0] is the class token if there are tokens before the grid.
         if not axes.special:
             raise InputError(
                 f"{name!r} has no class token: expected unit='centre' or a (row, column)"
@@ -543,6 +568,7 @@ def _unit(
         raise InputIndexError(
             f"unit={unit}: the grid of {name!r} has {rows} x {columns} cells, counted from 0"
         )
+    # Cells are numbered row by row.
     return axes.vectors(x)[:, row * columns + column]
 
 
@@ -563,6 +589,7 @@ def _gradient(
         # random signs, so that the gradients of channels do not cancel in the same way in every image
         signs = torch.randint(0, 2, unit.shape, generator=generator).to(unit) * 2 - 1
         value = (unit * signs).sum()
+    # The unit does not depend on the pixels at all.
     if not value.requires_grad:
         return torch.zeros(images.shape[-2:], dtype=torch.float64, device=images.device)
     (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
@@ -580,6 +607,7 @@ def _normalised(name: str, x: Tensor) -> np.ndarray:
 
 def _places(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The weight of each pixel, and its distance from the centre of gravity in rows and in columns."""
+    # An empty map has no centre; 1 avoids the division by 0.
     total = x.sum() or 1.0
     rows, columns = np.mgrid[: x.shape[0], : x.shape[1]].astype(float)
     return x / total, rows - (rows * x).sum() / total, columns - (columns * x).sum() / total
@@ -589,12 +617,15 @@ def _side(x: np.ndarray, mass: float) -> float:
     """The side of the square around the centre of a map that holds a share of it."""
     weights, rows, columns = _places(x)
     # the distance to the side of the smallest such square through a pixel, and what all nearer pixels hold
+    # Chebyshev distance: the squares around the centre.
     away = np.maximum(np.abs(rows), np.abs(columns)).round(9).ravel()
     order = np.argsort(away)
     held = np.cumsum(weights.ravel()[order])
     if not held[-1]:
         return 0.0
+    # The first pixel at which the nearer ones hold the mass, less the rounding of the sum.
     last = np.searchsorted(held, mass * held[-1] - 1e-12)
+    # From the outer edge of the pixel on one side to that on the other.
     return float(2 * away[order][last] + 1)
 
 
@@ -602,6 +633,7 @@ def _square(x: np.ndarray, mass: float) -> tuple[float, float, float, float]:
     """The square that holds a share of a map: its left, top, right and bottom edge in pixels."""
     side, total = _side(x, mass), x.sum() or 1.0
     rows, columns = np.mgrid[: x.shape[0], : x.shape[1]]
+    # Half a pixel more: pixel i covers i to i + 1.
     row, column = (rows * x).sum() / total + 0.5, (columns * x).sum() / total + 0.5
     edges = column - side / 2, row - side / 2, column + side / 2, row + side / 2
     return float(edges[0]), float(edges[1]), float(edges[2]), float(edges[3])

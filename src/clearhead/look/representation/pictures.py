@@ -89,6 +89,7 @@ def filters(
     convolutions = {name: x for name, x in net.named_modules() if isinstance(x, nn.Conv2d)}
     name = next(iter(convolutions), "") if layer is None else layer
     convolution = convolutions.get(name)
+    # Filters of 1 or 3 channels are grey or colour pictures; others have no colours to show.
     if convolution is None or convolution.in_channels not in (1, 3):
         known = [name for name, x in convolutions.items() if x.in_channels in (1, 3)]
         fit = f"expected one of {', '.join(known[:4])}" if known else "this model has none"
@@ -96,7 +97,9 @@ def filters(
             f"{layer or 'filters'}: pictures are made of convolutions that read 1 or 3 channels; {fit}"
         )
     weight = convolution.weight.detach().float().cpu()[:most]
+    # Each filter by its own largest weight, so that faint ones are visible.
     scaled = weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)  # -1 to 1
+    # 0 becomes the middle grey of each colour.
     if weight.shape[1] == 3:
         pictures = (0.5 + 0.5 * scaled).permute(0, 2, 3, 1)  # (n, height, width, colours)
     else:
@@ -132,6 +135,7 @@ def feature_maps(
     (x,) = maps  # (c, y, x)
     chosen = list(channels or ())
     if channels is None:
+        # Channels that vary most within the image come first.
         chosen = x.flatten(1).std(1).argsort(descending=True).tolist()
     if any(not 0 <= c < len(x) for c in chosen):
         raise InputError(f"channels={channels}: {layer!r} has {len(x)}, counted from 0")
@@ -160,11 +164,13 @@ class PatchColours(draw.Result):
 
     def figure(self) -> Figure:
         """Draw the colours of each image, below the image itself where it is known; of a single one beside it."""
+        # A single image stands beside its colours, several above them.
         if len(self.pictures) == 1:
             image = {} if self.images is None else {"image": self.images[0]}
             return draw.images({**image, "patches": self.pictures[0]}, title=self.title)
         across = min(len(self.pictures), 6)
         shown: dict[str, np.ndarray] = {}
+        # A row of images, then the row of their patches.
         for first in range(0, len(self.pictures), across):
             row = range(first, min(first + across, len(self.pictures)))
             if self.images is not None:
@@ -215,16 +221,19 @@ def patch_colours(
     x = torch.cat([grid.flatten(1).T for grid in maps]).double().numpy()
     inside = np.ones(len(x), dtype=bool)
     if foreground is not None:
+        # Oquab et al. 2024 split the foreground by the first component of all patches.
         first = principal(x, 1)[0][:, 0]
         # The sign of a component means nothing: the end that edges have less of is the foreground.
         edge = np.concatenate([_edge(shape) for shape in shapes])
         if first[edge].mean() > first[~edge].mean():
             first = -first
         inside = (first - first.min()) / max(np.ptp(first), 1e-12) > foreground
+    # Three components need three patches and three features.
     if min(inside.sum(), x.shape[1]) < 3:
         raise InputError(
             f"{inside.sum()} patches of {x.shape[1]} features: expected 3 or more of both for three colours"
         )
+    # Components of the foreground alone, so that its colours use the whole range.
     points, _, explained = principal(x[inside], 3)
     # Outliers would leave all others grey: 1 % of each end is cut off.
     low, high = np.percentile(points, [1, 99], axis=0)
@@ -268,6 +277,8 @@ def _grids(
         return grids, None
     if isinstance(reader.inputs.items, dict):  # tensors, which may be no images
         return grids, None
+    # The images as the model saw them: (c, height, width) -> (height, width, 3), grey ones
+    # repeated.
     images = [model.preprocessing.pixels(open_image(image)) for image in reader.inputs.items[:]]
     return grids, [np.broadcast_to(x.transpose(1, 2, 0), (*x.shape[1:], 3)) for x in images]
 
@@ -306,6 +317,7 @@ class PositionSimilarity(draw.Result):
         maps = self.matrix.reshape(rows, columns, rows, columns)
         maps = np.pad(maps, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)
         whole = maps.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))
+        # The padding at the right and lower end of the whole picture is cut off.
         whole = whole[:-1, :-1]
         return draw.matrix(
             whole,
@@ -343,15 +355,18 @@ def position_similarity(model: Bundle | nn.Module) -> PositionSimilarity:
         (8, 8)
     """
     net = network(model)
+    # Our modules know their position vectors; foreign ones are found by names of parameters.
     for part in net.modules():
         for module, vectors_of in OURS.items():
             vectors = vectors_of(part) if isinstance(part, module) else None
+            # Rotary and relative positions have no table of vectors.
             if vectors is not None:
                 return _similar(*vectors)
     for name, table in net.named_parameters():
         if table.ndim < 2 or not any(word in name for word in THEIRS):
             continue
         flat = table.detach().reshape(-1, table.shape[-1])
+        # Without a convolution the model reads a text, whose positions have no grid.
         if first_convolution(net) is None:
             return _similar(flat, None)
         side = int(len(flat) ** 0.5)  # a square of patches after a class token and registers
@@ -368,6 +383,7 @@ def _similar(table: Tensor, grid: tuple[int, int] | None) -> PositionSimilarity:
 
 
 def _patch_positions(part: Any) -> tuple[Tensor, tuple[int, int]] | None:
+    # Learned vectors, or sinusoids computed for the same grid.
     if part.places is not None:
         return part.places, part.grid
     if part.sincos is None:

@@ -47,20 +47,24 @@ def as_tensor(given: Any) -> Tensor:
     x = x.detach().cpu()
     if x.dtype == torch.float32:
         return x
+    # float64 keeps whole numbers up to 2^53; other floats are read exactly.
     return x.double()
 
 
 def _of_array(given: Any) -> Tensor:
     """The tensor of an array or of nested sequences."""
     rows = given if isinstance(given, Sequence) else ()
+    # Masked entries would be read as ordinary numbers.
     if any(np.ma.is_masked(part) for part in (given, *rows)):
         raise InputError(
             "an array with masked entries: expected a number for each, such as x.filled(...) gives"
         )
     try:
+        # A list of tensors: numpy would read them one number at a time, or fail on a GPU.
         if isinstance(given, Sequence) and any(isinstance(row, Tensor) for row in given):
             return torch.stack([as_tensor(row).double() for row in given])
         array = np.asarray(given)
+        # Booleans, whole numbers, floats, and objects that may be numbers.
         if array.dtype.kind not in "biufO":
             raise InputError(f"an array of {array.dtype}: expected real numbers")
         # A copy, because torch reads neither negative strides nor the other byte order, and warns of read-only memory.
@@ -84,6 +88,7 @@ def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
                 [0.0000, 0.0000]])
     """
     largest = x.abs().amax(-1, keepdim=True)
+    # After this, squares are at most 1 and the norm neither overflows nor vanishes.
     x = x / largest.where(largest > 0, 1.0)
     length = x.norm(dim=-1, keepdim=True)
     return x / length.where(length > 0, 1.0)
@@ -178,6 +183,7 @@ def project(
         (5, 2)
     """
     values = as_tensor(x).double().numpy()
+    # Two dimensions need three points or more.
     if values.ndim != 2 or len(values) < 3 or values.shape[1] < 2 or not np.isfinite(values).all():
         raise InputError(
             f"vectors of shape {values.shape}: expected finite numbers (n, d), three vectors or more"
@@ -208,7 +214,9 @@ def principal(x: Float[np.ndarray, "n d"], dims: int) -> tuple[np.ndarray, np.nd
     The largest entry of a direction is positive, so that the same vectors give the same picture.
     """
     centred = torch.from_numpy(x - x.mean(0))
+    # x - mean = U S V': directions are the rows of V', points are the products with them.
     _, scale, directions = torch.linalg.svd(centred, full_matrices=False)
+    # The sign of each direction's largest entry; argmax gives its place.
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     directions = (directions * largest.sign())[:dims]
     # The share of component i is s_i^2 / sum_j s_j^2; squares of what is tiny or huge are not floats, so that all are
@@ -238,6 +246,7 @@ def _tsne(x: np.ndarray, dims: int, perplexity: float, seed: int) -> dict[str, A
         )
     if (x == x[0]).all():  # scikit-learn would crash
         raise InputError("all vectors are the same: expected vectors that differ")
+    # t-SNE looks at 3 x perplexity neighbours, of which there are n - 1.
     most = max((len(x) - 1) / 3, 1.0)
     points = TSNE(
         dims, perplexity=min(perplexity, most), init="pca", random_state=seed
@@ -281,6 +290,7 @@ def neighbours(
         [('a', 0.99), ('b', 0.81)]
     """
     vectors, queries = as_tensor(x).double(), as_tensor(query).double()
+    # One query without a batch axis.
     if queries.ndim == 1:
         queries = queries[None]
     if (
@@ -302,9 +312,11 @@ def neighbours(
                 f"query {i} is zero, or not finite: expected a vector with a direction"
             )
     kept = _finite_rows(vectors, "vectors")
+    # The cosine is the dot product of unit vectors.
     cosines, nearest_rows = (unit(queries) @ unit(vectors[kept]).T).topk(min(top, len(kept)), dim=1)
     answers = []
     labels = range(len(vectors)) if names is None else names
+    # Rows of `kept` are numbered among the finite vectors: map back to all.
     for row, rows in zip(cosines.tolist(), kept[nearest_rows].tolist(), strict=True):
         answers.append([(str(labels[i]), cosine) for i, cosine in zip(rows, row, strict=True)])
     return answers
@@ -338,12 +350,14 @@ def word_neighbours(
     if top < 1:
         raise InputError(f"top={top}: expected 1 or more")
     tokens, table = _embedding(bundle, side)
+    # Embeddings beyond the vocabulary are padding of the table.
     table = table.detach()[: len(tokens)].float().cpu()
     kept = _finite_rows(table, "embeddings")
     table = unit(table)
     query, words, used = torch.zeros(table.shape[1]), set[str](), set[int]()
     for sign, word in _terms(expression):
         ids = _ids(tokens, word)
+        # A word of several tokens has the mean of their vectors.
         query += sign * unit(table[ids].mean(0))
         words.add(word.casefold())
         used |= set(ids)
@@ -357,6 +371,8 @@ def word_neighbours(
     order = (table[kept] @ unit(query)).sort(descending=True)
     for cosine, i in zip(order.values.tolist(), kept[order.indices].tolist(), strict=True):
         word = pieces[i].strip()
+        # Neither special tokens, nor the words of the query, nor the same word in another case
+        # twice.
         if i not in special and word and word.casefold() not in words:
             answer.append((word, cosine))
             words.add(word.casefold())
@@ -387,6 +403,7 @@ def _terms(expression: str) -> list[tuple[float, str]]:
     expected = True  # a word comes next, perhaps after more signs
     for part in expression.split():
         if part in SIGNS:
+            # "- - x" has two signs before one word: they multiply.
             sign = sign * SIGNS[part] if expected else SIGNS[part]
             expected = True
         elif expected:
@@ -401,6 +418,7 @@ def _terms(expression: str) -> list[tuple[float, str]]:
 
 def _ids(tokens: Tokenizer, word: str) -> list[int]:
     """The ids of a word as it stands inside a text, with a space before it if that needs fewer tokens."""
+    # A token inside a text starts with a space in most vocabularies.
     options = [[int(i) for i in tokens.encode(text)] for text in (f" {word}", word)]
     unknown = getattr(tokens, "unknown", None)
     ids = min((ids for ids in options if ids), key=len, default=[])
@@ -412,6 +430,7 @@ def _ids(tokens: Tokenizer, word: str) -> list[int]:
 def _embedding(bundle: Bundle, side: str) -> tuple[Tokenizer, Float[Tensor, "v d"]]:
     """The tokenizer, and the embedding of its tokens."""
     model: Any = bundle.model
+    # A translator has a vocabulary and an embedding per side.
     if isinstance(bundle.tokens, Pair):
         parts = {
             "source": (bundle.tokens.source, "encoder"),
