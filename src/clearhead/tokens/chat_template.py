@@ -43,6 +43,7 @@ def read_template(folder: Path) -> str | None:
     if isinstance(template, list):  # several, each with a name
         sections = [section for section in template if isinstance(section, dict)]
         named = {section.get("name"): section.get("template") for section in sections}
+        # others are for calls of tools, or for documents
         template = named.get("default")
     return template if isinstance(template, str) else None
 
@@ -203,6 +204,7 @@ def _size(value: Any, known: Mapping[int, int], most: int | None) -> tuple[int, 
         item = waiting.pop()
         number += 1
         if id(item) in known:
+            # part of the conversation, and counted when the rendering began
             characters += known[id(item)]
             continue
         if isinstance(item, str | bytes):
@@ -211,13 +213,16 @@ def _size(value: Any, known: Mapping[int, int], most: int | None) -> tuple[int, 
             # powers of powers grow faster than any text
             if item.bit_length() > BITS:
                 _raise(f"it computes a number of more than {BITS:,} bits")
+            # a long number counts like a text
             number += item.bit_length() // CHARACTERS_PER_STEP
         elif isinstance(item, range):
+            # a loop would go through all of it
             number += len(item)
         elif isinstance(item, dict):
             waiting += item.keys()
             waiting += item.values()
         elif isinstance(item, Namespace):
+            # the values of namespace(...), whose attribute has a private name in Jinja
             waiting.append(item._Namespace__attrs)
         elif isinstance(item, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
             waiting += item
@@ -268,6 +273,7 @@ def _sandbox_class() -> Any:
             work.read(left, right)
             has_text = any(isinstance(side, SEQUENCES) for side in (left, right))
             if operator == "**" or has_text:
+                # 10 ** 10 ** 10, or 'a' * 10 ** 10
                 _check_numbers(left, right)
             if operator == "*" and has_text:
                 # the length of one side times the other
@@ -275,6 +281,7 @@ def _sandbox_class() -> Any:
                 if sizes[0] * sizes[1] > LONGEST:
                     _raise("it repeats too long a text")
             if operator == "%" and isinstance(left, str | bytes):
+                # '%1000000000d' % 1 would make a text of any size
                 _raise("the % of texts is not allowed")
             return work.made(super().call_binop(context, operator, left, right))
 
@@ -288,6 +295,7 @@ def _sandbox_class() -> Any:
                 if name in REFUSED:
                     _raise(f"{name} is not allowed")
                 if name in METHODS:
+                    # checked arguments come back by position, with iterables read into lists
                     args = METHODS[name](owner, *args, **kwargs)
                     kwargs = {}
             return work.made(super().call(__context, __obj, *args, **kwargs))
@@ -325,6 +333,7 @@ def _counting(tree: Any, environment: Any) -> Any:
             counter = filtered(nodes.Const(written, lineno=node.lineno), _step)
             node.body.insert(0, nodes.ExprStmt(counter))
             if node.test is not None:
+                # a loop with a condition also counts the values that it leaves out
                 node.test = filtered(node.test, _made)
             return node
 
@@ -347,6 +356,7 @@ def _counting(tree: Any, environment: Any) -> Any:
 
         def visit_Tuple(self, node: Any) -> Any:  # noqa: N802
             self.generic_visit(node)
+            # not the target of an assignment, as in {% set a, b = pair %}
             if node.ctx == "load":
                 return filtered(node, _made)
             return node
@@ -403,6 +413,7 @@ def _generation_tag() -> Any:
         tags = {"generation"}  # noqa: RUF012  (as in jinja2, whose type is that of an instance)
 
         def parse(self, parser: Any) -> Any:
+            # the name of the tag itself
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -490,6 +501,7 @@ def _check_paths(*values: Any) -> None:
 def _check_replace(text: str, old: str, new: str, count: int | None = None) -> None:
     times = text.count(old)
     if count is not None and count >= 0:
+        # a negative count stands for all occurrences
         times = min(count, times)
     _WORK.get().write(len(text) + times * len(new))
 

@@ -99,6 +99,7 @@ def load(folder: str | Path) -> Tokenizer | Pair:
             raise InputError(f"{path}: {side} = {name!r}: there is no such file")
     source = _load_one(folder / names["source"])
     if names["source"] == names["target"]:
+        # one object for both sides
         return Pair(source, source)
     return Pair(source, _load_one(folder / names["target"]))
 
@@ -142,6 +143,7 @@ def remove(folder: str | Path, keep: set[str] | None = None) -> None:
 
 def _load_one(path: Path) -> Tokenizer:
     if path.name.endswith(Subwords.file):
+        # also a side of a pair, as in source.tokenizer.json
         return Subwords.read(path)
     values = _read_json(path)
     kind = values.get("kind") if isinstance(values, dict) else None

@@ -69,6 +69,7 @@ def _read_pieces(
     except FileNotFoundError as cause:
         raise InputError(f"{folder}: there is no {side}.spm in this folder") from cause
     except ValueError as cause:
+        # a message about the model itself names its file already
         raise InputError(
             str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}"
         ) from cause

@@ -79,6 +79,7 @@ class Pieces(Tokenizer):
                 raise InputError(f"special id {name}={i}: expected one of {', '.join(NAMES)}")
         special_by_name: dict[str, int | None] = {}
         for name, words in NAMES.items():
+            # an id that is given counts before the usual names
             usual = next((self.vocab[word] for word in words if word in self.vocab), None)
             special_by_name[name] = self._overrides.get(name, usual)
         self.pad, self.start, self.end, self.unknown = special_by_name.values()
@@ -101,6 +102,7 @@ class Pieces(Tokenizer):
         """Encode a text, with the id of the language code that it may begin with."""
         text, ids = checked(text), []
         if self.codes and text.startswith(">>"):
+            # without a << this is a single >, which is no code
             code = text[: text.find("<<") + 2]
             if code in self.codes:
                 ids, text = [self.vocab[code]], text[len(code) :]
@@ -149,6 +151,7 @@ class Pieces(Tokenizer):
         parts = self.pieces(row)
         for at, i in enumerate(row.tolist()):
             if i in not_text:
+                # no text, so that it belongs to no word
                 parts[at] = ""
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
@@ -195,6 +198,7 @@ class Pieces(Tokenizer):
         if self.languages:
             values["languages"] = list(self.languages)
         if not self._own:
+            # ids of their own; otherwise they follow from the order of the pieces
             values["vocab"] = self.vocab
         return values
 

@@ -84,13 +84,16 @@ class SentencePieceModel:
         # Fields are known by number (sentencepiece_model.proto).
         for number, value in read_fields(data):
             if number == 1:
+                # the text, the score and the type of a piece
                 piece = dict(read_fields(as_bytes(value)))
                 pieces.append(as_bytes(piece.get(1, b"")).decode())
                 scores.append(struct.unpack("<f", as_bytes(piece.get(2, bytes(4))))[0])
                 types.append(int(piece.get(3, NORMAL)))
             elif number == 2:
+                # trainer_spec
                 trainer = dict(read_fields(as_bytes(value)))
             elif number == 3:
+                # normalizer_spec
                 normalizer = dict(read_fields(as_bytes(value)))
             elif number == 5 and dict(read_fields(as_bytes(value))).get(2):
                 raise InputError("a SentencePiece model with denormalisation rules: expected none")
@@ -102,6 +105,7 @@ class SentencePieceModel:
             scores=tuple(scores),
             types=tuple(types),
             kind=_KINDS.get(kind, str(kind)),
+            # a field that is missing has the default of the format
             suffix=bool(trainer.get(24, 0)),
             bytewise=bool(trainer.get(35, 0)),
             rules=as_bytes(normalizer.get(2, b"")),
@@ -121,6 +125,7 @@ class SentencePieceModel:
             write_field(40, self.types.index(UNKNOWN)),
         ]
         for number, name in _SPECIAL_FIELDS.items():
+            # -1: the model has no such piece
             trainer.append(write_field(number, ids.get(name, -1)))
         normalizer = [
             write_field(1, b"own" if self.rules else b"identity"),
@@ -145,8 +150,10 @@ class SentencePieceModel:
             if known:
                 out.append(piece)
             elif self.bytewise:
+                # a piece for each byte of its UTF-8
                 out += [f"<0x{byte:02X}>" for byte in piece.encode()]
             elif after_unknown:
+                # a run of unknown characters is one unknown piece
                 out[-1] += piece
             else:
                 out.append(piece)
@@ -171,6 +178,7 @@ class SentencePieceModel:
                 run.append(int(piece[3:5], 16))  # <0xE2>
                 continue
             if run:
+                # a character ends with the byte pieces at the latest
                 out.append(_from_utf8(run))
                 run.clear()
             if type_ in (CONTROL, UNKNOWN):
@@ -216,6 +224,7 @@ class _Normaliser:
         self.space = SPACE if model.escape else " "
         self._units: list[int] = []
         if model.rules:
+            # the bytes of the trie, the trie itself, then the replacements
             size = struct.unpack_from("<I", model.rules)[0]
             self._units = np.frombuffer(model.rules, "<u4", size // 4, 4).tolist()
         self._texts = model.rules[4 + 4 * len(self._units) :]
@@ -267,10 +276,12 @@ class _Normaliser:
         node = _offset(units[0])
         for i in range(at, len(data)):
             node ^= data[i]
+            # not a child: another byte led to this unit, or it holds a value (bit 31)
             if node >= len(units) or units[node] & 0x800000FF != data[i]:
                 break
             ends, node = units[node] >> 8 & 1, node ^ _offset(units[node])
             if ends:
+                # the longest match so far; its replacement begins at this place in the texts
                 length, value = i + 1 - at, units[node] & 0x7FFFFFFF
         if not length:
             return 0, ""
@@ -336,8 +347,10 @@ class _Unigram:
                 score = scores[piece]
                 if score is not None:
                     total = float(float32(here + score))
+                    # of equal ways the first one stays, which has the longest last piece
                     if origin[end] < 0 or total > best[end]:
                         best[end], origin[end] = total, at
+                    # the character by itself is a piece
                     is_known = is_known or end == at + 1
                 end += 1
             if not is_known:  # the character itself is unknown
@@ -381,11 +394,13 @@ class _BytePairs:
         halves: dict[str, tuple[str, str]] = {}  # what each unused piece was merged from
 
         def offer(left: int, right: int) -> None:
+            # the end of the text, or a piece of the user's, which is never merged
             if left < 0 or right < 0 or is_whole[left] or is_whole[right]:
                 return
             piece = symbols[left] + symbols[right]
             score = self._scores.get(piece)
             if score is not None:
+                # the smallest is popped first: the highest score, and of equals the leftmost
                 heapq.heappush(queue, (-score, left, right, piece))
                 if piece in self._unused:
                     halves[piece] = symbols[left], symbols[right]
@@ -401,6 +416,7 @@ class _BytePairs:
             after[left] = after[right]
             if after[left] >= 0:
                 before[after[left]] = left
+            # the merged symbol makes new pairs with its neighbours
             offer(before[left], left)
             offer(left, after[left])
         return self._split_unused(symbols, halves)

@@ -56,6 +56,7 @@ def sentences(text: str) -> list[str]:
 
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     if match[0][0] in _ALWAYS:
+        # no abbreviation ends with one of these
         return True
     # what follows, without the quotation mark or bracket that opens it
     rest = line[match.end() :].lstrip().lstrip(_OPENING).lstrip()

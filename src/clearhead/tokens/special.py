@@ -114,11 +114,13 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
     if "clearhead" in table:
         if "special" in table:
             return config.read(Special, table["special"])
+        # the folder only lists special ids that differ from the tokenizer's
         return own
     given, settings = special_ids(folder, table), tokenizer_settings(folder)
     named: dict[str, int | None] = {}
     for key in ("pad_token", "bos_token", "eos_token"):
         token = settings.get(key)
+        # the text of a token that the vocabulary lacks gives no id
         named[key] = tokens.special_names.get(token) if isinstance(token, str) else None
     ends = dict.fromkeys(i for i in (named["eos_token"], *given.ends) if i is not None)
     return Special(
@@ -140,6 +142,7 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
             settings |= config.load(folder / name)
     for name, value in settings.items():
         if isinstance(value, dict) and isinstance(value.get("content"), str):
+            # a token with its options, of which only the text counts
             settings[name] = value["content"]
     return settings
 

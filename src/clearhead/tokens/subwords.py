@@ -176,6 +176,7 @@ class Subwords(Tokenizer):
             row = as_row(text_or_ids, len(self))
         is_special = [i in self._special for i in row.tolist()]
         if self._bytewise:
+            # a piece may begin within a character, so that spans are found on the bytes
             raw = [
                 b"" if hidden else self._raw(i)
                 for i, hidden in zip(row.tolist(), is_special, strict=True)
@@ -238,6 +239,7 @@ class Subwords(Tokenizer):
         try:
             return bytes(_BYTE_OF[letter] for letter in token)
         except KeyError:
+            # a letter that stands for no byte
             return token.encode()
 
 
@@ -263,6 +265,7 @@ def _in_order(vocab: Iterable[Sequence[Any]]) -> list[tuple[str, float]]:
     least = min(score for _, score in learned)
     rounded = []
     for piece, score in learned:
+        # a byte that no text had, which the library puts just above the least score
         is_unseen = len(piece) == 1 and score < least + 1e-4 * _BYTES
         rounded.append((piece, round(least - 1 if is_unseen else score, 6)))
     return special + sorted(rounded, key=lambda pair: (-pair[1], pair[0]))
@@ -345,10 +348,12 @@ def with_settings(content: str, settings: Mapping[str, Any]) -> str:
     changes: dict[str, dict[str, bool | None]] = {}
     for part, (_, known, classes) in _PARTS.items():
         if class_name not in (*classes, "None"):
+            # settings of a class that this part of the file does not belong to
             continue
         for name, (key, default) in known.items():
             given = settings.get(name)
             if name in settings or class_name in classes:
+                # what is not given, or null, has the default of the class
                 value = given if isinstance(given, bool) else default
                 changes.setdefault(part, {})[key] = value
     if not changes:
@@ -359,6 +364,7 @@ def with_settings(content: str, settings: Mapping[str, Any]) -> str:
         return content  # which the tokenizers library refuses
     for part, values in changes.items():
         section = table.get(part) if isinstance(table, dict) else None
+        # another kind of normaliser or pre-tokenizer has no such settings
         if isinstance(section, dict) and section.get("type") == _PARTS[part][0]:
             section |= values
     return json.dumps(table, ensure_ascii=False)
@@ -369,5 +375,6 @@ def lowered(content: str) -> str:
     table = json.loads(content)
     steps = [{"type": "Lowercase"}]
     if table.get("normalizer") is not None:
+        # lowercase first, then the steps of the file
         steps.append(table["normalizer"])
     return json.dumps(table | {"normalizer": {"type": "Sequence", "normalizers": steps}})

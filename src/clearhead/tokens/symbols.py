@@ -51,6 +51,7 @@ class Symbols(Tokenizer):
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode symbols; anything else raises."""
         for mark in self.marks:
+            # marks need no space around them
             text = text.replace(mark, f" {mark} ")
         # letters need no space between them, numbers do
         names = [name for part in text.split() for name in (part if self.letters else [part])]

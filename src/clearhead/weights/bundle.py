@@ -307,6 +307,6 @@ def quantise(bundle: Bundle) -> Bundle:
         raise InputError(
             f"8-bit weights are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"
         )
-    # before rounding, since the update B A is added in floating point; a copy, as merging is in place
+    # before rounding, as B A is added in floating point; to a copy, as merging is in place
     model = merge_adapters(deepcopy(bundle.model)) if adapters(bundle.model) else bundle.model
     return replace(bundle, model=quantised(model), base=None)

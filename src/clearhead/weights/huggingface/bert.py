@@ -148,15 +148,19 @@ def rows(names: Names, c: Config) -> Iterator[Row]:
     tied = (names.tied,) if c.answer == "words" else ()
     yield Row(("embed.table",), (f"{table}.word_embeddings.weight", *tied))
     if c.types:
+        # a DistilBERT has no token types
         yield Row(("types.table",), (f"{table}.token_type_embeddings.weight",))
     yield Row(("positions.table",), (f"{table}.position_embeddings.weight",))
     yield from pairs({"embed_norm": f"{table}.LayerNorm"})
+    # {} stays in both names until `blocks` puts the number of a block there
     layers = {f"blocks.{{}}.{a}": f"{names.block}.{b}" for a, b in names.layers.items()}
     yield from blocks(layers, c.depth)
     if c.answer == "words":
+        # a map and a norm before the output layer, which is the embedding table itself
         yield from pairs(names.words)
         yield Row(("head.bias",), names.words_bias)
     elif c.answer == "class":
+        # RoBERTa and DistilBERT have another name for the map that precedes a head for classes
         yield from pairs(names.classes)
     elif c.pooler and names.pooler is not None:
         yield from pairs({"pooler": names.pooler})
@@ -166,11 +170,13 @@ def ignored(names: Names, c: Config) -> dict[str, None]:
     """The position ids 0, 1, 2 ..., and the heads of tasks that this model does not do."""
     patterns = [*names.unused]
     if c.answer != "words":
+        # from pretraining: a classifier or an encoder of sentences does not need this head
         patterns.append(names.words_only)
     if names.pooler is not None:
         pooler = f"{names.pooler}.weight"
         is_used = any(pooler in row.theirs for row in rows(names, c))
         if not is_used:
+            # left over from pretraining: the model has no pooler, or one under another name
             patterns.append(f"{names.pooler}.*")
     return dict.fromkeys(patterns)
 
@@ -189,10 +195,13 @@ def answer_options(
     # classes first, because adapters of a classifier may belong to a model with another head
     head = f"{names.classes['head']}.weight"
     if head in shapes:
+        # the output layer is (classes, width)
         return {"answer": "class", "classes": shapes[head][0]}
     if pooling is not None:
+        # the library's own pooling takes the place of the model's pooler
         return {"answer": "sentence", "pool": pooling, "pooler": False}
     if f"{names.words['transform']}.weight" in shapes:
+        # our head for masked tokens has no table of its own
         if not tied:
             raise InputError(
                 "tie_word_embeddings=False: expected a head that shares the embedding table"
@@ -262,6 +271,7 @@ class Roberta(Bert):
         """Our Config. Of their dropout rates only that of the residual stream is kept."""
         answer = answer_options(ROBERTA, shapes, self.pooling, tied=self.tie_word_embeddings)
         if answer["answer"] == "words" and self.hidden_act != "gelu":
+            # their head has gelu whatever hidden_act says, and ours the activation of the blocks
             raise InputError(
                 f"hidden_act={self.hidden_act!r}: a head for masked tokens has gelu, expected the same"
             )
@@ -314,6 +324,7 @@ def bert_keys(c: Config, special: Special) -> dict[str, Any]:
     check_options(c, BERT.owner, FREE | {"types", "eps"}, {})
     theirs = _encoder_keys(c, BERT)
     if not c.types:
+        # transformers always adds the embedding of a token type
         raise WeightsError("types=0: a BERT folder has 1 token type or more")
     _check_pooling(c, "a BERT folder pools the first token, and has a pooler for classes")
     return theirs | {
@@ -334,12 +345,14 @@ def roberta_keys(c: Config, special: Special) -> dict[str, Any]:
             f"types={c.types}, offset={c.offset}: a RoBERTa folder has 1 or more of each"
         )
     if special.pad not in (None, c.offset - 1):
+        # positions are counted from the padding id, so that the offset gives it
         raise WeightsError(
             f"pad={special.pad}, offset={c.offset}: a RoBERTa folder has the padding id offset - 1"
         )
     _check_pooling(c, "a RoBERTa folder pools the first token, and has a map before the classes")
     return theirs | {
         "model_type": "roberta",
+        # their table has the unused rows before the offset, too
         "max_position_embeddings": c.context + c.offset,
         "pad_token_id": c.offset - 1,
         "bos_token_id": special.start,
@@ -366,6 +379,7 @@ def distilbert_keys(c: Config, special: Special) -> dict[str, Any]:
         "n_heads": c.heads,
         "hidden_dim": c.hidden or 4 * c.width,
         "activation": activation,
+        # one rate of ours, that of the residual stream, for all of theirs
         "dropout": c.dropout,
         "attention_dropout": c.dropout,
         "seq_classif_dropout": c.dropout,
@@ -386,10 +400,12 @@ def _encoder_keys(c: Config, names: Names) -> dict[str, Any]:
         "num_attention_heads": c.heads,
         "intermediate_size": c.hidden or 4 * c.width,
         "hidden_act": their_activation(c.mlp, names.owner),
+        # one rate of ours, that of the residual stream, for both of theirs
         "hidden_dropout_prob": c.dropout,
         "attention_probs_dropout_prob": c.dropout,
         "type_vocab_size": c.types,
         "layer_norm_eps": c.eps,
+        # for masked tokens; the other heads have no table
         "tie_word_embeddings": True,
         **FIXED,
         **class_keys(c.classes),
@@ -415,6 +431,7 @@ def reference(
     if c.answer != "sentence":
         return cast(Tensor, out.logits)
     if c.pooler:
+        # the first token's vector after their pooler, a map and a tanh
         return cast(Tensor, out.pooler_output)
     states: Tensor = out.last_hidden_state
     return states.mean(1) if c.pool == "mean" else states[:, 0]

@@ -76,6 +76,7 @@ class CaptionerKeys:
         encoder, decoder = (theirs.to_ours({}) for theirs in self.sections())
         shared = {name: getattr(decoder, name) for name in SHARED}
         return Config(
+            # the options of the encoder with the name of its family
             encoder={"name": "vit", **config.dump(encoder)},
             bridge=_bridge(encoder.width, decoder.width),
             inner_dropout=decoder.dropout,
@@ -118,6 +119,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "architectures": ["VisionEncoderDecoderModel"],
         "model_type": "vision-encoder-decoder",
         "is_encoder_decoder": True,
+        # about encoder and decoder together; the decoder's own section has its tying
         "tie_word_embeddings": False,
         "encoder": vit.vit_keys(encoder),
         "decoder": decoder,
@@ -138,6 +140,7 @@ def _gpt(c: Config) -> gpt.Config:
 def rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
     for row in vit.vit_rows("encoder", c.encoder_config()):
+        # their names begin with the prefix already, ours do not
         yield Row(tuple(f"encoder.{name}" for name in row.ours), row.theirs, row.conversion)
     if c.bridge == "linear":
         yield from pairs({"memory.project": "enc_to_dec_proj"})
@@ -164,6 +167,7 @@ def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: C
     out = pretrained("VisionEncoderDecoderModel")(
         pixel_values=inputs["images"],
         decoder_input_ids=inputs["ids"],
+        # transformers can only interpolate positions to a square grid
         interpolate_pos_encoding=height == width,
     )
     return cast(Tensor, out.logits)

@@ -59,6 +59,7 @@ class ResNetKeys:
         width = self.embedding_size * EXPANSION[self.layer_type]
         _check_doubled(self.hidden_sizes, width, len(self.depths))
         return resnet.Config(
+            # no output layer: the model embeds images
             classes=shapes.get("classifier.1.weight", (0,))[0],
             channels=self.num_channels,
             width=self.embedding_size,
@@ -98,8 +99,10 @@ def resnet_keys(c: resnet.Config, special: Special) -> dict[str, Any]:
 
 def conv_names(c: resnet.Config) -> Iterator[tuple[str, int, int, str]]:
     """Our ConvNorms in the stages, with the stage, the block, and its layer ("0", "1", "2" or "shortcut")."""
+    # a block has two 3x3 convolutions, and a bottleneck 1x1, 3x3 and 1x1
     inputs, layers = c.width, 2 if c.block == "basic" else 3
     for i, depth in enumerate(c.depths):
+        # every stage has twice the channels of the one before
         outputs = c.width * 2**i * EXPANSION[c.block]
         for j in range(depth):
             for layer in range(layers):
@@ -129,6 +132,7 @@ def resnet_reference(
     """The output of transformers: the logits of classes, or the mean over places."""
     if c.classes:
         return cast(Tensor, pretrained("ResNetForImageClassification")(inputs["images"]).logits)
+    # (b, c, 1, 1) -> (b, c)
     return cast(Tensor, pretrained("ResNetModel")(inputs["images"]).pooler_output.flatten(1))
 
 
@@ -157,12 +161,14 @@ class ConvNext:
         width, scale = self.hidden_sizes[0], self.layer_scale_init_value
         _check_doubled(self.hidden_sizes, width, len(self.hidden_sizes))
         return convnext.Config(
+            # no output layer: the model embeds images
             classes=shapes.get("classifier.weight", (0,))[0],
             channels=self.num_channels,
             patch=self.patch_size,
             width=width,
             depths=self.depths,
             last_eps=self.layer_norm_eps,
+            # 0 stands for no scale at all
             layer_scale=scale if scale > 0 else None,
             skip=self.drop_path_rate,
         )
@@ -201,8 +207,10 @@ def stage_rows(
         scale: Their name of the layer scale.
     """
     for i, depth in enumerate(c.depths):
+        # torchvision numbers stem, stages and halvings in one row: 0, then 1, 2, 3 ...
         numbers = {"i": i, "odd": 2 * i + 1, "even": 2 * i}
         if i:
+            # the first stage follows the stem, which has halved the grid already
             at = halving.format(**numbers)
             yield from pairs({f"stages.{i}.0.0": f"{at}.0", f"stages.{i}.0.1": f"{at}.1"})
         for j in range(depth):

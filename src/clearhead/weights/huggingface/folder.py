@@ -77,10 +77,12 @@ def model_type(table: config.Table) -> str:
     """The model type of a config.json; raises if it is not one of LAYOUT_FILES."""
     name = table.get("model_type")
     if name is None:
+        # the first files have no model type, but keys that no other type has
         marked = [known for known, keys in MARKS.items() if all(key in table for key in keys)]
         name = marked[0] if marked else None
     if not isinstance(name, str) or name not in LAYOUT_FILES:
         place, hint = table.origin.place(("model_type",)), nearest(str(name), LAYOUT_FILES)
+        # no use of the hint where transformers is installed and lacks the model, too
         more = "" if find_spec("transformers") else INSTALL
         raise WeightsError(
             f"{place}model_type is {name!r}: expected one of {', '.join(LAYOUT_FILES)}{hint}{more}"
@@ -121,19 +123,23 @@ def load(
     if not changed:  # else the adapters tell what the model is for
         for name in _listed(table.get("architectures")):
             check_class(name, f"{table.place('architectures')}architectures names {name}")
+    # keys from other files, such as the pooling of sentence-transformers
     keys = config.Table({**table, **layout.read_extra(folder)}, origin=table.origin)
     theirs = read_theirs(layout, keys)
     with open_tensors(folder) as tensors:
         where = folder / "config.json"
         model, used = build(layout, theirs, tensors, device, dtype, where, changed or {})
     if dtype is None:
+        # with a dtype given, `fill` has converted all of them
         _one_dtype(model, table)
     tokens = None
     if layout.read_tokens is not None:
+        # the files of sentence-transformers may ask for lowercase texts
         tokens = sentence_tokens(folder, layout.read_tokens(folder, theirs))
     check_tokens(tokens, model.config, str(folder))
     classes = getattr(model.config, "classes", None)
     labels = None
+    # adapters may bring a head for other classes than those that config.json names
     if not changed or len(table.get("id2label", ())) == classes:
         labels = class_names(folder, table, classes)
     reads_images = model.reads in ("images", "captions")
@@ -149,6 +155,7 @@ def load(
         model_type=own_type,
         longest=longest_text(folder, model),
         scores=read_scores(table, classes),
+        # the languages name the columns of a translator's data
         columns=_languages(folder) if "translate" in model.can else {},
     )
     return bundle, used
@@ -175,10 +182,12 @@ def build(
     # names first: what follows knows only today's
     tensors = today(layout, tensors)
     if changed:
+        # the tensors of adapters take the place of the base model's
         tensors = tensors.replaced(changed, changed)
     if layout.merge is not None:
         tensors = layout.merge(tensors)
     with naming(where):
+        # shapes tell what config.json does not, such as which head there is
         options = layout.to_ours(theirs, tensors.shapes)
     family_class, _ = family(layout.model)
     model = build_empty(family_class, options, tensors.shapes, where, tensors.path)
@@ -235,6 +244,7 @@ def read_theirs(layout: Layout, table: config.Table) -> Any:
         )
     # variants of a family that ours does not have
     for name, value in layout.fixed.items():
+        # a key that is missing has the value that we support
         if table.get(name, value) != value:
             raise WeightsError(
                 f"{table.place(name)}{'.'.join((*table.key, name))} is {table[name]}: expected {value}"
@@ -280,6 +290,7 @@ def read_scores(table: config.Table, classes: int | None) -> Scores:
         if theirs == problem:
             scores = ours
     if classes == 1 and scores != "value":
+        # the softmax of a single output would always be 1
         return "sigmoid"
     return scores
 
@@ -303,6 +314,7 @@ def contents(bundle: Bundle) -> Contents:
     layout, theirs = _their_config(bundle, special)
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if bundle.preprocessing is not None and bundle.preprocessing.channels != "rgb":
+        # their image processors have no key for another order of channels
         raise WeightsError(
             f"channels={bundle.preprocessing.channels!r}: a Hugging Face folder has channels='rgb'"
         )
@@ -326,6 +338,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
     write_preprocessing(bundle.preprocessing, folder)
     layout.write_extra(bundle.config, folder, bundle.longest)
     if layout.write_tokens is None:
+        # no tokenizer, and so no special ids
         (folder / "generation_config.json").unlink(missing_ok=True)
     else:
         config.write(_generation_keys(theirs, special), folder / "generation_config.json")
@@ -344,6 +357,7 @@ def _generation_keys(theirs: Mapping[str, Any], special: Special) -> dict[str, A
     """The keys of generation_config.json: special ids, of which config.json may have no place for some."""
     keys = {key: theirs[key] for key in ID_KEYS if theirs.get(key) is not None}
     if len(special.ends) > 1:
+        # most model types write only the first into config.json
         keys["eos_token_id"] = list(special.ends)
     if special.pad is not None:
         keys["pad_token_id"] = special.pad
@@ -379,6 +393,7 @@ def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
         return bundle.tokens
     tokens = bundle.tokens
     if "fill" in bundle.can:
+        # some models have an id for a mask token that their tokenizer lacks
         tokens = with_mask(tokens, bundle.config.vocab)
     return between(tokens)
 
@@ -406,7 +421,9 @@ def _their_config(bundle: Bundle, special: Special) -> tuple[Layout, dict[str, A
     reasons = []
     candidates = list(SAVED_AS[name])
     if bundle.model_type is not None:
+        # its own type first, so that a folder is saved as what it was
         candidates.insert(0, bundle.model_type)
+    # without repetition: its own type may also be one of the usual ones
     for candidate in dict.fromkeys(candidates):
         layout = get_layout(candidate)
         try:

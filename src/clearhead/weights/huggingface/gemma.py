@@ -89,9 +89,11 @@ class Gemma(Decoder):
         """Our Config."""
         windows = self._windows()
         if self.model_type == "gemma3_text":
+            # a rotary base for windows is kept only if some block has one
             rope = self._gemma3_rope(has_windows="window" in windows)
         else:
             rope = read_rope(self.rope(), self.max_position_embeddings)
+        # scores divided by sqrt(head_dim) are the default of our Config
         plain = self.query_pre_attn_scalar == self.head_dim
         return Config(
             scale=None if plain else self.query_pre_attn_scalar**-0.5,
@@ -140,11 +142,13 @@ class Gemma(Decoder):
         full = {"rope_theta": self.rope_theta or GLOBAL_BASE}
         full |= parameters.get(FULL) or {"rope_type": "default"}
         full |= self.rope_scaling or {}
+        # an older key has only the base; the entry for these layers counts before it
         local = {"rope_theta": self.rope_local_base_freq or LOCAL_BASE}
         local |= parameters.get(SLIDING) or {}
         options = read_rope(full, self.max_position_embeddings)
         sliding = read_rope(local, self.max_position_embeddings)
         if sliding.keys() != {"base"}:
+            # our option for windows is a base, without any scaling
             raise InputError(
                 f"rope_type={local.get('rope_type')!r} of layers with a window: expected 'default'"
             )
@@ -157,6 +161,7 @@ def _layer_types(depth: int, window: int | None, every: int | None) -> list[str]
     """The kind of each layer."""
     types = []
     for i in range(depth):
+        # the n-th block, counted from 1, is the one without a window
         is_full = window is None or (every and (i + 1) % every == 0)
         types.append(FULL if is_full else SLIDING)
     return types
@@ -165,15 +170,18 @@ def _layer_types(depth: int, window: int | None, every: int | None) -> list[str]
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """Their config.json; raises for options that neither a Gemma 2 nor a Gemma 3 has."""
     if c.qk_norm:
+        # queries and keys are normalised in a Gemma 3 only
         name, model_type, class_name = "a Gemma 3", "gemma3_text", "Gemma3ForCausalLM"
         own, fixed = {"window_base"}, {**FIXED, "qk_norm": "head"}
     else:
+        # scores are capped in a Gemma 2 only
         name, model_type, class_name = "a Gemma 2", "gemma2", "Gemma2ForCausalLM"
         own, fixed = {"score_cap"}, {**FIXED, "qk_norm": None}
     free = (FREE - {"qk_norm", *FIXED}) | own | {"full_every", "scale", "logit_cap"}
     check_options(c, name, free, fixed)
     # query_pre_attn_scalar n: scores are divided by sqrt(n)
     scalar = c.head_width if c.scale is None else round(c.scale**-2)
+    # n is a whole number in their file, and must give the same scale when it is read
     if c.scale is not None and abs(scalar * c.scale**2 - 1) > 1e-9:
         raise WeightsError(f"scale={c.scale}: {name} has 1 / sqrt(n) of a whole number n")
     if c.window is not None and c.qk_norm and c.window_base is None:
@@ -192,10 +200,12 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         theirs["sliding_window"] = c.window
     if c.qk_norm:
         local = LOCAL_BASE if c.window_base is None else c.window_base
+        # newer versions of transformers read the base of each kind of layer here
         theirs["rope_parameters"] = {
             FULL: theirs["rope_parameters"],
             SLIDING: {"rope_theta": local, "rope_type": "default"},
         }
+        # and older ones here
         theirs["rope_local_base_freq"] = local
     return theirs
 

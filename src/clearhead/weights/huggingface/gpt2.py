@@ -109,6 +109,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         **asdict(theirs),
+        # their two other rates; ours is one for all
         "embd_pdrop": c.dropout,
         "attn_pdrop": c.dropout,
         **FIXED,
@@ -121,6 +122,7 @@ def rows(c: Config) -> Iterator[Row]:
     yield from embeddings(c, "transformer.wte.weight")
     yield Row(("positions.table",), ("transformer.wpe.weight",))
     yield from pairs({"norm": "transformer.ln_f"})
+    # (d, 3 d): queries, keys and values side by side
     yield from blocks(QKV, c.depth, conversion=JOINED_TRANSPOSED)
     yield from blocks(LINEAR, c.depth, conversion=TRANSPOSED)
     yield from blocks(NORMS, c.depth)

@@ -114,6 +114,7 @@ def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
         rope: The keys that `chosen_rope` returns, and rope_theta if that is beside them.
         context: Tokens that the model reads.
     """
+    # older files say type instead of rope_type
     scaling = rope.get("rope_type", rope.get("type", "default"))
     options: dict[str, Any] = {"base": _number(rope, "rope_theta") or BASE}
     if scaling == "default":
@@ -126,9 +127,11 @@ def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
     if scaling not in SCALINGS:
         raise InputError(f"rope_type={scaling!r}: expected {', '.join(SCALINGS)}")
     if scaling == "llama3":
+        # our angles are computed with these two constants
         for name, usual in (("low_freq_factor", 1.0), ("high_freq_factor", 4.0)):
             if rope.get(name, usual) != usual:
                 raise InputError(f"{name}={rope[name]}: expected {usual}")
+        # the context before the extension, which decides the waves that are slowed down
         options["trained"] = int(_number(rope, "original_max_position_embeddings") or context)
     return options | {"scaling": scaling, "factor": _number(rope, "factor") or 1.0}
 
@@ -140,6 +143,7 @@ def chosen_rope(scaling: Any, parameters: Any) -> Mapping[str, Any]:
     itself then reads the latter only.
     """
     for rope in (scaling, parameters):
+        # an empty table counts as none
         if isinstance(rope, Mapping) and rope:
             return rope
     return {}
@@ -155,6 +159,7 @@ def trained_length(words: Mapping[str, Any]) -> int | None:
     if rope.get("rope_type", rope.get("type")) not in LONG:
         return None
     for keys in (rope, words):
+        # among the rotary options, or beside them as in a Phi-3
         size = keys.get("original_max_position_embeddings")
         if type(size) is int:
             return size
@@ -169,10 +174,12 @@ def write_rope(c: Config) -> dict[str, Any]:
     if c.scaling is not None:
         rope["factor"] = c.factor
     if c.scaling == "llama3":
+        # the context before the extension
         rope["original_max_position_embeddings"] = c.trained
         rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     keys = {"rope_parameters": rope, "rope_theta": c.base}
     if c.scaling is not None:
+        # for older versions of transformers
         keys["rope_scaling"] = rope
     return keys
 
@@ -182,6 +189,7 @@ def _number(rope: Mapping[str, Any], name: str) -> float | None:
     value = rope.get(name)
     if value is None:
         return None
+    # True is an int in Python, and no number in a config
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise InputError(f"{name}={value!r}: expected a number above 0")
     return float(value)
@@ -218,6 +226,7 @@ class Decoder:
 
     def sizes(self) -> dict[str, Any]:
         """The options of our Config that all relatives have."""
+        # heads that share the width evenly need no option
         plain = (
             self.head_dim is None or self.head_dim * self.num_attention_heads == self.hidden_size
         )
@@ -248,9 +257,11 @@ def decoder_keys(c: Config, model_type: str, class_name: str, special: Special) 
         "model_type": model_type,
         "vocab_size": c.vocab,
         "hidden_size": c.width,
+        # None is four times the width
         "intermediate_size": c.hidden or 4 * c.width,
         "num_hidden_layers": c.depth,
         "num_attention_heads": c.heads,
+        # None is as many as there are heads
         "num_key_value_heads": c.kv_heads or c.heads,
         "head_dim": c.head_width,
         "max_position_embeddings": c.context,
@@ -297,10 +308,12 @@ class Llama(Decoder):
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
         if self.attention_bias != self.mlp_bias:
+            # our option is one for attention and MLP
             raise InputError(
                 f"attention_bias={self.attention_bias} and mlp_bias={self.mlp_bias}: expected both or neither"
             )
         if self.model_type in ("qwen2", "qwen3") and self.use_sliding_window:
+            # there, only the layers from max_window_layers on have a window
             raise InputError(
                 "use_sliding_window=True: windows in some of the layers are not supported"
             )
@@ -312,7 +325,9 @@ class Llama(Decoder):
     def to_ours(self, shapes: Shapes) -> Config:
         """Our Config."""
         return Config(
+            # Qwen2 has biases of queries, keys and values, without a key that says so
             bias="qkv" if self.model_type == "qwen2" else self.attention_bias,
+            # others may have the key, and ignore it
             window=self.sliding_window if self.model_type == "mistral" else None,
             qk_norm="head" if self.model_type == "qwen3" else None,
             **self.sizes(),
@@ -332,6 +347,7 @@ def llama_keys(c: Config, special: Special) -> dict[str, Any]:
         raise WeightsError(
             f"window={c.window} with bias={c.bias!r}: a Mistral has no biases, and a Qwen2 no window"
         )
+    # a feature that only one relative has decides the model type
     more: dict[str, Any] = {"hidden_act": "silu"}
     if c.qk_norm:
         model_type = "qwen3"
@@ -344,6 +360,7 @@ def llama_keys(c: Config, special: Special) -> dict[str, Any]:
         more["sliding_window"] = c.window
     else:
         model_type = "llama"
+        # one option of ours stands for both keys
         more |= {"attention_bias": c.bias, "mlp_bias": c.bias}
     class_name = f"{model_type.capitalize()}ForCausalLM"
     return decoder_keys(c, model_type, class_name, special) | more
@@ -354,6 +371,7 @@ def llama_rows(c: Config) -> Iterator[Row]:
     both, weight = ("weight", "bias"), ("weight",)
     yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, weight)
+    # bias="qkv" is for these three maps, True for all
     yield from blocks(QKV, c.depth, both if c.bias else weight)
     yield from blocks(LINEAR, c.depth, both if c.bias is True else weight)
     yield from blocks(NORMS, c.depth, weight)
@@ -389,6 +407,7 @@ class Phi3(Decoder):
         """Our Config."""
         rope = self.rope()
         head = self.head_dim or self.hidden_size // self.num_attention_heads
+        # newer files have the share of rotated columns among the rotary options
         rotated = int(head * rope.get("partial_rotary_factor", self.partial_rotary_factor))
         return Config(
             window=self.sliding_window,
@@ -413,6 +432,7 @@ def phi3_keys(c: Config, special: Special) -> dict[str, Any]:
     # newer versions of their library read it there, older ones beside it
     keys["rope_parameters"]["partial_rotary_factor"] = share
     more = {
+        # equal to the context: the angles are the same for texts of all lengths
         "original_max_position_embeddings": c.context,
         "hidden_act": "silu",
         "sliding_window": c.window,

@@ -115,6 +115,7 @@ class EncoderDecoder:
         for name in ("attention_heads", "ffn_dim"):
             encoder, decoder = getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}")
             if encoder != decoder:
+                # encoder and decoder of ours have the same heads and hidden width
                 raise InputError(
                     f"encoder_{name}={encoder} and decoder_{name}={decoder}: expected equal ones"
                 )
@@ -131,6 +132,7 @@ class EncoderDecoder:
             "hidden": self.encoder_ffn_dim,
             "mlp": ACTIVATIONS[self.activation_function],
             "scaled": self.scale_embedding,
+            # no key tells whether there is a bias: the tensors do
             "readout_bias": BIAS in shapes,
             "dropout": self.dropout,
         }
@@ -144,6 +146,7 @@ def their_sizes(c: Config, owner: str) -> dict[str, Any]:
         "max_position_embeddings": c.context,
         "d_model": c.width,
         "encoder_layers": c.depth,
+        # None is as deep as the encoder
         "decoder_layers": c.decoder_depth or c.depth,
         "encoder_attention_heads": c.heads,
         "decoder_attention_heads": c.heads,
@@ -159,6 +162,7 @@ def block_rows(c: Config, side: str) -> Iterator[Row]:
     """The rows of the blocks of the "encoder" or the "decoder"."""
     layers, depth = SELF_ATTENTION | MLP, c.depth
     if side == "decoder":
+        # only the decoder reads the output of the encoder
         layers, depth = layers | CROSS_ATTENTION, c.decoder_depth or c.depth
     ours, theirs = f"{side}.blocks.{{}}", f"model.{side}.layers.{{}}"
     yield from blocks({f"{ours}.{a}": f"{theirs}.{b}" for a, b in layers.items()}, depth)
@@ -167,8 +171,10 @@ def block_rows(c: Config, side: str) -> Iterator[Row]:
 def zero_bias(model: Transformer) -> dict[str, Tensor]:
     """The bias of the output, which a folder of theirs always has: zeros if our model has none."""
     if model.config.readout_bias:
+        # it is in the table already
         return {}
     weight = model.head.weight
+    # (1, v), as it is stored in their files
     return {BIAS: torch.zeros(1, len(weight)).to(weight)}
 
 
@@ -210,6 +216,7 @@ class Marian(EncoderDecoder):
                 "which tables that shares; expected both, or share_encoder_decoder_embeddings=False"
             )
         for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
+            # the decoder reads them, so that they are ids of the target
             if not 0 <= getattr(self, name) < self.target_vocab:
                 raise InputError(
                     f"{name}={getattr(self, name)}: there is no such token in the vocabulary"
@@ -225,8 +232,10 @@ class Marian(EncoderDecoder):
         is_shared = self.share_encoder_decoder_embeddings
         return Config(
             **self.sizes(shapes),
+            # None: both sides read one table
             target_vocab=None if is_shared else self.target_vocab,
             positions="sinusoid",
+            # the sines of all frequencies come first, then the cosines
             pairs="halves",
             order="post",
             norm="layer",
@@ -251,6 +260,7 @@ def marian_keys(c: Config, special: Special) -> dict[str, Any]:
         share_encoder_decoder_embeddings=c.target_vocab is None,
         tie_word_embeddings=c.tied,
         pad_token_id=pad,
+        # without a BOS decoding starts from padding, as Marian does
         decoder_start_token_id=pad if special.start is None else special.start,
         eos_token_id=end,
     )
@@ -268,6 +278,7 @@ def marian_keys(c: Config, special: Special) -> dict[str, Any]:
 def marian_rows(c: Config) -> Iterator[Row]:
     """Our parameters and their names."""
     if c.target_vocab is None:
+        # one table, which a file holds under one or several of these names
         yield Row(("encoder.embed.table",), (SHARED, SOURCE, TARGET, READOUT))
     else:
         yield Row(("encoder.embed.table",), (SOURCE,))
@@ -275,6 +286,7 @@ def marian_rows(c: Config) -> Iterator[Row]:
     if not c.tied:
         yield Row(("head.weight",), (READOUT,))
     if c.readout_bias:
+        # (v) in our model, (1, v) in the file
         yield Row(("head.bias",), (BIAS,), ROW)
     for side in ("encoder", "decoder"):
         yield from block_rows(c, side)
@@ -305,6 +317,7 @@ def write_marian_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special
         raise WeightsError(f"{tokens!r}: a Marian model has a pair of tokenizers")
     source, target = tokens.source, tokens.target
     if isinstance(source, Subwords) and tokens.joint:
+        # no SentencePiece models: one tokenizer.json for both sides, which ends every text with EOS
         write_subwords(ended(source), folder, special)
         return
     if not isinstance(source, Pieces) or not isinstance(target, Pieces):
@@ -320,6 +333,7 @@ def write_marian_tokens(tokens: Tokenizer | Pair, folder: Path, special: Special
     pieces = {i: piece for piece, i in target.vocab.items()}
     settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer"}
     for name, (key, _) in SPECIAL_TOKENS.items():
+        # by name: MarianTokenizer looks their ids up in the vocabulary
         settings[key] = pieces[getattr(target, name)]
     settings["separate_vocabs"] = is_separate
     config.write(settings, folder / "tokenizer_config.json")
@@ -376,6 +390,7 @@ class Bart(EncoderDecoder):
                 "tie_word_embeddings=False: expected one table for source, target and output"
             )
         if self.model_type == "m2m_100":
+            # the base of its sinusoids divides by width - 2
             at_least(self, 3, "d_model")
             if self.d_model % 2:
                 raise InputError(
@@ -387,6 +402,7 @@ class Bart(EncoderDecoder):
         positions: dict[str, Any] = {}
         if self.model_type == "pegasus":  # whose files may leave the table of positions out
             has_table = POSITIONS.format("encoder") in shapes
+            # without the table the sinusoids are those of the paper
             positions = {"positions": "learned"} if has_table else {"pairs": "halves"}
         fixed = bart_fixed(self.model_type, self.d_model, self.pad_token_id)
         return Config(**self.sizes(shapes), **positions, **fixed)
@@ -398,8 +414,10 @@ def bart_fixed(model_type: str, width: int, pad: int) -> dict[str, Any]:
         # WAVE^(-i / (width/2 - 1)) = base^(-2i / width)
         base = WAVE ** (width / (width - 2))
         waves = {"positions": "sinusoid", "pairs": "halves", "base": base}
+        # the first position is the one after the padding id
         return {"order": "pre", "offset": pad + 1, **waves}
     if model_type == "pegasus":
+        # positions may be learned or sinusoids
         return {"order": "pre"}
     order = "pre" if model_type == "mbart" else "post"
     return {"order": order, "embed_norm": True, "positions": "learned", "offset": OFFSET}
@@ -408,8 +426,10 @@ def bart_fixed(model_type: str, width: int, pad: int) -> dict[str, Any]:
 def _nearest(c: Config) -> Literal["bart", "mbart", "m2m_100", "pegasus"]:
     """The type of these models that is most like ours: the others lack a whole layer of it, or have one more."""
     if c.positions == "sinusoid" and c.offset:
+        # sinusoids that begin behind the padding id
         return "m2m_100"
     if c.order == "pre":
+        # only an mBART has a norm of the embeddings
         return "mbart" if c.embed_norm else "pegasus"
     return "bart"
 
@@ -420,6 +440,7 @@ def bart_keys(c: Config, special: Special) -> dict[str, Any]:
     # messages speak of the model that is nearest
     owner = OWNERS[model_type]
     free = FREE | ({"positions", "pairs", "base"} if model_type == "pegasus" else set())
+    # a width below 3, for which the base would divide by 0, is refused further down
     check_options(c, owner, free, bart_fixed(model_type, max(c.width, 3), c.offset - 1))
     if model_type == "pegasus" and c.positions not in ("learned", "sinusoid"):
         raise WeightsError(f"positions={c.positions!r}: {owner} has learned, sinusoid")
@@ -433,6 +454,7 @@ def bart_keys(c: Config, special: Special) -> dict[str, Any]:
             )
         pad = c.offset - 1
     if pad is None:
+        # the default of their class
         pad = DEFAULTS.get(model_type, {}).get("pad_token_id", 1)
     theirs = {
         "architectures": [CLASSES[model_type]],
@@ -446,6 +468,7 @@ def bart_keys(c: Config, special: Special) -> dict[str, Any]:
         "eos_token_id": special.ends[0] if special.ends else None,
         "forced_bos_token_id": special.first,
     }
+    # a key that is left out has the default of their class
     return theirs | {key: i for key, i in ids.items() if i is not None}
 
 
@@ -456,10 +479,12 @@ def bart_rows(c: Config) -> Iterator[Row]:
         yield Row(("head.bias",), (BIAS,), ROW)
     for side in ("encoder", "decoder"):
         if c.positions == "learned":
+            # sinusoids are computed, and in no file
             yield Row((f"{side}.positions.table",), (POSITIONS.format(side),))
         if c.embed_norm:
             yield from pairs({f"{side}.embed_norm": f"model.{side}.layernorm_embedding"})
         if c.order == "pre":
+            # a norm before each sublayer leaves the last output unnormalised: one more follows
             yield from pairs({f"{side}.norm": f"model.{side}.layer_norm"})
         yield from block_rows(c, side)
 
@@ -468,6 +493,7 @@ def bart_extra(model: Transformer) -> dict[str, Tensor]:
     """The tables of a Pegasus's positions where we compute them, and the bias of an output that has none: zeros."""
     c, weight = model.config, model.head.weight
     if _nearest(c) == "m2m_100":
+        # its outputs have no bias, and its positions are computed
         return {}
     tensors = zero_bias(model)
     if c.positions == "sinusoid":

@@ -81,6 +81,7 @@ class PreprocessorKeys:
             "image_std": self.do_normalize,
         }
         for key, needs in (needed | {"crop_size": self.crops}).items():
+            # a step that is switched off needs no values
             if needs and getattr(self, key) is None:
                 raise InputError(f"there is no {key}")
 
@@ -102,10 +103,12 @@ class PreprocessorKeys:
         defaults = PROCESSORS[self.name]
         square = self.default_to_square
         if square is None:
+            # the default depends on the class
             square = defaults.square
         resize = _edges("size", self.size, square=square) if self.do_resize else None
         crop = _edges("crop_size", self.crop_size, square=True) if self.crops else None
         if isinstance(crop, int):
+            # a crop has a height and a width, never just a shorter edge
             raise InputError(f"crop_size is {self.crop_size!r}: expected height and width")
         if self.name == "ConvNext" and resize is not None:
             resize, crop = self._convnext(resize, crop)
@@ -117,6 +120,7 @@ class PreprocessorKeys:
             resize=resize,
             crop=crop,
             interpolation=interpolation,  # type: ignore[arg-type]
+            # steps that are switched off become a factor of 1, a mean of 0 and a deviation of 1
             scale=self.rescale_factor if self.do_rescale else 1.0,
             mean=_per_channel(self.image_mean if self.do_normalize else 0.0, channels),
             deviation=_per_channel(self.image_std if self.do_normalize else 1.0, channels),
@@ -136,6 +140,7 @@ class PreprocessorKeys:
         if resize >= WARPED:
             return (resize, resize), crop
         if crop is not None:
+            # the crop follows from the size here, and a second one would contradict it
             raise InputError(
                 f"do_center_crop is True: a ConvNextImageProcessor of size {resize} already crops"
             )
@@ -183,17 +188,20 @@ def write_preprocessing(preprocessing: Preprocessing | None, folder: Path) -> No
         "do_convert_rgb": True,
         "do_rescale": p.scale != 1.0,
         "rescale_factor": p.scale,
+        # also for a mean of 0 and a deviation of 1, which change nothing
         "do_normalize": True,
         "image_mean": list(p.mean),
         "image_std": list(p.deviation),
     }
     if isinstance(resize, int):
+        # one number is the shorter edge, and the other keeps the proportions
         theirs["size"] = {"shortest_edge": resize}
     elif resize is not None:
         theirs["size"] = _height_width(resize)
     if p.crop is not None:
         theirs["crop_size"] = _height_width(p.crop)
     if p.channels != "rgb":
+        # a key of our own, which their processors ignore
         theirs["channels"] = p.channels
     config.write(theirs, folder / FILE)
 

@@ -66,9 +66,11 @@ def read_pooling(folder: Path) -> dict[str, Any]:
     modes = set()
     for name, value in table.items():
         if name.startswith("pooling_mode_") and value is True:
+            # older files have one switch for each mode, as in pooling_mode_mean_tokens
             modes.add(name.removeprefix("pooling_mode_"))
     mode = table.get("pooling_mode")  # newer files have one word
     if isinstance(mode, str):
+        # the newer words cls and mean are the older cls_token and mean_tokens
         modes.add("cls_token" if mode == "cls" else f"{mode}_tokens")
     if len(modes) != 1 or not modes <= KINDS.keys():
         given = ", ".join(sorted(modes)) or "nothing"
@@ -108,6 +110,7 @@ def longest_text(folder: Path, model: Model) -> int | None:
     if "embed" not in model.can:
         return None
     longest = read_limits(folder).max_seq_length
+    # a model without a context is only bounded by this number
     if longest is None or longest >= (model.max_tokens or longest + 1):
         return None
     return longest
@@ -123,6 +126,7 @@ def write_sentences(c: Config, folder: Path, longest: int | None) -> None:
     """
     # a pooler is part of the model itself, not of their modules
     if c.answer != "sentence" or c.pooler:
+        # left by another model, they would change how this one pools
         for name in (MODULES, POOLING, LIMITS):
             (folder / name).unlink(missing_ok=True)
         return

@@ -118,12 +118,14 @@ class T5Keys:
             depth=self.num_layers,
             decoder_depth=self.num_decoder_layers or self.num_layers,
             heads=self.num_heads,
+            # heads that share the width evenly need no option
             head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv,
             hidden=self.d_ff,
             buckets=self.relative_attention_num_buckets,
             reach=self.relative_attention_max_distance,
             eps=self.layer_norm_epsilon,
             mlp=self._mlp(),
+            # an output layer in the file is a table of its own, unless its input is scaled
             tied=scaled or READOUT not in shapes,
             readout_scaled=scaled,
             dropout=self.dropout_rate,
@@ -158,6 +160,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         )
     if not c.depth:
         raise WeightsError("depth=0: a T5 has its positions in the first block")
+    # the ids of all published T5: 0 for padding, 1 for EOS
     end = special.ends[0] if special.ends else 1
     pad = 0 if special.pad is None else special.pad
     return {
@@ -167,6 +170,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "vocab_size": c.vocab,
         "d_model": c.width,
         "d_kv": c.head_width,
+        # None is four times the width
         "d_ff": c.hidden or 4 * c.width,
         "num_layers": c.depth,
         "num_decoder_layers": c.decoder_depth or c.depth,
@@ -177,9 +181,11 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "layer_norm_epsilon": c.eps,
         "feed_forward_proj": words[c.mlp],
         "n_positions": c.context,
+        # by which older versions of transformers decide whether the input is scaled
         "tie_word_embeddings": c.readout_scaled,
         "scale_decoder_outputs": c.readout_scaled,
         "pad_token_id": pad,
+        # T5 starts from padding
         "decoder_start_token_id": pad if special.start is None else special.start,
         "eos_token_id": end,
     }

@@ -75,15 +75,18 @@ def read_tokenizer(folder: Path, *usual: str) -> Subwords | Pieces | None:
         WeightsError: There are files of a tokenizer that is not read here.
     """
     if (folder / "tokenizer.json").is_file():
+        # ids and rules are in the file, whatever the class
         return read_subwords(folder)
     settings = tokenizer_settings(folder)
     named = str(settings.get("tokenizer_class")).removesuffix("Fast")
     present = [name for name in PRESENT if (folder / name).is_file()]
     if present and named not in GENERAL:
+        # the same files give other ids in another class: to guess would be silently wrong
         raise _unread(
             folder, f"its tokenizer is a {named}, in {', '.join(present)}, which is not read here"
         )
     for name in (named, *usual):
+        # a class counts if all of its files are there; the one that is named comes first
         if name in SCHEMES and set(SCHEMES[name].files) <= set(present):
             return SCHEMES[name].read(folder, settings)
     # no class whose files are all there: what is left must be whole by itself
@@ -127,6 +130,7 @@ def _roberta(folder: Path, settings: Mapping[str, Any]) -> Subwords:
         "pad": "<pad>",
     }
     for name in special:
+        # a folder may name its special tokens otherwise
         special[name] = str(settings.get(f"{name}_token") or special[name])
     cls, sep = special["cls"], special["sep"]
     for name, token in (("cls", cls), ("sep", sep)):
@@ -174,6 +178,7 @@ def _fairseq(
     pieces += zip(model.pieces[3:], model.scores[3:], strict=True)
     added, before, after = [MASK], ["<s>"], ["</s>"]
     if language is not None:
+        # the ids of languages follow those of the pieces
         added = _languages(folder, settings, len(pieces))
         source = str(settings.get("src_lang") or language)
         if source not in added:
@@ -182,6 +187,7 @@ def _fairseq(
             )
         if MASK not in added:
             added = [*added, MASK]
+        # an mBART has the language behind </s>, the others before the text
         before, after = ([], ["</s>", source]) if last else ([source], ["</s>"])
     special = [*FAIRSEQ, *added]
     return _subwords(folder / SPM, model, pieces, special, added=added, before=before, after=after)
@@ -234,8 +240,10 @@ def _subwords(
         )
     unknown, names = model.pieces[model.types.index(UNKNOWN)], frozenset(special)
     if model.kind == "unigram":
+        # scores are log-probabilities, and the library finds the best way through them
         backend = Backend(models.Unigram(pieces, unk_id=ids[unknown]))
     else:
+        # SentencePiece stores no merges: they follow from the pieces
         merges = _merges(ids, [piece for piece, _ in pieces if piece not in names])
         backend = Backend(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True))
     # the rules of the model's own file, compiled
@@ -247,6 +255,7 @@ def _subwords(
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
     backend.add_special_tokens(
+        # not normalised: names are searched in the text as it was given
         [AddedToken(name, special=True, normalized=False) for name in special]
     )
     defined = [AddedToken(name, normalized=False) for name in _of_type(model, DEFINED)]
@@ -261,9 +270,11 @@ def _subwords(
 def _merges(ids: Mapping[str, int], pieces: Sequence[str]) -> list[tuple[str, str]]:
     """Every way to make a piece of two others: an earlier piece is made first."""
     merges = []
+    # in the order of ids, in which SentencePiece stores the pieces of BPE: the first merge first
     for piece in pieces:
         for end in range(1, len(piece)):
             left, right = piece[:end], piece[end:]
+            # a half that is no piece can never be there to be merged
             if left in ids and right in ids:
                 merges.append((left, right))
     return merges
@@ -275,6 +286,7 @@ def _m2m(folder: Path, settings: Mapping[str, Any]) -> Pieces:
     listed = _languages(folder, settings, len(vocab))
     names = [name for name in listed if re.fullmatch(r"__\w+__", name)]
     if not names:
+        # old folders list none: the class knows them by language_codes
         usual = M2M_LANGUAGES.get(str(settings.get("language_codes", "m2m100")), "")
         names = [f"__{code}__" for code in usual.split()]
     source = f"__{settings.get('src_lang') or 'en'}__"
@@ -285,6 +297,7 @@ def _m2m(folder: Path, settings: Mapping[str, Any]) -> Pieces:
         return Pieces(
             SentencePieceModel.read(folder / SPM),
             vocab | languages,
+            # every text begins with the language of the source
             special={"start": languages[source]},
             first=True,
             languages=names,
@@ -322,10 +335,12 @@ def _languages(folder: Path, settings: Mapping[str, Any], size: int) -> list[str
     by_id = {}
     for i, token in entries:
         if str(i).isdigit() and int(i) >= size:
+            # lower ids are those of pieces, such as <s>
             by_id[int(i)] = str(token["content"])
     if by_id:
         expected = list(range(size, size + len(by_id)))
         if sorted(by_id) != expected:
+            # ids follow from the order of the result, which a gap would shift
             raise WeightsError(
                 f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has gaps: expected all ids from {size} on"
             )

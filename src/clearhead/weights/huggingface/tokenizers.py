@@ -47,6 +47,7 @@ def write_chat(template: str | None, folder: Path) -> None:
 def read_subwords(folder: Path) -> Subwords | Pieces | None:
     """The tokenizer of a folder, from whichever files it has; None if it has none."""
     if (folder / "tokenizer.json").is_file():
+        # it is complete: files of older formats beside it are not needed
         return Subwords.read(folder / "tokenizer.json")
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return read_byte_pairs(folder)
@@ -54,6 +55,7 @@ def read_subwords(folder: Path) -> Subwords | Pieces | None:
         return _read_word_pieces(folder)
     if (folder / "tokenizer.model").is_file():
         settings = tokenizer_settings(folder)
+        # Llama's class adds a BOS and no EOS, unless the settings say otherwise
         first, last = (
             bool(settings.get(f"add_{name}_token", name == "bos")) for name in ("bos", "eos")
         )
@@ -73,10 +75,13 @@ def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> 
     settings: dict[str, Any] = {}
     if isinstance(tokens, Subwords):
         atomic_write(folder / "tokenizer.json", tokens.to_str().encode())
+        # the class that opens any tokenizer.json
         class_name = "PreTrainedTokenizerFast"
     else:
         atomic_write(folder / "tokenizer.model", tokens.model.to_bytes())
+        # the class for SentencePiece models
         class_name, around = "LlamaTokenizer", tokens.wrapped("").tolist()
+        # what is put around a text is all that an empty one becomes
         settings = {
             "add_bos_token": around[:1] == [tokens.start],
             "add_eos_token": around[-1:] == [tokens.end],
@@ -99,6 +104,7 @@ def ended(tokens: Subwords) -> Subwords:
     )
     steps = [last]
     if backend.post_processor is not None:
+        # after what the tokenizer itself puts around a text
         steps.insert(0, backend.post_processor)
     backend.post_processor = processors.Sequence(steps)
     return Subwords(backend.to_str())
@@ -109,17 +115,20 @@ def between(tokens: Tokenizer) -> Tokenizer:
     # what an encoder here reads around an empty text
     around = with_special(tokens, np.zeros(0, np.int64)).tolist()
     if tokens.wrapped("").tolist() == around:
+        # it already adds both
         return tokens
     if isinstance(tokens, Pieces):
         special = {name: i for name in NAMES if (i := getattr(tokens, name)) is not None}
         return Pieces(tokens.model, special=special, first=True, last=True)
     if not isinstance(tokens, Subwords):
+        # other kinds are refused when the folder is written
         return tokens
     backend = Backend.from_str(tokens.to_str())
     names = [None if i is None else backend.id_to_token(i) for i in (tokens.start, tokens.end)]
     before, after = ([] if name is None else [name] for name in names)
     backend.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after],
+        # in a pair the second text has the token type 1
         pair=[*before, "$A", *after, "$B:1", *(f"{name}:1" for name in after)],
         special_tokens=[(name, backend.token_to_id(name)) for name in (*before, *after)],
     )
@@ -162,6 +171,7 @@ def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
         "mask_token": masks[0] if masks else None,
     }
     if tokens.wrapped("").tolist() == [tokens.start, tokens.end]:
+        # BERT's names for the same two tokens
         ids |= {"cls_token": tokens.start, "sep_token": tokens.end}
     known = {key: i for key, i in ids.items() if i is not None and i < len(tokens)}
     return {key: tokens.pieces([i])[0] for key, i in known.items()}
@@ -182,9 +192,11 @@ def byte_pairs(folder: Path, space: bool = False) -> Backend:
     lines = _read_text(folder / "merges.txt").split("\n")
     merges = []
     for number, line in enumerate(lines, 1):
+        # GPT-2's file begins with #version: 0.2
         is_version = number == 1 and line.startswith("#")
         if is_version or not line.strip():
             continue
+        # two tokens, whose concatenation must be a token as well
         parts = line.rstrip("\r").split(" ")
         if len(parts) != 2 or any(part not in vocab for part in (*parts, "".join(parts))):
             raise WeightsError(
@@ -202,6 +214,7 @@ def read_byte_pairs(folder: Path) -> Subwords:
     backend, settings = byte_pairs(folder), tokenizer_settings(folder)
     vocab = backend.get_vocab()
     named = [settings.get(f"{name}_token") for name in ("bos", "eos", "unk", "pad")]
+    # those that the settings name, and GPT-2's own
     special = dict.fromkeys([*named, "<|endoftext|>"])
     backend.add_special_tokens(
         [name for name in special if isinstance(name, str) and name in vocab]
@@ -233,6 +246,7 @@ def _read_word_pieces(folder: Path) -> Subwords:
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+        # None: with lowercase accents go, without it they stay
         strip_accents=None if strip_accents is None else bool(strip_accents),
         lowercase=bool(settings.get("do_lower_case", True)),
     )

@@ -165,6 +165,7 @@ class TransformersModel(Model):
     def _find_head(self, theirs: Any, ids: Tensor, vectors: Tensor) -> nn.Module:
         """The module that makes logits of `encode`; if that takes more than one module, the logits are the states."""
         if "embed" in self.can:
+            # its vectors are the output
             return nn.Identity()
         logits, head = theirs(input_ids=ids).logits, theirs.get_output_embeddings()
         if head is None or "predict" not in self.can:
@@ -227,6 +228,7 @@ class TransformersModel(Model):
         mask = None
         if counts is not None:
             # from padding on the right to padding on the left
+            # (b, t): the column that each column takes its token from; below 0 there is padding
             place = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - counts[:, None])
             mask, ids = place >= 0, ids.gather(1, place.clamp(min=0))
         self._append(ids, state, mask)
@@ -243,6 +245,7 @@ class TransformersModel(Model):
         state.append(ids, mask)
         given, more = state.ids, dict[str, Any]()
         if self._caches:
+            # the cache has the rest: only the new tokens are given
             given, more = ids, {"past_key_values": state.cache, "use_cache": True}
         if state.mask is not None:
             mask = state.mask.long()
@@ -254,6 +257,7 @@ class TransformersModel(Model):
         network = self.theirs if self._whole else self.theirs.base_model
         out = network(input_ids=given, **more)
         if self._caches:
+            # some models return a new cache instead of changing the old one
             state.cache = out.past_key_values
         x: Tensor = out.logits if self._whole else _vectors(out)
         return x[:, -ids.shape[1] :]
@@ -263,6 +267,7 @@ def find_blocks(base: nn.Module) -> nn.ModuleList:
     """The layers of a model: the longest list of modules of one class, the outermost if several are as long."""
     lists = []
     for part in base.modules():
+        # layers are of one class; a list of several kinds is something else
         if isinstance(part, nn.ModuleList) and len({*map(type, part)}) == 1:
             lists.append(part)
     if not lists:
@@ -290,11 +295,13 @@ def final_norm(
         given.clear()
 
     def other(module: nn.Module, args: Any, kwargs: dict[str, Any], _: Any) -> None:
+        # by identity: a module may also read an equal tensor of another layer
         if last and any(x is last[0] for x in (*args, *kwargs.values())):
             given.append(module)
 
     hooks = [blocks[-1].register_forward_hook(layer)]
     for module in base.modules():
+        # modules inside a layer come before the output of the last one
         if module not in inside:
             hooks.append(module.register_forward_hook(other, with_kwargs=True))
     try:
@@ -307,6 +314,7 @@ def final_norm(
     # a model without a final norm returns the output of its last layer
     for module in (nn.Identity(), *given):
         out = module(last[0])
+        # the final norm is the module that gives what the model returns
         if isinstance(out, Tensor) and torch.equal(out, vectors):
             return module, vectors
     return None, vectors
@@ -413,6 +421,7 @@ def _pretrained(
             auto, can = known
             break
     with _explained(folder, auto):
+        # read from the class, before anything is built
         reads = getattr(getattr(transformers, str(named), None), "main_input_name", "input_ids")
     if reads != "input_ids":  # of speech, or of images
         raise WeightsError(f"{folder}: {named} reads {reads}: expected a model of text")
@@ -476,6 +485,7 @@ def _explained(folder: Path, auto: str) -> Iterator[None]:
     except WeightsError:
         raise
     except (*RAISED, invalid) as cause:
+        # their messages have many lines
         reason = " ".join(str(cause).split())[:300]
         raise WeightsError(f"{folder}: transformers cannot open it as {auto} ({reason})") from cause
 
@@ -485,6 +495,7 @@ def _torch_kernels_only(settings: Any) -> None:
     names = getattr(settings, "sub_configs", ())
     for part in (settings, *(getattr(settings, name, None) for name in names)):
         if part is not None:
+            # None leaves the choice to from_pretrained
             part._attn_implementation = None
 
 
@@ -531,6 +542,7 @@ def _context(theirs: Any) -> int | None:
     for name, part in theirs.named_modules():
         is_table = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
         if is_table and part.padding_idx is not None:
+            # the rows up to that of padding are not used
             return part.num_embeddings - part.padding_idx - 1
     for key in CONTEXT:
         size = getattr(theirs.config, key, None)
@@ -570,6 +582,7 @@ def quiet() -> Iterator[None]:
     log.set_verbosity(logging.ERROR)
     log.disable_progress_bar()
     try:
+        # whatever is still printed, such as bars of other libraries
         with redirect_stderr(StringIO()):
             yield
     finally:

@@ -94,6 +94,7 @@ class ImageEncoder:
     def sizes(self, shapes: Shapes) -> dict[str, Any]:
         """The options of our Config that all of them have."""
         return {
+            # no output layer: the model embeds images
             "classes": shapes.get(HEAD, (0,))[0],
             "channels": self.num_channels,
             "size": self.image_size,
@@ -121,6 +122,7 @@ def encoder_keys(c: Config, model_type: str, class_name: str, activation: str) -
         "attention_probs_dropout_prob": c.dropout,
         "layer_norm_eps": c.eps,
         "qkv_bias": True,
+        # one number for a square
         "image_size": height if height == width else [height, width],
         "patch_size": c.patch,
         "num_channels": c.channels,
@@ -152,6 +154,7 @@ class ViTKeys(ImageEncoder):
         return Config(
             **self.sizes(shapes),
             hidden=self.intermediate_size,
+            # its distillation token
             registers=1,
             pool="distilled" if has_both else "cls",
         )
@@ -212,6 +215,7 @@ def merge_deit(tensors: Tensors) -> Tensors:
             f"{tensors.path}: {name} has the shape {tensors.shapes[name]}, expected a row of {table}"
         )
     places = tensors[table].clone()
+    # row 0 is the position of the class token, row 1 that of the distillation token
     places[:, 1:2] += tensors[name]
     removed, added = {name, table}, {table: places}
     if f"{TEACHER}.weight" in tensors.shapes:
@@ -221,6 +225,7 @@ def merge_deit(tensors: Tensors) -> Tensors:
             [tensors[f"{head}.{leaf}"] for head in heads] for leaf in ("weight", "bias")
         )
         removed |= {f"{head}.{leaf}" for head in heads for leaf in ("weight", "bias")}
+        # (classes, d) and (classes, d) -> (classes, 2 d)
         added["classifier.weight"] = torch.cat(weights, dim=1) / 2
         added["classifier.bias"] = (biases[0] + biases[1]) / 2
     return tensors.replaced(removed, added)
@@ -232,6 +237,7 @@ def split_deit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     tensors = {**tensors, f"deit.{DISTILLED}": token}
     head = tensors.get(HEAD)
     if head is not None and head.shape[1] == 2 * tensors["deit.layernorm.weight"].shape[0]:
+        # an output layer of two tokens becomes two, whose mean gives the same logits
         del tensors[HEAD]
         bias = tensors.pop("classifier.bias")
         for name, part in zip(("cls_classifier", TEACHER), (2 * head).chunk(2, dim=1), strict=True):
@@ -252,6 +258,7 @@ def class_token(
 def vit_reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
     """The output of transformers for a ViT or a DeiT."""
     if c.registers:
+        # of these two only a DeiT has a register
         class_name = deit_class(c)
     else:
         class_name = "ViTForImageClassification" if c.classes else "ViTModel"
@@ -365,6 +372,7 @@ def dinov2_rows(prefix: str, c: Config) -> Iterator[Row]:
     yield from blocks(names, c.depth)
     for i in range(c.depth):
         block = f"{prefix}.encoder.layer.{i}"
+        # a factor per channel of each sublayer's output, LayerScale (Touvron et al. 2021)
         yield Row((f"blocks.{i}.attn_scale",), (f"{block}.layer_scale1.lambda1",))
         yield Row((f"blocks.{i}.mlp_scale",), (f"{block}.layer_scale2.lambda1",))
     if c.classes:

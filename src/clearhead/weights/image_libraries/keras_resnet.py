@@ -67,8 +67,10 @@ def _arrays(folder: Path, table: config.Table) -> dict[str, Tensor]:
     """The arrays of all shards by name, in their own layout."""
     arrays: dict[str, Tensor] = {}
     for group in table["weightsManifest"]:
+        # the arrays of a group follow each other in its shards, across their borders
         content = bytearray()
         for name in group["paths"]:
+            # a plain name, so that nothing outside of this folder is opened
             if Path(name).name != name or not (folder / name).is_file():
                 raise WeightsError(
                     f"{folder / 'model.json'}: the shard {name!r} is not a file in this folder"
@@ -84,6 +86,7 @@ def _arrays(folder: Path, table: config.Table) -> dict[str, Tensor]:
             size = math.prod(shape)
             if start + 4 * size > len(content):
                 raise WeightsError(f"{folder}: the shards end before {name}: {len(content)} bytes")
+            # a view of the bytes, without a copy
             array = np.frombuffer(content, "<f4", size, start).reshape(shape)
             arrays[name], start = torch.from_numpy(array), start + 4 * size
         if start != len(content):
@@ -104,6 +107,7 @@ def _config(arrays: dict[str, Tensor], where: Path) -> Config:
         while f"res{stage}{ascii_lowercase[depth]}_branch2a/kernel" in arrays:
             depth += 1
         depths.append(depth)
+    # (y, x, i, o)
     _, _, channels, width = arrays["conv1/kernel"].shape
     return Config(
         classes=arrays["fc1000/kernel"].shape[1],
@@ -122,11 +126,13 @@ def _ours(arrays: dict[str, Tensor], c: Config, where: Path) -> Tensors:
 
     def take(name: str) -> Tensor:
         if name not in left:
+            # each is taken once: what is left at the end has no place in the model
             raise WeightsError(f"{where}: the tensor {name} is missing")
         return left.pop(name)
 
     names: dict[str, tuple[str, str]] = {"stem.first": ("conv1", "bn_conv1")}
     for name, i, j, layer in conv_names(c):
+        # layers 0, 1, 2 are the branches 2a, 2b, 2c; the shortcut is branch 1
         at = f"{i + 2}{ascii_lowercase[j]}_branch" + (
             "1" if layer == "shortcut" else f"2{ascii_lowercase[int(layer)]}"
         )
@@ -135,6 +141,7 @@ def _ours(arrays: dict[str, Tensor], c: Config, where: Path) -> Tensors:
         # (y, x, i, o) -> (o, i, y, x)
         ours[f"{name}.conv.weight"] = take(f"{conv}/kernel").permute(3, 2, 0, 1)
         for leaf, theirs in NORM.items():
+            # Keras does not count batches
             ours[f"{name}.norm.{leaf}"] = take(f"{norm}/{theirs}") if theirs else torch.tensor(0)
         # BN(x + b) has the mean m - b
         ours[f"{name}.norm.running_mean"] = ours[f"{name}.norm.running_mean"] - take(f"{conv}/bias")

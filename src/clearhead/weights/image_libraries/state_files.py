@@ -70,6 +70,7 @@ def load(path: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[B
 def _recognise(tensors: Tensors) -> StateLayout:
     """The layout all of whose marks a file has."""
     for _, layout in layouts():
+        # ResNets have the same names in both libraries: the first layout serves for either
         if all(mark in tensors.shapes for mark in layout.marks):
             return layout
     known = ", ".join(f"{layout.model} of {library}" for library, layout in layouts())
@@ -101,6 +102,7 @@ def build(
     try:
         options = layout.to_ours(tensors.shapes, arguments)
     except (InputError, KeyError, IndexError) as cause:
+        # a KeyError is a tensor that the file lacks, an IndexError one with fewer axes
         is_missing = isinstance(cause, KeyError)
         reason = f"there is no tensor {cause}" if is_missing else str(cause)
         raise WeightsError(f"{where}: {reason}") from cause

@@ -93,6 +93,7 @@ class TimmKeys:
         """Our family of this architecture; raises if there is none."""
         name = self.architecture.partition(".")[0]
         for family_name, pattern in ARCHITECTURES.items():
+            # many names that begin with vit_ are of models with other pooling, norms or positions
             if re.fullmatch(pattern, name) and not (family_name == "vit" and OTHER.search(name)):
                 return family_name
         raise InputError(
@@ -107,16 +108,21 @@ def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
     is_scaled = "blocks.0.ls1.gamma" in shapes
     hidden = shapes.get("blocks.0.mlp.fc1.bias", (4 * width,))
     return vit.Config(
+        # no output layer: the model embeds images
         classes=shapes.get("head.weight", (0,))[0],
         channels=channels,
         patch=patch,
         width=width,
+        # a square grid, whose rows follow that of the class token
         size=patch * grid_of(shapes["pos_embed"][1] - 1),
         depth=numbered(shapes, "blocks.{}.norm1.weight"),
         heads=heads_of(width, arguments),
         hidden=hidden[0],
+        # (1, registers, d)
         registers=shapes.get("reg_token", (1, 0))[1],
+        # timm smooths the positions that it interpolates to a smaller grid
         antialias=True,
+        # tensors tell that there is a scale, but not with which value training began
         layer_scale=float(arguments.get("init_values") or 1e-5) if is_scaled else None,
     )
 
@@ -131,6 +137,7 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
     yield from blocks(VIT_LAYER, c.depth)
     if c.layer_scale is not None:
         for i in range(c.depth):
+            # a factor per channel of each sublayer's output, LayerScale (Touvron et al. 2021)
             yield Row((f"blocks.{i}.attn_scale",), (f"blocks.{i}.ls1.gamma",))
             yield Row((f"blocks.{i}.mlp_scale",), (f"blocks.{i}.ls2.gamma",))
     if c.classes:
@@ -140,6 +147,7 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
 def merge_vit(tensors: Tensors) -> Tensors:
     """Give the position table the class token's row first, and no rows of registers."""
     if "register_tokens" in tensors.shapes:
+        # the native files of DINOv2
         tensors = tensors.renamed(lambda name: "reg_token" if name == "register_tokens" else name)
     shape, registers = tensors.shapes["pos_embed"], tensors.shapes.get("reg_token", (1, 0))[1]
     if len(shape) != 3 or shape[0] != 1:
@@ -152,10 +160,12 @@ def merge_vit(tensors: Tensors) -> Tensors:
         return tensors
     table = tensors["pos_embed"]
     if registers and _square(rows - 1 - registers):  # a position for each register
+        # our registers have no positions, so that theirs become part of the tokens
         token = tensors["reg_token"] + table[:, 1 : 1 + registers]
         kept = torch.cat([table[:, :1], table[:, 1 + registers :]], dim=1)
         return tensors.replaced({"pos_embed", "reg_token"}, {"pos_embed": kept, "reg_token": token})
     if _square(rows):  # no position for the class token
+        # a row of zeros, which adds nothing
         return tensors.replaced(
             {"pos_embed"}, {"pos_embed": torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)}
         )
@@ -169,6 +179,7 @@ def split_vit(tensors: dict[str, Tensor], c: vit.Config) -> dict[str, Tensor]:
     table = tensors["pos_embed"]
     return {
         **tensors,
+        # the sum is what the model would have computed from the two
         "cls_token": tensors["cls_token"] + table[:, :1],
         "pos_embed": table[:, 1:].contiguous(),
     }
@@ -193,7 +204,9 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
         patch=patch,
         width=width,
         depths=tuple(depths),
+        # a depthwise kernel is (c, 1, k, k)
         kernel=shapes["stages.0.blocks.0.conv_dw.weight"][-1],
+        # tensors tell that there is a scale, but not with which value training began
         layer_scale=float(arguments.get("ls_init_value") or 1e-6)
         if "stages.0.blocks.0.gamma" in shapes
         else None,
@@ -247,8 +260,10 @@ def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
     names = {"stem": ("conv_stem", "bn1"), "last": ("conv_head", "bn2")}
     for i, depth in enumerate(c.depths):
         if i:
+            # 1x1 to more channels, depthwise 3x3, 1x1 to fewer (Sandler et al. 2018)
             parts = {"widen": "conv_pw", "filter": "conv_dw", "narrow": "conv_pwl"}
         else:
+            # an expansion of 1 needs no convolution that widens
             parts = {"filter": "conv_dw", "narrow": "conv_pw"}
         for j in range(depth):
             for number, (ours, conv) in enumerate(parts.items(), 1):
@@ -314,6 +329,7 @@ def load(
     where = folder / "config.json"
     table = config.load(where)
     known = {
+        # null stands for the default
         name: value
         for name, value in table.items()
         if name in TimmKeys.__dataclass_fields__ and value is not None
@@ -324,6 +340,7 @@ def load(
     except InputError as cause:
         raise WeightsError(f"{where}: {cause}") from cause
     if layout.model == "vit" and theirs.global_pool not in ("", "token"):
+        # avg is the mean of the patches, and our vision transformer reads the class token
         raise WeightsError(f"{where}: global_pool is {theirs.global_pool!r}: expected 'token'")
     with open_tensors(folder) as tensors:
         missing = next((mark for mark in layout.marks if mark not in tensors.shapes), None)
@@ -334,6 +351,7 @@ def load(
         model, used = build(layout, tensors, theirs.model_args, device, dtype, where)
     labels = theirs.label_names
     if not labels or len(labels) != model.config.classes:
+        # the names belong to another head
         labels = None
     try:
         preprocessing = read_preprocessing(theirs.pretrained_cfg)
@@ -378,8 +396,10 @@ def save(bundle: Bundle, folder: Path) -> Path:
         "num_classes": bundle.config.classes,
         "model_args": arguments,
         "pretrained_cfg": {
+            # (channels, height, width)
             "input_size": [bundle.config.channels, *given.crop],
             "interpolation": given.interpolation,
+            # reading divides the size by this share again
             "crop_pct": given.crop[0] / given.resize,
             "crop_mode": "center",
             "mean": list(given.mean),
@@ -402,7 +422,9 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(c, vit.Config):
         registers = {}
         if c.registers:
+            # in their model the class token has no position of its own then
             registers = {"reg_tokens": c.registers, "no_embed_class": True}
+        # any vision transformer of theirs will do, since the arguments replace all of its sizes
         return "vit_base_patch16_224", {
             **common,
             "img_size": c.shape[0],
@@ -415,6 +437,7 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
             **registers,
         }
     if isinstance(c, resnet.Config):
+        # the model of these depths, or else any with the same kind of block
         name = RESNETS.get((c.block, c.depths), "resnet18" if c.block == "basic" else "resnet50")
         channels = [c.width * 2**i for i in range(len(c.depths))]
         return name, {

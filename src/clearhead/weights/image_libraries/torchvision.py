@@ -49,10 +49,12 @@ def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
     )
     inner = shapes.get(f"{hidden}0.bias") or shapes.get(f"{hidden}linear_1.bias") or (4 * width,)
     return vit.Config(
+        # no output layer: the model embeds images
         classes=shapes.get("heads.head.weight", (0,))[0],
         channels=channels,
         patch=patch,
         width=width,
+        # a square grid, whose rows follow that of the class token
         size=patch * grid_of(shapes["encoder.pos_embedding"][1] - 1),
         depth=numbered(shapes, block),
         heads=heads_of(width, arguments),
@@ -69,8 +71,10 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
     for i in range(c.depth):
         block = f"encoder.layers.encoder_layer_{i}"
         for leaf in ("weight", "bias"):
+            # queries, keys and values are one matrix, below each other
             qkv = tuple(f"blocks.{i}.attn.{name}.{leaf}" for name in ("query", "key", "value"))
             yield Row(qkv, (f"{block}.self_attention.in_proj_{leaf}",), JOINED)
+            # today's name, and that of the oldest files
             up = (f"{block}.mlp.0.{leaf}", f"{block}.mlp.linear_1.{leaf}")
             down = (f"{block}.mlp.3.{leaf}", f"{block}.mlp.linear_2.{leaf}")
             yield Row((f"blocks.{i}.mlp.up.{leaf}",), up)
@@ -79,6 +83,7 @@ def vit_rows(c: vit.Config) -> Iterator[Row]:
     if c.classes:
         yield from pairs({"head": "heads.head"})
         if c.head == "mlp":
+            # the hidden layer of pretraining (Dosovitskiy et al. 2021, section 3.1)
             yield from pairs({"head_hidden": "heads.pre_logits"})
 
 
@@ -107,6 +112,7 @@ def resnet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> resnet.Config
         channels=shapes["conv1.weight"][1],
         width=shapes["conv1.weight"][0],
         depths=tuple(numbered(shapes, f"layer{i + 1}.{{}}.conv1.weight") for i in range(stages)),
+        # a bottleneck has a third convolution
         block="bottleneck" if "layer1.0.conv3.weight" in shapes else "basic",
     )
 
@@ -117,8 +123,10 @@ def resnet_rows(c: resnet.Config) -> Iterator[Row]:
     for ours, i, j, layer in conv_names(c):
         at = f"layer{i + 1}.{j}"
         if layer == "shortcut":
+            # a convolution and its batch norm
             names[ours] = (f"{at}.downsample.0", f"{at}.downsample.1")
         else:
+            # their layers count from 1
             names[ours] = (f"{at}.conv{int(layer) + 1}", f"{at}.bn{int(layer) + 1}")
     yield from conv_norms(names)
     if c.classes:
@@ -146,6 +154,7 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
         patch=patch,
         width=width,
         depths=tuple(depths),
+        # a depthwise kernel is (c, 1, k, k)
         kernel=shapes["features.1.0.block.0.weight"][-1],
     )
 
@@ -155,6 +164,7 @@ def convnext_rows(c: convnext.Config) -> Iterator[Row]:
     yield from pairs({"stem.0": "features.0.0", "stem.1": "features.0.1", "norm": "classifier.0"})
     rows = stage_rows(c, CONVNEXT_LAYER, "features.{odd}.{j}", "features.{even}", "layer_scale")
     for row in rows:
+        # (c) in our model, (c, 1, 1) in theirs
         is_scale = row.theirs[0].endswith("layer_scale")
         yield Row(row.ours, row.theirs, PER_CHANNEL) if is_scale else row
     if c.classes:
@@ -177,6 +187,7 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
         # a block that widens has one convolution more
         widens = f"features.{last}.conv.3.weight" in shapes
         outputs = shapes[f"features.{last}.conv.{2 if widens else 1}.weight"][0]
+        # only the first stage does not widen: a block that does cannot belong to it
         if widths and outputs == widths[-1] and (len(widths) > 1) == widens:
             depths[-1] += 1
         else:
@@ -195,6 +206,7 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
         widths=tuple(widths),
         depths=tuple(depths),
         strides=strides,
+        # the first block that widens is the second
         expansion=shapes["features.2.conv.0.0.weight"][0]
         // shapes["features.2.conv.0.0.weight"][1],
         hidden=shapes[f"features.{last}.0.weight"][0],
@@ -204,12 +216,15 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
 def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
     """Our tensors and their names."""
     names = {"stem": ("features.0.0", "features.0.1")}
+    # features.0 is the stem
     starts = list(accumulate(c.depths, initial=1))
     for i, depth in enumerate(c.depths):
         for j in range(depth):
             ours, at = f"stages.{i}.{j}", f"features.{starts[i] + j}.conv"
             if i:
+                # blocks of the first stage do not widen
                 names[f"{ours}.widen"] = (f"{at}.0.0", f"{at}.0.1")
+            # so that their filter comes first
             k = int(i > 0)
             names[f"{ours}.filter"] = (f"{at}.{k}.0", f"{at}.{k}.1")
             names[f"{ours}.narrow"] = (f"{at}.{k + 1}", f"{at}.{k + 2}")
