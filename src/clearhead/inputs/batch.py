@@ -95,7 +95,7 @@ class ModelInput(Batch):
 
     @property
     def can(self) -> frozenset[str]:
-        """The capabilities of a Bundle's model; empty for a bare torch module, of which they are not known."""
+        """The capabilities of a Bundle's model; empty for a bare torch module, whose capabilities are unknown."""
         return frozenset() if self.bundle is None else self.bundle.can
 
     @property
@@ -120,14 +120,17 @@ class ModelInput(Batch):
         """The names of the tokens of an activation with this many tokens, of the encoder or of the decoder."""
         # a source and a target may have as many tokens: the side that was asked for comes first
         sides = [self.pieces, self.decoder_input]
+        # the caller says which side the activation belongs to
         if decoder:
             sides.reverse()
         for pieces in sides:
+            # an activation over these tokens
             if pieces is not None and len(pieces) == length:
                 return pieces
         if self.grid is not None and length == self.tokens:
             # special tokens come first: the class token, then the registers
             before = ["<class>", *(f"<register {i}>" for i in range(1, self.special))]
+            # row by row, as patches are flattened
             cells = [f"{y},{x}" for y in range(self.grid[0]) for x in range(self.grid[1])]
             return [*before[: self.special], *cells]
         # an unknown number of tokens, such as after pooling: positions only
@@ -135,11 +138,12 @@ class ModelInput(Batch):
 
     @cached_property
     def classifies(self) -> bool:
-        """Whether the model has one answer for the whole input, and not one per token; a bare module runs once."""
+        """Whether the model gives one answer per input, not one per token; a bare module is run once to find out."""
         if self.bundle is not None:
             return "classify" in self.can
         # logits (1, classes) are one answer, logits (1, t, v) one per token
         with torch.no_grad():
+            # models of transformers return an object with logits
             out = self.run(self.model)
         logits = getattr(out, "logits", out)
         return isinstance(logits, Tensor) and logits.ndim == 2
@@ -173,7 +177,7 @@ def device_of(model: Bundle | nn.Module) -> torch.device:
 
 
 def floats_of(model: Bundle | nn.Module) -> torch.dtype:
-    """The dtype that a model computes in: that of its matrices."""
+    """The dtype that a model computes in: the dtype of its matrices."""
     for p in network(model).parameters():
         # biases and scales of norms may stay in float32, and quantised weights are integers
         if p.ndim > 1 and p.is_floating_point():

@@ -36,6 +36,7 @@ def by_length(
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         # the first row of a batch is its longest, to which the others are padded
         if not batches or (len(batches[-1]) + 1) * sizes[batches[-1][0]] > batch_tokens:
+            # row i would exceed the budget, or is the first of all
             batches.append([])
         batches[-1].append(i)
     return batches
@@ -49,12 +50,13 @@ def padded(
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), pad or 0, dtype=torch.long)
     for i, row in enumerate(rows):
+        # the rest of the row stays padding
         ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
     return ids.to(device), torch.tensor([len(row) for row in rows], device=device)
 
 
 def cut_rows(rows: Sequence[np.ndarray], most: int | None) -> list[np.ndarray]:
-    """Rows of ids, those of more than `most` cut there; one CutNotice names them all."""
+    """Rows of ids, cut to `most` ids where they are longer; one CutNotice names all rows that were cut."""
     if most is None:
         return list(rows)
     lengths = {i: len(ids) for i, ids in enumerate(rows) if len(ids) > most}
@@ -65,7 +67,7 @@ def cut_rows(rows: Sequence[np.ndarray], most: int | None) -> list[np.ndarray]:
 
 
 def cut(ids: np.ndarray, most: int | None) -> np.ndarray:
-    """The first ids of a long row, with its last one: the end token is kept."""
+    """A row cut to at most `most` ids; its last id, the end token, is kept."""
     if most is None or len(ids) <= most:
         return ids
     return np.append(ids[: most - 1], ids[-1])

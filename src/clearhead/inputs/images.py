@@ -87,6 +87,7 @@ def pixels_and_picture(
     # pixels: (c, y, x), resized and cropped, not yet normalised
     colours = pixels
     if preprocessing.channels == "bgr":
+        # people see RGB; the model's input below stays BGR
         colours = pixels[::-1]
     # (c, y, x) -> (y, x, 3); one channel is shown as grey
     shape = (*pixels.shape[1:], 3)
@@ -95,7 +96,7 @@ def pixels_and_picture(
 
 
 def image_items(bundle: Bundle | None, data: Any) -> tuple[Sequence[Any], bool]:
-    """The images, and whether it was one alone: an array with three axes is one image, a list or a folder several."""
+    """The images, and whether a single one was given: an array with three axes is one, a list or a folder several."""
     if isinstance(data, LabelledImages):
         return _Opened(data), False
     # strings, files and arrays can be iterated over, too, but are one image
@@ -121,6 +122,7 @@ class _Opened(Sequence[Any]):
         # a range turns negative indices and slices into plain row numbers
         numbers = range(len(self))[index]
         if isinstance(numbers, int):
+            # one image for an index, a list for a slice
             return self.images.opened(numbers)
         return [self.images.opened(i) for i in numbers]
 

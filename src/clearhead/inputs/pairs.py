@@ -73,7 +73,7 @@ def source_batch(bundle: Bundle, rows: Sequence[np.ndarray]) -> dict[str, Int[Te
 
 
 def pair_items(bundle: Bundle, data: Any) -> tuple[list[PairIds], bool]:
-    """The ids of sources, and of what the decoder reads for each; and whether it was one source alone."""
+    """The ids of sources, and of what the decoder reads for each; and whether a single source was given."""
     single = isinstance(data, str)
     sources, targets = [], []
     for given in [data] if single else data:
@@ -99,6 +99,7 @@ def pair_batches(bundle: Bundle, items: Sequence[PairIds]) -> Iterator[Batch]:
 def grouped_pairs(bundle: Bundle, items: Sequence[PairIds]) -> Iterator[tuple[list[int], Batch]]:
     """Yield batches of pairs whose sources have similar lengths, with their numbers."""
     for numbers in by_length([len(source) for source, _ in items], bundle.model):
+        # longest source first, so that one padding serves similar lengths
         for batch in pair_batches(bundle, [items[i] for i in numbers]):
             # pair_batches yields one batch, in the order of `numbers`
             yield numbers, batch

@@ -64,7 +64,7 @@ READERS = {
 
 
 def reader_of(bundle: Bundle) -> InputReader:
-    """How the inputs of a Bundle are read; raises for a model that is asked for no single input, as a captioner."""
+    """The InputReader for what a Bundle's model reads; raises if there is none, as for captioners."""
     if bundle.reads not in READERS:
         raise InputError(
             f"this {bundle.name} reads {bundle.reads}: expected a model that reads images or text"
@@ -100,10 +100,12 @@ def read_input(
     if tokenizer is not None:
         if isinstance(model, Bundle):
             raise InputError("a Bundle has tokens of its own: expected no tokenizer")
+        # texts, with the names of their tokens
         return read_with_tokenizer(model, tokenizer, given, target)
     if isinstance(given, Mapping):
         return read_tensors(model, given)
     if isinstance(model, Bundle):
+        # by what the Bundle's model reads
         return reader_of(model).one(model, given, target)
     if isinstance(given, Tensor):
         return read_tensors(model, given)
@@ -140,6 +142,7 @@ class Inputs:
 
     def __len__(self) -> int:
         if isinstance(self.items, dict):
+            # every argument has a row per input
             return len(next(iter(self.items.values())))
         return len(self.items)
 
@@ -149,6 +152,7 @@ class Inputs:
             # tensors by argument are sliced along their common first axis
             some: Any = {name: x[first:last] for name, x in self.items.items()}
         else:
+            # a list of ids, or images that are opened when they are read
             some = self.items[first:last]
         yield from self._reader.batches(self.model, some)
 

@@ -33,6 +33,7 @@ def read_tensors(model: Bundle | nn.Module, given: Any) -> ModelInput:
     for name, x in tensors.items():
         row[name] = x.to(device)
         if x.ndim == 1:
+            # (t,) -> (1, t)
             row[name] = row[name][None]
     shapes = [tuple(x.shape) for x in row.values() if x.shape[:1] != (1,)]
     if shapes:
@@ -51,7 +52,7 @@ def read_vectors(bundle: Bundle, given: Any, _: str | None) -> ModelInput:
 
 
 def tensor_items(model: Any, data: Any) -> tuple[dict[str, Tensor], bool]:
-    """Tensors with a row for each input, by the names of the arguments; they are never one input alone."""
+    """Tensors with a row for each input, by the names of the arguments; they never count as a single input."""
     if isinstance(data, np.ndarray):
         data = torch.from_numpy(data)
     # a tensor alone is the first argument
@@ -86,6 +87,7 @@ def tensor_batches(model: Any, tensors: Tensors) -> Iterator[Batch]:
         if x.ndim == 4 and size is None:
             size = (x.shape[2], x.shape[3])
         if name == "":
+            # the first argument has no name
             args = (x,)
         else:
             named[name] = x
@@ -128,6 +130,7 @@ def read_with_tokenizer(
     check_tokenizer(tokenizer)
     target_ids = None
     if isinstance(given, str | tuple):
+        # a tensor or a dict of arguments stays as it is
         given, target_ids = _tokenized(model, tokenizer, given, target)
     read = read_tensors(model, given)
     # ids by their name in transformers, or the only positional argument

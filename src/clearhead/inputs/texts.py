@@ -34,8 +34,10 @@ def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
     """
     tokens = bundle.tokenizer()
     if "fill" in bundle.can:
+        # with the mask's id, which the tokenizer itself may not have
         return masked_ids(tokens, text)
     if "predict" in bundle.can:
+        # such as a BOS token
         return tokens.wrapped(text), []
     # encoders and classifiers of texts
     return with_special(tokens, tokens.encode(text)), []
@@ -69,6 +71,7 @@ def read_text(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
     return ModelInput(
         model=bundle.model,
         bundle=bundle,
+        # not cut: a tape of a cut text would surprise
         args=(id_row(bundle, ids),),
         pieces=pieces_of(bundle, ids),
         masks=tuple(masks),
@@ -76,11 +79,12 @@ def read_text(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
 
 
 def text_items(bundle: Bundle, data: Any) -> tuple[list[np.ndarray], bool]:
-    """The ids of one text or several, cut at the longest that the model reads; and whether it was one alone."""
+    """The ids of one text or several, cut to what the model reads; and whether a single text was given."""
     # bytes are taken for one text, so that check_text names the wrong type
     single = isinstance(data, str | bytes) or not isinstance(data, Iterable)
     texts = [data] if single else list(data)
     for text in texts:
+        # before the tokenizer, whose message would not name the model
         check_text(bundle, text)
     # the positions of masks are for `fill` alone
     rows = [read_ids(bundle, text)[0] for text in texts]
@@ -100,6 +104,7 @@ def text_batches(bundle: Bundle, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
     if not padding_hidden and len(set(lengths.tolist())) > 1:
         # the recursion ends: a batch of one row has one length
         for row in rows:
+            # without padding, so that nothing has to be masked
             yield from text_batches(bundle, [row])
         return
     named = {"lengths": lengths} if takes_lengths else {}

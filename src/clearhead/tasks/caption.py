@@ -50,6 +50,7 @@ def _grid_sizes(model: Any) -> Iterator[list[tuple[int, int]]]:
         lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:]))
     )
     try:
+        # one entry per forward pass, appended by the hook
         yield sizes
     finally:
         hook.remove()
@@ -176,6 +177,7 @@ class Caption:
 
         The map of a word of several pieces is the mean of theirs.
         """
+        # (t, y, x) -> (words, y, x)
         each = self.piece_maps(layer, head)
         if self.word_groups:
             return np.stack([each[word].mean(0) for word in self.word_groups])
@@ -195,6 +197,7 @@ class Caption:
         places = math.prod(size)
         if rows.shape[1] > places:
             # the first tokens have no place: their weight is left out, and rows sum to 1 again
+            # special tokens come first in the memory
             rows = rows[:, -places:]
             rows = rows / np.maximum(rows.sum(1, keepdims=True), np.finfo(rows.dtype).tiny)
         return rows.reshape(len(rows), *size)
@@ -230,6 +233,7 @@ class Caption:
                 # float64 first, because rounded float32 numbers are long in JSON
                 maps = self.maps.astype(np.float64).round(6).tolist()
             else:
+                # no image, or (below) a captioner without attention
                 maps = []
         except NoAttentionError:
             maps = []
@@ -348,6 +352,7 @@ def caption(
             # forced decoding: one hypothesis per image, and no search
             answers = [[h] for h in _given(bundle, pixels, given, penalty)]
         else:
+            # each image keeps its seed, whatever batch it is in
             own_seeds = [seeds[i] for i in batch]
             plan = _plan(
                 bundle,
@@ -360,6 +365,7 @@ def caption(
             )
             answers = search(bundle.model, {"images": pixels}, plan)
         for i, own, hypotheses in zip(batch, pixels, answers, strict=True):
+            # only a sampled caption has a seed to report
             used = seeds[i] if sample and text is None else None
             first, *others = [_caption(bundle, tokens, own, h, used) for h in hypotheses]
             # hypotheses are sorted by score, the best first
@@ -389,6 +395,7 @@ def captioning(
     for hypotheses in follow(
         bundle.model, {"images": pixels[None].to(bundle.device, bundle.dtype)}, plan
     ):
+        # of the only image, the best first
         yield [_caption(bundle, tokens, pixels, h, None) for h in hypotheses[0]]
 
 
@@ -421,6 +428,7 @@ def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
     reading, unknown = text, _unknown_words(tokens, text)
     plain = plain_caption(text)
     if plain and (not text or len(_unknown_words(tokens, plain)) < len(unknown)):
+        # the plain form has fewer unknown words
         reading, unknown = plain, _unknown_words(tokens, plain)
     return tokens.encode(reading).tolist(), unknown
 
@@ -479,6 +487,7 @@ def _given(
     length = len(written) ** penalty
     hypotheses = []
     for logprob in logprobs:
+        # every image has the same caption, and so the same length
         score = logprob / length
         hypotheses.append(
             Hypothesis(ids=tuple(ids), logprob=logprob, score=score, finished=finished)
@@ -492,6 +501,7 @@ def _caption(
     # h.ids is without the end token; the maps have a row for it
     ids = [*h.ids, special_ids(bundle).ends[0]] if h.finished else list(h.ids)
     return Caption(
+        # without the end token
         text=tokens.decode(np.array(h.ids, np.int64)).strip(),
         score=h.score,
         logprob=h.logprob,

@@ -35,6 +35,7 @@ class Stopper:
         self.tail = 4 * max(map(len, stops)) + 4
 
     def __call__(self, answer: int, ids: Sequence[int]) -> bool:
+        # its first character may be cut in half, which no stop string needs
         tail = self.tokens.decode(np.array(ids[-self.tail :], np.int64))
         return any(stop in tail for stop in self.stops)
 
@@ -45,12 +46,13 @@ def stopper(tokens: Tokenizer, stops: tuple[str, ...]) -> Stopper | None:
 
 
 def text_after(tokens: Tokenizer, ids: list[int], first: int, before: str) -> str:
-    """The text of the ids from `first` on, with the space that it may have after the text `before` it."""
+    """The text of the ids from `first` on, as it continues the text `before`: a leading space is kept."""
     # SentencePiece drops the space before the first token of a text: the difference of two
     # decoded texts keeps it
     whole = tokens.decode(np.array(ids, np.int64))
     # a prompt that ends inside a character changes once the rest of its bytes is there
     if before and not before.endswith(HALF) and whole.startswith(before):
+        # the prompt's own text is a prefix: the rest is the answer, with its space
         return whole[len(before) :]
     return tokens.decode(np.array(ids[first:], np.int64))
 
@@ -59,6 +61,7 @@ def cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
     """A text up to its first stop string, and whether there is one."""
     places = [at for stop in stops if (at := text.find(stop)) >= 0]
     if places:
+        # the earliest of all stop strings
         return (text[: min(places)], True)
     return (text, False)
 
@@ -130,6 +133,7 @@ class Sampling:
             raise InputError("stop has an empty text: expected texts that end an answer")
         if self.samples > 1 and self.temperature == 0.0:
             raise InputError(f"samples={self.samples} with temperature=0: all would be the same")
+        # hypotheses of one beam would stop at different steps
         if self.beams > 1 and (self.choice.sample or self.stops):
             raise InputError(
                 f"beams={self.beams}: a beam search does not sample, and has no stop strings; expected 1"
@@ -167,6 +171,7 @@ class Sampling:
                     f"{len(self.seed)} seeds for {rows} texts: expected one for all, or one per text"
                 )
             return list(self.seed)
+        # a greedy search draws nothing: any seed will do
         return seeds_of(self.seed if self.choice.sample else 0, rows)
 
 
@@ -214,13 +219,16 @@ def follow_answer(
     # what is known of the answer so far; `shown` is the text that was yielded
     last = h = Hypothesis(ids=(), logprob=0.0, score=0.0, finished=False)
     for ((h,),) in follow(bundle.model, {}, plan):
+        # the search also yields when it ends, without a new token
         if len(h.ids) > len(last.ids):
             # decoded as a whole, because a token may be a part of a character
             whole = text_after(tokens, [*prompt, *h.ids], len(prompt), before)
             cut, stopped = cut_at_stop(whole, options.stops)
             if stopped:
+                # the stop string itself is not part of the answer
                 final = cut
             else:
+                # hold back what may still change, or begin a stop string
                 final = whole[: len(whole) - pending(whole, options.stops)]
             # text that was yielded cannot be taken back: if decoding changes it, wait for the
             # next token
@@ -253,6 +261,7 @@ def generation(
     cut, stopped = cut_at_stop(whole, options.stops)
     ended = "end" if h.finished else "limit"
     if stopped:
+        # the text was cut there, whether or not an end token or the limit came later
         ended = "stop"
     return Generation(
         text=cut,
@@ -379,6 +388,7 @@ def generate(
         for i, hypotheses in zip(rows, search(bundle.model, {}, plan), strict=True):
             # greedy answers need no seed to be reproduced
             used = seeds[i] if choice.sample else None
+            # the best hypothesis, or the first sample, is the result
             first, *others = [
                 generation(tokens, texts[i], prompts[i], h, options, used) for h in hypotheses
             ]

@@ -53,6 +53,7 @@ def score(
     """
     _check_pair(bundle, target is not None)
     if target is not None:
+        # forced decoding, with the attention to the source
         return given_translation(bundle, text, target)
     return _checked(text, likelihood(bundle, text, stride=stride))
 
@@ -112,6 +113,7 @@ def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Count
     for first in range(0, len(texts), SOME):
         some = texts[first : first + SOME]
         for one in likelihoods(bundle, some):
+            # sums, so that the perplexity weights tokens, not texts, equally
             logprob, tokens = logprob + one.logprob, tokens + one.counted
         if done is not None:
             done(len(some), len(texts))
@@ -159,6 +161,7 @@ def answer_likelihoods(
         # the token after each id where it is a part of an answer; a row's padding has none
         wanted = torch.full_like(ids, IGNORE)
         for i, number in enumerate(batch):
+            # targets are shifted already: target t follows id t
             wanted[i, : len(rows[number].targets)] = torch.from_numpy(rows[number].targets)
         counts = wanted != IGNORE
         # (b, t, d) -> (n, d): only states that predict a token of an answer go through the head

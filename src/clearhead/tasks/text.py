@@ -93,6 +93,7 @@ def embed(
             f"pool={pool!r} is for texts: this {bundle.name} reads images, and pools as it was built"
         )
     if bundle.reads == "images":
+        # an image model has its own pooling
         vector_of = _image_vectors(bundle)
     else:
         vector_of = _text_vectors(bundle, pool)
@@ -104,9 +105,11 @@ def embed(
         # (b, d) in float32, because the length of a bfloat16 vector is inexact
         x = vector_of(batch).float()
         if normalise:
+            # after pooling, so that the dot product of two vectors is their cosine
             x = F.normalize(x, dim=-1)
         for i, vector in zip(numbers, x.cpu().numpy(), strict=True):
             vectors[i] = vector
+    # (d,) for one input, (n, d) for several
     if single:
         return vectors[0]
     # an empty folder or list: (0, d), so that results can be concatenated
@@ -178,6 +181,7 @@ def likelihood(
     # without a limit of the context, one window reads all
     most = bundle.max_tokens or len(ids)
     if stride is None:
+        # every token but those of the first window has at least half a context before it
         stride = max(most // 2, 1)
     # a stride above the context would leave tokens without a prediction
     if stride < 1 or (bundle.max_tokens is not None and stride > most):
@@ -232,6 +236,7 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
         # boolean indexing flattened the rows in order, each with its length - 1 targets
         per_text = logprobs.split((lengths - 1).tolist())
         for number, values in zip(numbers, per_text, strict=True):
+            # the number among the short texts -> among all texts
             i = short[number]
             results[i] = _likelihood(tokens, rows[i].tolist(), [None, *values.tolist()])
     return [results.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
@@ -294,6 +299,7 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
 def _pooled(x: Float[Tensor, "b t d"], lengths: Tensor, pool: str) -> Float[Tensor, "b d"]:
     """One vector per row: the mean of its tokens, the first or the last."""
     if pool == "first":
+        # such as BERT's [CLS]
         return x[:, 0]
     if pool == "last":
         # the last real token, because padding follows it

@@ -50,6 +50,7 @@ class Pass:
         before = torch.from_numpy(reads)[None].to(self.bundle.device)
         try:
             with watch(self.bundle.model, *names) as tape:
+                # one teacher-forced pass gives the attention of all target tokens at once
                 self.bundle.model(before, **source_batch(self.bundle, [self.source]))
         except KeyError as cause:
             # any other unknown address is the caller's mistake, and keeps its own message
@@ -116,6 +117,7 @@ class Translation:
             "target": self.target,
             "alignment": rows,
             "seed": self.seed,
+            # without maps, which would take a forward pass each
             "others": [{"text": other.text, "score": other.score} for other in self.others],
         }
 
@@ -124,6 +126,7 @@ class Translation:
     ) -> Float[np.ndarray, "t s"]:
         """The attention (target, source) of one layer and head, or the mean over those that are not given."""
         if self.forced is None:
+            # an empty text has no tokens to attend
             return np.zeros((len(self.target), len(self.source)), np.float32)
         tape = self.forced.watch(CROSS)
         rows = cross_attention(tape, layer, head)
@@ -159,6 +162,7 @@ class Translation:
         by_word = np.zeros((len(target), len(source)), np.float32)
         for t, row in enumerate(target_words):
             for s, column in enumerate(source_words):
+                # (pieces of t, pieces of s) -> one number
                 by_word[t, s] = weights[row][:, column].sum(1).mean()
         return source, target, by_word
 
@@ -171,8 +175,10 @@ def cross_attention(tape: Tape, layer: int | None, head: int | None) -> Float[np
         if number is not None and not (isinstance(number, int) and -count <= number < count):
             raise InputError(f"{name}={number}: there are {count}, counted from 0")
     if layer is not None:
+        # negative numbers count from the last layer
         layers = [layers[layer]]
     if head is not None:
+        # over the layers, (t, s)
         return np.mean([x[head] for x in layers], axis=0)
     return np.mean([x.mean(0) for x in layers], axis=0)
 
@@ -190,6 +196,7 @@ def word_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[list[int]]:
         if word >= 0 and word == last and not spaces:
             groups[-1].append(i)
         else:
+            # a new word begins, with the white space before it
             groups.append([*spaces, i])
         last, spaces = word, []
     # white space at the end has no word after it
@@ -331,6 +338,7 @@ def translating(
     tokens = translator_tokens(bundle)
     ((ids, cut),) = _sources(bundle, tokens, [text])
     if not text.strip() or len(ids) < 2:
+        # white space alone is not searched
         yield [EMPTY]
         return
     plan = Plan(
@@ -343,6 +351,7 @@ def translating(
         banned=_banned(bundle, tokens),
     )
     for hypotheses in follow(bundle.model, source_batch(bundle, [ids]), plan):
+        # of the only text, the best first
         yield [_translation(bundle, tokens, ids, cut, h) for h in hypotheses[0]]
 
 
@@ -357,6 +366,7 @@ def given_translation(bundle: Bundle, source: str, target: str | Sequence[int]) 
         # with the end token
         written = tokens.written(target)
     else:
+        # ids as they are: the end token only if it is among them
         written = as_row(target, len(tokens.target))
     if not len(written):
         raise TextError("the translation has no tokens: expected one or more")
@@ -401,6 +411,7 @@ def _context(bundle: Bundle) -> int:
 def _limit(bundle: Bundle, source: np.ndarray, limit: int | None) -> int:
     """The largest number of tokens of a translation."""
     if limit is None:
+        # ends a search whose hypotheses never write the end token
         limit = 2 * len(source) + 20
     return min(limit, _context(bundle))
 

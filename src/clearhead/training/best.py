@@ -74,7 +74,7 @@ class Best:
         return 0 < self.patience <= self.waited
 
     def resume(self, facts: Mapping[str, Any]) -> None:
-        """Take the state of a checkpoint, unless it is of another measurement, which run.best named before."""
+        """Restore the state from a checkpoint; forget it if run.best named another measurement then."""
         self.facts = dict(facts)
         if self.facts.get("name", self.name) != self.name:
             # values of two measurements cannot be compared

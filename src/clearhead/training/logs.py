@@ -39,6 +39,7 @@ class ProgressDisplay:
         self.live = self.console.is_terminal and not quiet
         self._printed = time.monotonic()
         self._bar: Progress | None = None
+        # no bar in a log file, where each redraw would be a line
         if self.live:
             self._bar = Progress(
                 SpinnerColumn(),

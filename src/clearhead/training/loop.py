@@ -260,6 +260,7 @@ class Loop:
         sentence = "mean of the weights of steps "
         sentence += ", ".join(str(checkpoint.step) for checkpoint in checkpoints)
         if self.data.valid_batches:
+            # the mean has not been validated yet: no step had these weights
             self.mean = self.trainer.measure(self.feed.valid())
             sentence += f": {_measurements(self.mean)}"
         self.display.say(sentence)
@@ -270,6 +271,7 @@ class Loop:
         """Open the dataset, unless a plan for a file of data has done that to count its steps, and the feeds."""
 
         def opened(table: Mapping[str, Any]) -> Data:
+            # checks the options, too
             name, _ = named_options(table, "data")
             section = table if isinstance(table, config.Table) else config.Table(table)
             return make_data(name, section.without("name"), seed=self.recipe.seed, root=root)
@@ -519,6 +521,7 @@ class Loop:
         if self.saved:
             last = f"the last good checkpoint is {self.folder.checkpoints / step_name(self.saved)}"
         if self.world.rank == 0:
+            # kept in facts.json, for those who look later
             self.folder.tell(problem=f"{problem} in step {step}")
         raise TrainingError(
             f"{self.folder.path}: {problem} in step {step}, whose batch is that of seed {self.recipe.seed} and "
@@ -534,6 +537,7 @@ class Loop:
             # any other RuntimeError is a mistake in the code
             if not is_exhausted(cause):
                 raise
+            # twice as many micro-batches of half the size give the same step
             options = f"accumulate={2 * self.recipe.accumulate}"
             if not self.recipe.recompute:
                 options += " or recompute=true"

@@ -307,6 +307,7 @@ def _check_lora(recipe: Recipe) -> None:
                 f"{place}lora: the {player} is a moving average of all weights of the {role.average_of}, and LoRA "
                 "trains only adapters: expected an objective without such a player"
             )
+        # adapters of random weights would leave the model random
         if not pretrained_of(recipe, player):
             key = ".".join(section_key(recipe, player, "pretrained"))
             raise config.ConfigError(
@@ -315,6 +316,7 @@ def _check_lora(recipe: Recipe) -> None:
             )
         starts = pretrained_of(recipe, player)
         is_one_checkpoint = len(starts) == 1 and starts[0].is_whole
+        # PEFT's folder names one base model
         if not recipe.lora.merge and not is_one_checkpoint:
             raise config.ConfigError(
                 f"{place}lora.merge = false keeps the adapters of one whole checkpoint apart, and the {player} has "
@@ -404,6 +406,7 @@ def section_name(table: config.Table, section: str) -> tuple[str, type[Any]]:
     name = table.get("name")
     if not isinstance(name, str) or name not in known:
         problem = " has no name" if name is None else f".name = {name!r}"
+        # the key as the file has it: players.generator.model
         where = ".".join(table.key) or section
         own = ""
         if section == "objective":

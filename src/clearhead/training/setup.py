@@ -330,6 +330,7 @@ class _Sources:
         if answer == "class":
             return
         if "answer" in self.given:
+            # the recipe itself says it
             source = ""
         elif self.start:
             source = f" in the checkpoint {self.start.folder}"
@@ -395,9 +396,11 @@ class _Sources:
 def _checkpoint(recipe: Recipe, player: str, start: Pretrained) -> PlayerSetup:
     """The family and the options of a checkpoint; an error names the player that starts from it."""
     try:
+        # config.json alone: no weight is read yet
         saved = read_settings(start.folder)
     except UserError as problem:
         place = place_of(recipe, section_key(recipe, player, "pretrained"))
+        # the same kind of error, with the place in the recipe before it
         raise type(problem)(f"{place}{pretrained_key(recipe, player)}: {problem}") from problem
     options = config.dump(config.read(family(saved.model)[1], saved.options))
     return PlayerSetup(

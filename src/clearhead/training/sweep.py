@@ -138,6 +138,7 @@ class Sweep:
         for mean in self.means:
             values = []
             for measure in measures:
+                # None: no training of this alternative measured it
                 pair = mean.measures.get(measure)
                 values.append("" if pair is None else f"{_number(pair[0])} ± {_number(pair[1])}")
             table.add_row(*mean.choices.values(), str(mean.seeds), *values)
@@ -177,6 +178,7 @@ def train_alternatives(
         if plan.recipe is not None and not is_finished(plan.folder, plan.recipe):
             waiting.append(plan)
         else:
+            # an interrupted sweep is resumed by the same call
             console.print(f"{plan.name}: {plan.error or 'finished before'}", soft_wrap=True)
     with exit_on_sigterm():
         if jobs == 1:

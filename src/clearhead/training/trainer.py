@@ -442,9 +442,11 @@ class Trainer:
         players: dict[str, Player] = {}
         for index, (name, role) in enumerate(roles.items()):
             if role.average_of is None:
+                # numbered by its role, which keys its initial weights
                 players[name] = self._build_trained(name, index, fresh)
         for name, role in roles.items():
             if role.average_of is not None:
+                # built in the loop before, whatever the order of the roles
                 source = players[role.average_of]
                 assert isinstance(source, TrainedPlayer)
                 players[name] = EMAPlayer(name, source, self.recipe, self.world)
@@ -459,7 +461,9 @@ class Trainer:
         self.left_out += left_out
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
+                # everything but the head is frozen, whatever [freeze] adds
                 weight.requires_grad_(in_head(model, weight_name))
+            # a tied output layer is the embedding, which is no head
             if not any(p.requires_grad for p in model.parameters()):
                 raise InputError(
                     f"learn='head': a {setup.model} whose output layer has the weights of its embedding has no head of "
@@ -469,6 +473,7 @@ class Trainer:
             submodule(model, part, "freeze", "this model").requires_grad_(False)
         rebuild = None
         if recipe.lora is not None:
+            # the same seed and the same checkpoints give the same weights again
             rebuild = partial(self._pretrained_model, name, index)
         optim, schedule = player_optim(recipe, name)
         return TrainedPlayer(

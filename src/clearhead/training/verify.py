@@ -112,6 +112,7 @@ class Verdict:
             for part in parts:
                 size = f"{part.largest:.3g}"
                 if part.within is not None:
+                    # workers add numbers in another order, so that bits may differ
                     size += f" relative, of {part.within:g} allowed"
                 counts = (str(part.count), str(part.equal))
                 table.add_row(run, part.name, *counts, size, part.first)
@@ -123,6 +124,7 @@ class Verdict:
         if self.passed:
             verdict = f"equal: resuming changed nothing in {self.steps} steps"
         elif not self.equal:
+            # before the kills: a difference is a finding even if some kills missed
             verdict = "NOT equal: resuming changed the run"
         else:
             verdict = "not verified: the training ended before all kills; give it more steps"
@@ -256,6 +258,7 @@ def _check_world(recipe: Recipe, world: int) -> None:
             continue
         _, kind = section_name(config.Table(table), "model")
         for option in dataclasses.fields(kind):
+            # the recipe's value, or the family's default
             share = table.get(option.name, option.default)
             if "dropout" in option.name and share:
                 raise InputError(
@@ -321,6 +324,7 @@ class _Runs:
             status.update(f"training until kill {i + 1} of {len(moments)}")
             progress = self.progress(name, i + 1)
             with self.start(name, i) as child:
+                # polled, because the child must not know that it will be killed
                 while child.running and not progress.due(target, during):
                     time.sleep(POLL)
                 # a random moment within a step, or shortly after the first byte of a checkpoint
@@ -417,9 +421,11 @@ def compare(one: Path, other: Path) -> list[PartComparison]:
         names = [name for name in every if name.split("/")[1] == prefix]
         differ, largest = list[str](), 0.0
         for name in names:
+            # a tensor that only one of the runs has
             if name not in a.names or name not in b.names:
                 differ.append(name)
                 continue
+            # bit by bit first: equal values may have different bits, such as 0 and -0
             x, y = a.read(name), b.read(name)
             if not _same_bits(x, y):
                 differ.append(name)
@@ -499,6 +505,7 @@ def _compare_lines(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> 
             continue
         differ.append(f"line {number}")
         for key in x.keys() & y.keys():
+            # steps and samples of text have no size of a difference
             if isinstance(x[key], float) and isinstance(y[key], float):
                 largest = max(largest, abs(x[key] - y[key]))
     return _comparison("lines of metrics", len(pairs), differ, largest)

@@ -1,1 +1,1 @@
-"""evaluate, by what the data is."""
+"""The evaluation of models, with a file for each kind of task."""

@@ -118,7 +118,7 @@ def measure_captions(
 
 
 def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float, float]:
-    """The share of colour and object words whose map is largest inside the right box, and that of a random place.
+    """The share of colour and object words whose map is largest in the right box, and the share expected by chance.
 
     The captions must be those of the scenes, word by word: exact ones, or given ones.
     """
@@ -126,6 +126,7 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
     for one, scene in zip(results, scenes, strict=True):
         height, width = scene.image.shape[1:]
         for word, box, weights in zip(scene.caption.split(), scene.boxes, one.maps, strict=True):
+            # words such as "a" or "left of" have no box
             if box is None or word not in (*COLOURS, *SHAPES):
                 continue
             # the centre of each cell of the map, in pixels

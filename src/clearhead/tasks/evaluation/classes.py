@@ -129,6 +129,7 @@ def linear_probe(
 
     def closure() -> Tensor:
         optimiser.zero_grad()
+        # the bias is not penalised
         loss = F.cross_entropy(F.linear(x, weight, bias), labels) + penalty * weight.square().sum()
         loss.backward()
         return loss
@@ -220,6 +221,7 @@ class ClassScores:
             "left_out": self.left_out,
         }
         if self.files:
+            # images that have no name are in the order of the data
             values["files"] = list(self.files)
         return values
 
@@ -234,6 +236,7 @@ class ClassScores:
         rows.append(("accuracy", f"{self.accuracy:.2%}", count))
         rows.append(("macro F1", f"{self.f1:.4f}", "mean of the classes"))
         for label, predicted in self.confusion.items():
+            # the recall of each class
             total = sum(predicted.values())
             recognised = f"of {total:,} {self.unit} recognised"
             rows.append((label, f"{predicted[label] / total:.2%}", recognised))
@@ -265,6 +268,7 @@ def class_scores(
     predicted: list[str] = []
     for some in read_data.inputs:
         results: Any = classify(bundle, some, top=1)
+        # the label of the likeliest class
         predicted += [classes[0][0] for classes in results]
         if done is not None:
             done(len(some), len(labels))
@@ -305,12 +309,14 @@ def _feature_scores(
     held_out = list(parts)[-1]
     for label in parts[held_out].labels:
         if label not in classes:
+            # its images could never be classified correctly
             raise DataError(f"{data}: the class {label!r} of {held_out} has no training image")
     # one tensor (n, d) per part, train first; unscaled, because the linear probe standardises
     features = []
     for part in parts.values():
         rows = []
         for some in part.batches(IMAGES):
+            # knn normalises by itself
             rows.append(torch.from_numpy(embed(bundle, some, normalise=False)))
             if done is not None:
                 done(len(some), count)
@@ -356,9 +362,11 @@ def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None)
         columns = labelled_columns(bundle, path, chosen.text, chosen.label)
         rows = labels_of(columns, skip_empty=True)
         part = evaluated_part(bundle, data, path, rows, chosen.split, root)
+        # rows that were skipped, known once all have been read
         empty = columns.empty
     known = class_names(bundle)
     for line in part.rows:
+        # a misspelt label would count as an error of the model
         if line.label not in known:
             raise DataError(
                 f"{line.where}: the label {line.label!r} is none of the model's: {', '.join(known)}"

@@ -1,7 +1,7 @@
 """Which columns of a file an evaluation reads: those that the user names, or those that the model was trained on.
 
-A translator is never evaluated in the other direction without a word: languages that the file's columns are named after
-decide, and a file that has others than the model's is refused.
+A translator is never silently evaluated in the opposite direction: if the columns of a file are named after languages,
+these decide, and a file with other languages than the model's is refused.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def trained_on(bundle: Bundle) -> Any:
     """The options of the data in the recipe of a model's run; None if there is no recipe."""
     for path in (place / "recipe.toml" for place in _places(bundle)):
         if path.is_file():
+            # the recipe of the run, beside the model
             data = config.load(path)["data"]
             return config.read(data_config(data["name"]), data.without("name"))
     return None
@@ -92,6 +93,7 @@ def _fingerprints(bundle: Bundle) -> dict[str, str]:
     for path in (place / "facts.json" for place in _places(bundle)):
         if path.is_file():
             attempts = json.loads(path.read_bytes()).get("attempts", [])
+            # the newest attempt: data may have changed between two
             if attempts:
                 return dict(attempts[-1].get("files", {}))
             return {}
@@ -158,7 +160,7 @@ def evaluated_part(
 
 
 def trained_on_all(data: str | Path) -> str:
-    """A sentence for data of which nothing was held out."""
+    """The warning about data that the model was trained on as a whole."""
     return f"{data}: the model was trained on all of it, so that this does not tell how good it is on other data"
 
 
@@ -170,6 +172,7 @@ def _held_out(options: Any, path: Path, root: Path | None) -> set[str]:
     # the file may lie elsewhere now; the division depends on its rows alone
     own = replace(options, path=str(path))
     if isinstance(own, LabelledConfig):
+        # (train, valid)
         return {row.where for row in divided(own, root)[1]}
     if isinstance(own, PairConfig):
         return {row.where for row in own.read(root)[1]}
@@ -177,7 +180,7 @@ def _held_out(options: Any, path: Path, root: Path | None) -> set[str]:
 
 
 def trained_columns(bundle: Bundle) -> dict[str, str]:
-    """The columns of the table that a model was trained on, by what they are for; of a named set its languages."""
+    """The columns of the table that a model was trained on, by their purpose; for a named set, its languages."""
     options = trained_on(bundle)
     named = {option: getattr(options, option, None) for option in COLUMNS}
     return {option: str(name) for option, name in named.items() if name is not None} | dict(
@@ -232,6 +235,7 @@ def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | N
             # a column of the same name, or else the one of the same language
             for column in (name, _of_language(table, name)):
                 if found[i] is None and column in table.columns and column not in found:
+                    # each column is used once, for source or target
                     found[i] = column
     _check_direction(table, found, (source, target), trained)
     return TwoColumns(table, *two_columns(table, PARALLEL, (found[0], found[1])))

@@ -113,6 +113,7 @@ class TranslationScores:
         rows += score_rows(self.scores)
         speed = f"{self.seconds:.1f} s, {self.speed:.1f} per second"
         rows.append(("sentences", str(self.sentences), speed))
+        # texts that were cut lower the scores, so the table says so
         if self.cut:
             rows.append(("cut", str(self.cut), "too long to be read or translated to their end"))
         return table(*rows)
@@ -193,6 +194,7 @@ def evaluate(
         "stride": stride, "last": last, "by": by, "neighbours": neighbours, "skip_bad": skip_bad,
     }  # fmt: skip
     for capability, (kind, measure) in EVALUATIONS.items():
+        # in the order of EVALUATIONS: the first capability that the model has decides
         if capability in bundle.can:
             chosen = config.read(
                 # config.read refuses options that this kind of model does not have
@@ -286,15 +288,18 @@ def _texts(
     paths = [_file(name, root) for name in names]
     # line i of the second file translates line i of the first
     if len(paths) == 2:
+        # the training read one table: two files cannot be it
         if chosen.split is not None:
             raise InputError(
                 f"split={chosen.split!r}: two files are taken as a whole: expected no split"
             )
         part, empty = EvaluatedRows(" ".join(map(str, names)), read_two(*paths)), 0
     else:
+        # one table: which column is the source follows from the options, or from the training
         columns = pair_columns(bundle, paths[0], chosen.source, chosen.target)
         lines = lines_of(columns, skip_empty=True)
         part = evaluated_part(bundle, names[0], paths[0], lines, chosen.split, root)
+        # known once all rows have been read
         empty = columns.empty
     return SourceTexts(
         name=part.name,
@@ -308,7 +313,7 @@ def _texts(
 def _named_texts(
     data: str, chosen: TranslationOptions, settings: dict[str, Any], root: Path | None
 ) -> SourceTexts:
-    """The same for a named set; a sentence of Tatoeba may have several references."""
+    """The sources and the references of a named set; a sentence of Tatoeba may have several references."""
     split = chosen.split or next(part for part in SPLITS[data] if part.startswith("test"))
     if not settings.keys() >= {"source", "target"}:
         raise InputError(
@@ -321,6 +326,7 @@ def _named_texts(
         return SourceTexts(name=name, sources=sources, references=references)
     grouped: dict[str, list[str]] = {}  # a sentence occurs once for each of its translations
     for source, reference in zip(sources, references, strict=True):
+        # a dict keeps the order of the sources
         grouped.setdefault(source, []).append(reference)
     return SourceTexts(name=name, sources=list(grouped), references=list(grouped.values()))
 

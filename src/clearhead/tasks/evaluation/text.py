@@ -125,12 +125,15 @@ def text_scores(
         path = file_or_set(data, root, "shakespeare")
     start = time.perf_counter()
     if str(data) in HOMES:
+        # a named set is taken as a whole
         trained = None
     else:
         trained = trained_on_file(bundle, path, root)
     if path.is_dir() or is_table(path):
+        # texts or chats, each read by itself
         name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
     else:
+        # one long text, in windows of the context
         name, remark, counted = _text_counted(bundle, data, path, chosen, trained, done)
     # no part was asked for, and none was held out: the score is of training text
     if trained is not None and chosen == TextOptions(stride=chosen.stride) and not remark:
@@ -159,6 +162,7 @@ def _rows_counted(
     # one text per row or file
     if path.is_dir() or not _has_chats(path):
         _check_no_split(data, chosen)
+        # texts, not chats
         return str(data), "", document_likelihoods(bundle, path, done)
     # chats that the model was trained on, with a share of them held out
     divided = isinstance(trained, ChatsConfig) and trained.valid_path is None and trained.share > 0
@@ -178,7 +182,7 @@ def _rows_counted(
 def _text_counted(
     bundle: Bundle, data: Place, path: Path, chosen: TextOptions, trained: Any, done: Done | None
 ) -> tuple[str, str, Counted]:
-    """The same of the end of a text file: of the one that the model was trained on, the end that was held out."""
+    """The same for a text file: the share `last` at its end, by default what training held out of it, or all."""
     _check_no_split(data, chosen)
     last, remark = chosen.last or 1.0, ""
     divided = isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0
@@ -194,7 +198,7 @@ def _text_counted(
 
 
 def _check_no_split(data: Place, chosen: TextOptions) -> None:
-    """Raise if a part is asked for, of data that has none."""
+    """Raise if the options name a split of data that has none."""
     if chosen.split is not None:
         raise InputError(
             f"split={chosen.split!r} is for chats: of a text last=SHARE takes the end; {data} has no split"

@@ -98,6 +98,7 @@ def check_objective(kind: Any) -> None:
 def _check_players(kind: type[Objective]) -> None:
     for name, role in kind.roles.items():
         if (
+            # the name is an attribute of nn.ModuleDict and the first part of names in checkpoints
             not name
             or hasattr(nn.ModuleDict, name)
             or name == "objective"
@@ -280,6 +281,7 @@ class ReturnChecks:
     def reported(self, reported: Any, *, text: bool = False) -> None:
         """Raise unless validation reports a number for every declared measurement (`text`: of text), and no others."""
         if text:
+            # the method whose values are checked, which the message names
             method, attribute = "score", "text_measurements"
         elif self.kind.summarise is Objective.summarise:
             method, attribute = "measure", "measurements"

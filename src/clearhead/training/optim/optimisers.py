@@ -69,6 +69,7 @@ class OptimConfig:
             raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
         start, final = ends(self.ema)
         scheduled = isinstance(self.ema, Scheduled)
+        # a constant 1 would never move the average; a schedule may end there, as DINO's does
         final_fits = 0.0 <= final < 1.0 or (scheduled and final == 1.0)
         if not 0.0 <= start < 1.0 or not final_fits:
             most = ", or 1 as the end of a schedule" if scheduled else ""
@@ -220,6 +221,7 @@ class Optimiser:
         grads = self.gradients()
         if not grads:
             raise RuntimeError("no parameter has a gradient: call backward() before step()")
+        # the norm of all gradients is the norm of their norms
         norms = torch._foreach_norm(list(grads.values()), 2, torch.float32)
         norm = torch.linalg.vector_norm(torch.stack(norms))
         for group in optimiser.param_groups:
@@ -230,9 +232,11 @@ class Optimiser:
                 if name not in grads:
                     continue
                 state = optimiser.state[master]
+                # the optimiser's own tensors, which checkpoints save and restore
                 moments = (state["exp_avg"], state["exp_avg_sq"])
                 rows.append((self.parameters[name], grads[name], master, *moments, state["step"]))
                 steps.append(state["step"])
+            # counted before the update: Adam's bias correction begins at 1
             torch._foreach_add_(steps, 1)
             kernels.adamw_step(
                 rows,
