@@ -320,9 +320,11 @@ class Windows(Data):
         """Return the windows of ids, with the ends of their documents, from starts (b, 1); up to a limit."""
         ids, ends = source
         # one more than the context: the targets are the ids, one place later
+        # (b, 1) + (context + 1,) -> (b, context + 1)
         places = starts + np.arange(self.config.context + 1)
         inside = places < limit
         whole = ids[np.minimum(places, limit - 1)].astype(np.int64)
+        # a foreign file could hold any number: an embedding would fail with a useless message
         if whole.max() >= self.sizes["vocab"]:
             raise DataError(
                 f"{self.name} has the id {whole.max()}: expected ids below vocab={self.sizes['vocab']}"
@@ -332,9 +334,11 @@ class Windows(Data):
             "targets": np.where(inside, whole, IGNORE)[:, 1:].copy(),
         }
         if self.config.documents:
+            # (b, context + 1): True where a document begins
             begins = self._begins(ends, starts)
             # the first id of a document is not predicted from the one before
             batch["targets"][begins[:, 1:]] = IGNORE
+            # 0 up to the first beginning, then one more at each
             batch["documents"] = np.cumsum(begins[:, :-1], axis=1, dtype=np.int64)
             # the place in the window, less that of the last beginning before it
             at = np.broadcast_to(np.arange(self.config.context), batch["ids"].shape)
@@ -344,6 +348,7 @@ class Windows(Data):
     def _begins(self, ends: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether a document begins at each place of a window (b, context + 1), except at the first place."""
         first = np.searchsorted(ends, starts[:, 0], side="right")
+        # searchsorted: documents may have any length, and few ends lie in a window
         last = np.searchsorted(ends, starts[:, 0] + self.config.context, side="right")
         # every end inside a window: the number of its row, and its number among all ends
         row = np.repeat(np.arange(len(starts)), last - first)
@@ -351,5 +356,6 @@ class Windows(Data):
             first - (np.cumsum(last - first) - (last - first)), last - first
         )
         begins = np.zeros((len(starts), self.config.context + 1), bool)
+        # an end is the place after the last id, where the next document begins
         begins[row, ends[end] - starts[row, 0]] = True
         return begins

@@ -103,6 +103,7 @@ class Data(ABC):
             raise InputIndexError(
                 f"validation batch {index}: there are {self.valid_batches}, counted from 0"
             )
+        # the seed of training is not passed on: validation is the same in every run
         batch = self._share(
             self._valid_rows(index), lambda rows: self._valid(index, rows), part, parts
         )
@@ -131,8 +132,10 @@ class Data(ABC):
             raise InputError(
                 f"classes {', '.join(names)}: expected {', '.join(self.classes or ('none',))}, in any order"
             )
+        # the new number of each old number
         table = np.array([list(names).index(name) for name in self.classes], np.int64)
         for numbers in arrays:
+            # in place, because batches index the same arrays
             numbers[:] = table[numbers]
         self.classes = tuple(names)
 
@@ -142,6 +145,7 @@ class Data(ABC):
 
     def units(self, batch: Batch) -> int:
         """Return the size of a batch in `unit`."""
+        # padding counts as well: it is computed like any other token
         if self.unit == "tokens":
             return batch["ids"].size
         return len(next(iter(batch.values())))
@@ -178,12 +182,15 @@ class Data(ABC):
 
     def _share(self, total: int, examples: Callable[[Rows], Batch], part: int, parts: int) -> Batch:
         rows = share_rows(total, part, parts)
+        # `examples` computes only the rows of this part
         batch = examples(rows)
         if total % parts:  # even if this part is full itself: all parts must have the same keys
+            # row i of this part is row part + parts * i of the whole batch
             real = part + parts * np.arange(len(rows)) < total
             if "targets" in batch:
                 batch["targets"][~real] = IGNORE
             else:
+                # without targets that could be ignored, a weight of 0 removes a row from the mean
                 batch["weight"] = real.astype(np.float32)
         return batch
 
@@ -202,6 +209,7 @@ def share_rows(total: int, part: int, parts: int) -> Rows:
     """
     if not 0 <= part < parts:
         raise InputError(f"part={part} of parts={parts}: parts are counted from 0")
+    # all parts are as long as the first: rounded up, past the end where needed
     rows = np.arange(part, part + -(-total // parts) * parts, parts)
     return np.where(rows < total, rows, 0)
 

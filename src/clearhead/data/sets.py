@@ -128,6 +128,7 @@ def make_data(
     """
     check_root(root)
     options_type, open_set = _options_and_opener(name)
+    # options become the dataclass of this set: unknown or misspelt ones raise here
     return open_set(config.read(options_type, options, where="data"), seed=seed, root=root)
 
 
@@ -137,6 +138,7 @@ def _options_and_opener(name: str) -> tuple[type[Any], Callable[..., Data]]:
             f"no data {name!r}: expected one of {', '.join(SETS)}{nearest(name, SETS)}"
         )
     opener = SETS[name]
+    # imported on demand: a set of text needs no image library
     module = import_module(f".{opener.module}", __package__)
     return getattr(module, opener.config), getattr(module, opener.open)
 

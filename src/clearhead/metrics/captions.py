@@ -65,6 +65,7 @@ class Corpus:
 def _grams(words: list[str]) -> Grams:
     counters = []
     for n in range(1, ORDERS + 1):
+        # n copies, each shifted by one more word: zipped, they are the n-grams
         shifted = (words[i:] for i in range(n))  # zip stops where the shortest ends
         counters.append(Counter(zip(*shifted, strict=False)))
     return counters
@@ -86,15 +87,19 @@ def bleu(corpus: Corpus) -> Values:
         strict=True,
     ):
         counts = []
+        # `n` counts from 0 here: grams[0] are single words, hence len(words) - n n-grams
         for n, own in enumerate(grams):
             others = [reference[n] for reference in reference_grams]
             matches = 0
             for gram, count in own.items():
+                # clipped: "the the the" matches a reference with one "the" only once
                 matches += min(count, max(other[gram] for other in others))
             counts.append((matches, max(0, len(words) - n)))
         # r of the brevity penalty; of two lengths that are equally close, the shorter
         closest = min((abs(len(one) - len(words)), len(one)) for one in references)[1]
+        # a score per caption, from its own counts
         each.append(_bleu(counts, (len(words), closest)))
+        # the corpus sums matches and n-grams, not scores
         total = [(a + c, b + d) for (a, b), (c, d) in zip(total, counts, strict=True)]
         total_lengths = total_lengths[0] + len(words), total_lengths[1] + closest
     values = _bleu(total, total_lengths)
@@ -104,11 +109,14 @@ def bleu(corpus: Corpus) -> Values:
 def _bleu(counts: Iterable[tuple[int, int]], lengths: tuple[int, int]) -> list[float]:
     """BLEU-1 to BLEU-4 from (matches, n-grams) per n, and the lengths (c, r) of caption and reference."""
     product, values = 1.0, []
+    # with these constants an empty caption or reference does not divide by 0
     ratio = (lengths[0] + TINY) / (lengths[1] + SMALL)
     penalty = 1.0
     if ratio < 1:
+        # exp(1 - r / c), section 2.3 of the paper
         penalty = math.exp(1 - 1 / ratio)
     for n, (matches, all_grams) in enumerate(counts, start=1):
+        # the geometric mean of the first n precisions, brought up to date with each n
         product *= (matches + TINY) / (all_grams + SMALL)
         values.append(product ** (1 / n) * penalty)
     return values
@@ -121,6 +129,7 @@ def rouge_l(corpus: Corpus) -> Values:
     """
     each = []
     for words, references in zip(corpus.captions, corpus.references, strict=True):
+        # one length per reference
         common = [longest_common(words, reference) for reference in references]
         precision = max(common) / max(1, len(words))
         recalls = (
@@ -130,6 +139,7 @@ def rouge_l(corpus: Corpus) -> Values:
         recall = max(recalls)
         score = 0.0
         if precision:
+            # F = (1 + b^2) R P / (R + b^2 P), which weights recall b times as much as precision
             score = (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
         each.append(score)
     return {"ROUGE-L": (_mean(each), each)}
@@ -143,6 +153,7 @@ def longest_common(one: list[str], other: list[str]) -> int:
     # a bit of `rest` is 0 where the table of dynamic programming rises by 1 along the first text
     every = rest = (1 << len(one)) - 1
     for word in other:
+        # Hyyrö's recurrence: V = (V + (V & M)) | (V & ~M), with M the places of this word
         both = rest & places.get(word, 0)
         rest = (rest + both | rest - both) & every
     return len(one) - rest.bit_count()
@@ -157,6 +168,7 @@ def cider_d(corpus: Corpus) -> Values:
     """
     frequency: Counter[Gram] = Counter()
     for several in corpus.reference_grams:
+        # a set: an image counts once, however often its references repeat an n-gram
         frequency.update({gram for grams in several for counts in grams for gram in counts})
     images = len(corpus.captions)
     idf = {gram: math.log(images / count) for gram, count in frequency.items()}
@@ -179,13 +191,16 @@ def cider_d(corpus: Corpus) -> Values:
         strict=True,
     ):
         own, similarity = weighted(grams), 0.0
+        # the references are averaged, not maximised as in BLEU and ROUGE
         for reference, its_grams in zip(references, reference_grams, strict=True):
             apart = max(1, len(words)) - max(
                 1, len(reference)
             )  # l_c - l_r in bigrams, as coco-caption counts
             cosines = 0.0
+            # one cosine for each n from 1 to 4
             for mine, theirs in zip(own, weighted(its_grams), strict=True):
                 cosines += _clipped_cosine(mine, theirs)
+            # Gaussian penalty for a caption of another length, which CIDEr lacks and CIDEr-D adds
             similarity += cosines * math.exp(-(apart**2) / (2 * SIGMA**2))
         each.append(10 * similarity / ORDERS / len(references))
     return {"CIDEr-D": (_mean(each), each)}
@@ -194,6 +209,7 @@ def cider_d(corpus: Corpus) -> Values:
 def _clipped_cosine(caption: Weighted, reference: Weighted) -> float:
     """The cosine, in which an n-gram of the caption counts at most as much as in the reference."""
     (own, norm), (other, other_norm) = caption, reference
+    # no n-gram of this length, or one that every image has and whose idf is 0
     if not norm or not other_norm:
         return 0.0
     both = ((weight, other[gram]) for gram, weight in own.items() if gram in other)
@@ -251,6 +267,7 @@ def caption_scores(
         [caption_words(text) for text in texts],
         [[caption_words(text) for text in row] for row in rows],
     )
+    # "var" where images have different numbers of references
     counts = {len(row) for row in rows}
     nrefs = counts.pop() if len(counts) == 1 else "var"
     scores = {}
@@ -259,6 +276,7 @@ def caption_scores(
         signature = (
             f"nrefs:{nrefs}|case:lc|tok:ptb|punct:no|{settings}|version:clearhead-{__version__}"
         )
+        # BLEU gives four scores, the others one each
         for name, (value, each) in compute(corpus).items():
             percent = tuple(100 * one for one in each)
             scores[name] = CaptionScore(name, 100 * value, signature, percent)

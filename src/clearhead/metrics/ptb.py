@@ -91,11 +91,14 @@ def caption_words(text: str) -> list[str]:
         ['a', 'dog', 'does', "n't", 'stop', '-lrb-', 'it', 'runs', '-rrb-', 'says', 'the', 'man', "'s", 't-shirt']
     """
     words = []
+    # typographic apostrophes and entities first: the pattern knows plain ones only
     text = _OTHER.sub(lambda match: _PLAIN[match[0]], text)
     for token in _TOKEN.findall(text):
+        # a cheap test first: few tokens begin with a mark
         if token[0] in _PUNCTUATION and _is_punctuation(token):
             continue
         token = token.lower()
+        # cannot -> can not, as the treebank splits it
         if token in _TWO_WORDS:
             first = _TWO_WORDS[token]
             words += [token[:first], token[first:]]

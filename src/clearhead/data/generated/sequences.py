@@ -62,6 +62,7 @@ class RecallConfig(SequenceConfig):
             ("age", self.age, self.length),
             ("valid_age", self.age_in_validation, self.valid_length or self.length),
         ):
+            # the marked guest must exist even in the shortest row
             if age is not None and not 0 <= age < _range(length)[0]:
                 raise InputError(
                     f"{name}={age}: expected 0 to {_range(length)[0] - 1}, less than the shortest length"
@@ -130,6 +131,7 @@ class SequenceTask(Task):
         super().__init__(config, seed=seed)
         self.tokens = Symbols(config.symbols, self.marks)
         self.sizes = {"vocab": len(self.tokens)}
+        # one row of each stream, to know the widest: widths depend on the options alone
         one = np.zeros(1, np.int64)
         self.longest = max(self._draw(0, 0, one, stream)["ids"].shape[1] for stream in (0, VALID))
 
@@ -139,6 +141,7 @@ class SequenceTask(Task):
         if stream >= VALID and c.valid_length is not None:  # validation may have longer rows
             length = c.valid_length
         shortest, longest = _range(length)
+        # each kind of number has a stream: the symbols do not depend on the lengths
         x = counter_rng.integers(seed, step, rows, longest, 0, c.symbols, stream)
         n = counter_rng.integers(seed, step, rows, 1, shortest, longest + 1, stream + 1)
         return self._ask(x, n, seed, step, rows, stream + 2)
@@ -172,17 +175,21 @@ class Copy(SequenceTask):
         rows: Rows,
         stream: int,
     ) -> Batch:
+        # (b, 2 longest + 1) for all places below, since n is (b, 1)
         longest = x.shape[1]
         at = np.arange(2 * longest + 1)  # places in the row: x, SEP, the answer
         answer = at - n - 1  # place in the answer, negative up to SEP
         answered = (answer >= 0) & (answer < n)
+        # x at places before SEP; in the answer, wherever the task takes its symbol from
         source = np.where(answered, self._answer(answer, n), at)
         inside = (at < n) | answered
+        # places outside read index 0, and are overwritten below
         whole = np.take_along_axis(x, np.where(inside, source, 0), axis=1)
         # SEP, and the padding after a shorter row
         whole = np.where(inside, whole, self.config.symbols)
         return {
             "ids": whole[:, :-1].copy(),
+            # shifted by one: the target of each place is the id after it
             "targets": np.where(answered, whole, IGNORE)[:, 1:].copy(),
         }
 
@@ -209,11 +216,13 @@ class Most(SequenceTask):
         symbols = self.config.symbols
         b, longest = x.shape
         at, row = np.arange(longest), np.arange(b)[:, None]
+        # (b, longest): the symbols of a row, without its padding
         inside = at < n
         # count the symbols of all rows at once: each row has slots of its own, and padding the last one
         slots = np.where(inside, row * symbols + x, b * symbols)
         counts = np.bincount(slots.ravel(), minlength=b * symbols + 1)[:-1]
         counts = counts.reshape(b, symbols)
+        # one number per symbol breaks ties, one per place chooses the symbol that changes
         uniforms = counter_rng.uniform(seed, step, rows, symbols + longest, stream)
         # counts are whole, so that numbers below 1 break only ties
         winner = np.argmax(counts + uniforms[:, :symbols], axis=1)[:, None]
@@ -222,6 +231,7 @@ class Most(SequenceTask):
         rival = inside & (x != winner) & as_frequent
         chosen = np.argmax(np.where(rival, uniforms[:, symbols:], -1.0), axis=1)[:, None]
         x = np.where(rival & (at == chosen), winner, x)
+        # SEP after the symbols; the padding is SEP as well, which the target never sees
         ids = np.full((b, longest + 1), symbols, np.int64)
         ids[:, :-1][inside] = x[inside]
         return {"ids": ids, "targets": np.where(np.arange(longest + 1) == n, winner, IGNORE)}
@@ -249,9 +259,11 @@ class Recall(SequenceTask):
             bits = counter_rng.bits(seed, step, rows, 1, stream)
             age = (bits % n.astype(np.uint64)).astype(np.int64)
         marked = n - 1 - age  # place of the marked guest
+        # n guests, MARK and ASK: the last two take one place each
         at = np.arange(longest + 2)
         # MARK moves the guests after it by one place
         guest = np.clip(at - (at > marked), 0, longest - 1)
+        # symbols + 1 is ASK, which also fills up shorter rows
         ids = np.where(at <= n, np.take_along_axis(x, guest, axis=1), c.symbols + 1)
         ids = np.where(at == marked, c.symbols, ids)
         return {
@@ -295,18 +307,21 @@ class Gaussians(Task):
         super().__init__(config, seed=seed)
         self.sizes = {"width": 2, "classes": config.modes}
         self.classes = tuple(f"mode {i}" for i in range(config.modes))
+        # evenly spaced, counterclockwise from (radius, 0)
         angle = 2 * np.pi * np.arange(config.modes) / config.modes
         self.centres = (config.radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)).astype(
             np.float32
         )
 
     def _draw(self, seed: int, step: int, rows: Rows, stream: int) -> Batch:
+        # uniform over the modes, so that each has 1 / modes of the points
         labels = counter_rng.integers(seed, step, rows, 1, 0, self.config.modes, stream)[:, 0]
         noise = self.config.deviation * counter_rng.normal(seed, step, rows, 2, stream + 1)
         return {"x": (self.centres[labels] + noise).astype(np.float32), "labels": labels}
 
     def judge(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return for each centre which points are near it, and nearer than to any other centre."""
+        # exclusive: where circles overlap, a point belongs to one centre only
         distance = np.linalg.norm(rows[:, None] - self.centres, axis=2)  # (b, modes)
         nearest = distance.argmin(1)[:, None] == np.arange(len(self.centres))
         near = nearest & (distance < self.NEAR * self.config.deviation)
@@ -315,6 +330,7 @@ class Gaussians(Task):
     def judged(self, means: dict[str, float]) -> dict[str, float]:
         """Return `near`, the share of points near a centre, and `modes`, the number of centres with enough points."""
         enough = self.SHARE / self.config.modes
+        # a point is near one centre at most: shares add up
         return {
             "near": sum(means.values()),
             "modes": float(sum(share >= enough for share in means.values())),

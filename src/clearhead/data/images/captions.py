@@ -281,6 +281,7 @@ def read_flickr8k(part: str, root: Path | None = None) -> CaptionedFiles:
     if part not in LISTS:
         raise InputError(f"split={part!r}: flickr8k has {', '.join(LISTS)}{nearest(part, LISTS)}")
     folder = _folder(root)
+    # `_folder` has made sure that there is one of each
     images = next(folder / name for name in IMAGES if (folder / name).exists())
     captions: dict[str, list[str]] = {}
     where = next(folder / name for name in CAPTIONS if (folder / name).is_file())

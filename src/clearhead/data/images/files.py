@@ -104,10 +104,13 @@ def find_images(root: Path) -> tuple[list[ImageFile], list[ImageFile]]:
         )
     # a single folder around everything is skipped, unless it is that of training
     nested = len({file[0] for file in images}) == 1 and all(len(file) > 2 for file in images)
+    # the depth at which train/, val/ or the classes are
     depth = int(nested and images[0][0] != "train")
     tops = {file[depth] for file in images}
+    # no train/: the folders at this depth are classes
     if "train" not in tops:
         return _labelled(root, images, depth), []
+    # the first of the usual names: a test/ beside val/ is not read
     valid_folders = [folder for folder in VALID_FOLDERS if folder in tops]
     train, valid = (
         [file for file in images if file[depth] in folders]
@@ -124,6 +127,7 @@ def _visible_images(root: Path) -> list[tuple[str, ...]]:
         files = [
             tuple(name.split("/")) for name in _open_zip(root).namelist() if not name.endswith("/")
         ]
+    # hidden files, and those that macOS adds to zip files
     visible = [
         file for file in files if not any(part.startswith((".", "__MACOSX")) for part in file)
     ]
@@ -151,6 +155,7 @@ def loose_images(root: Path) -> list[str]:
     if root.suffix.lower() == ".csv":
         return []
     images = _visible_images(root)
+    # an image at the top: it has no folder that could be its class
     if any(len(file) == 1 for file in images):
         return ["/".join(file) for file in images]
     return []
@@ -166,19 +171,23 @@ def image_root(path: Path) -> Path:
 def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
     rows = list(csv.reader(io.StringIO(read_text(path))))
     names = ["path", "label", "split"]
+    # columns by their names, if the first row has them
     columns = [word.strip().lower() for row in rows[:1] for word in row]
     heading = {"path", "label"} <= set(columns)
     if heading:
         names = columns
     train, valid = list[ImageFile](), list[ImageFile]()
+    # counted from 1, the heading included
     for number, row in enumerate(rows[heading:], 1 + heading):
         if not row:
             continue
+        # a row may lack the split, or have further cells
         cells = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
         if not cells.get("path") or not cells.get("label"):
             raise DataError(
                 f"{path}:{number}: expected path,label[,split], got {','.join(row)[:60]!r}"
             )
+        # checked now, not in the middle of a training
         if not (path.parent / cells["path"]).is_file():
             raise DataError(f"{path}:{number}: there is no file {path.parent / cells['path']}")
         part = cells.get("split") or "train"
@@ -226,6 +235,7 @@ def _decode_one(
     if row is None or least is None:
         pixels = Preprocessing(resize=size, crop=(size, size)).pixels(image)
     else:
+        # PIL resizes from the box in one step, without a cropped copy
         image = image.resize(
             (size, size), Image.Resampling.BILINEAR, box=random_crop(*image.size, least, row)
         )
@@ -250,9 +260,11 @@ def unreadable(root: str, names: Sequence[str]) -> dict[str, str]:
         root: The folder or zip file.
         names: The files in it.
     """
+    # the key: names, sizes and times of change, so that a changed file is decoded again
     digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+    # a zip file changes as a whole
     if Path(root).is_dir():
         places = [Path(root, name) for name in names]
     else:
@@ -260,8 +272,10 @@ def unreadable(root: str, names: Sequence[str]) -> dict[str, str]:
     for fact in file_facts(places):
         digest.update(repr(fact).encode("utf-8", "surrogateescape"))
     key = digest.hexdigest()
+    # few images: the memory of this process is enough
     if key not in _CHECKED and len(names) < FEW:
         _CHECKED[key] = _decoded_once(root, names)
+    # many: the result is kept on disk for other processes, too
     elif key not in _CHECKED:
 
         def keep(folder: Path) -> None:
@@ -297,10 +311,13 @@ def _check(root: str, name: str) -> None:
     """Raise unless an image can be decoded; a JPEG is decoded at an eighth of its size, which is enough to know."""
     from PIL import Image
 
+    # decoding is the only sure test: headers can be right in a truncated file
     with _naming_bad_images(f"{root}: {name}"), Image.open(_file(root, name)) as file:
         _check_edges(*file.size)
         check_depth(file)
+        # broken EXIF data would fail only later, when the image is turned upright
         file.getexif()
+        # a JPEG can be decoded at a fraction of its size; other formats ignore this
         file.draft(None, (1, 1))
         file.load()
 
@@ -317,7 +334,9 @@ def random_crop(
     ratio = math.exp((2 * row[1] - 1) * math.log(4 / 3))
     # width = sqrt(area ratio) <= image's, height = sqrt(area / ratio) <= image's
     ratio = min(max(ratio, area / height**2), width**2 / area)
+    # rounding may exceed the image by a fraction of a pixel
     w, h = min(width, math.sqrt(area * ratio)), min(height, math.sqrt(area / ratio))
+    # the remaining space is divided at random
     left, top = (width - w) * row[2], (height - h) * row[3]
     return left, top, min(left + w, width), min(top + h, height)
 
@@ -364,6 +383,7 @@ def open_image(image: ImageLike) -> Image.Image:
 def _from_array(array: np.ndarray) -> Image.Image:
     from PIL import Image
 
+    # grey, or with 1, 3 or 4 channels in the last axis
     known = array.ndim in (2, 3) and array.shape[2:] in ((), (1,), (3,), (4,))
     if not known or array.dtype != np.uint8 or not array.size:
         raise InputError(
@@ -371,6 +391,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
             "(height, width), or (height, width, channels) with 1, 3 or 4 channels"
         )
     _check_edges(array.shape[1], array.shape[0])
+    # PIL wants grey images without a channel axis
     if array.shape[2:] == (1,):
         array = array[:, :, 0]
     return to_rgb(Image.fromarray(array))
@@ -380,6 +401,7 @@ def _upright(image: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
     _check_edges(*image.size)
+    # with_alpha first: turning an image decodes it, which loses the lower halves of 16 bits
     return to_rgb(ImageOps.exif_transpose(with_alpha(image)))
 
 
@@ -423,6 +445,7 @@ def _naming_bad_images(name: str) -> Iterator[None]:
 
 def _labelled(root: Path, files: list[tuple[str, ...]], depth: int) -> list[ImageFile]:
     for file in files:
+        # a folder for the class, and the file itself
         if len(file) < depth + 2:
             raise DataError(f"{root}: {'/'.join(file)} has no class: expected one folder per class")
     return [ImageFile(name="/".join(file), label=file[depth]) for file in files]
@@ -440,16 +463,19 @@ def _unpacked(path: Path, name: str) -> io.BytesIO:
     entry = opened.getinfo(name)
     if entry.flag_bits & ENCRYPTED:
         raise DataError("it is encrypted: expected a zip file without a password")
+    # before reading: a few kilobytes can inflate to gigabytes
     if entry.file_size > UNPACKED:
         raise DataError(
             f"it has {entry.file_size:,} bytes when unpacked: expected at most {UNPACKED:,}"
         )
+    # read no more than the header promises, even if there is more
     with opened.open(entry) as file:
         return io.BytesIO(file.read(entry.file_size))
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
     stat = path.stat()
+    # time and size are part of the key of the cache: a changed file is opened anew
     return _opened(path, stat.st_mtime_ns, stat.st_size)
 
 

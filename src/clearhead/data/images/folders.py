@@ -97,8 +97,10 @@ def divided(images: list[ImageFile], share: float) -> tuple[list[ImageFile], lis
 
     A class that would be in validation alone stays in training with all its images.
     """
+    # with a fixed seed: the same files are always divided in the same way
     order = counter_rng.permutation(0, 0, len(images), SPLIT).tolist()
     kept = int(len(images) * share)
+    # classes that still have an image in training
     known = {images[i].label for i in order[kept:]}
     validating = {i for i in order[:kept] if images[i].label in known}
     train, valid = (
@@ -124,6 +126,7 @@ def readable(
     if not problems:
         return (), parts
     bad = tuple(problems)
+    # nothing is left, whatever skip_bad says
     if len(bad) == len(names):
         raise none_readable(root, bad)
     if not skip_bad:
@@ -173,6 +176,7 @@ class Images(Data):
         self.config, self.seed = config, seed
         if isinstance(config, ImageConfig):
             path = locate(config.path, root)
+            # recorded in the run, which notices when they change
             self.files = (config.path,)
         assert path is not None
         train, valid = image_files.find_images(path)
@@ -187,6 +191,7 @@ class Images(Data):
         drawn = not valid  # whether validation is a share of the training images
         if drawn:
             train, valid = divided(train, config.share)
+            # the share would give images, but the classes are too small to lose one
             if not valid and int(len(train) * config.share):
                 warnings.warn(
                     Notice(
@@ -195,6 +200,7 @@ class Images(Data):
                     ),
                     stacklevel=3,
                 )
+        # labels are names of folders; `names` may have better ones to show
         folders = sorted({image.label for image in train})
         self.classes = tuple((names or {}).get(folder, folder) for folder in folders)
         for image in valid:
@@ -203,6 +209,7 @@ class Images(Data):
                     f"{self.path}: {image.name} is of a class without a training image: expected an image of "
                     f"{image.label} in training, or none in validation"
                 )
+        # validation that lacks a class is allowed, but measures nothing of it
         missing = sorted(set(folders) - {image.label for image in valid})
         if missing and not drawn:
             listed = ", ".join(missing[:SHOWN])
@@ -221,6 +228,7 @@ class Images(Data):
         self.preprocessing = Preprocessing(
             resize=config.size, crop=size, mean=config.mean, deviation=config.deviation
         )
+        # a smaller last batch counts as a step
         whole, rest = divmod(len(train), config.rows)
         # images in memory are for compiled steps, whose batches all have one size
         self.steps_per_epoch = whole + (rest > 0 and not (config.memory and whole))
@@ -242,7 +250,9 @@ class Images(Data):
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
         """As Data.batch; workers prefetch the following batches."""
         if self.config.workers and not self.tables and step >= 0:
+            # this step and the next ones, which may lie in the next epoch
             steps = range(step, step + self.config.ahead + 1)
+            # rows of this worker only: bytes, because arrays cannot be keys
             keys = {("train", s, share_rows(self._rows(s), part, parts).tobytes()) for s in steps}
             self._prefetch("train", keys)
         return super().batch(step, part, parts, lookup=lookup)
@@ -265,6 +275,7 @@ class Images(Data):
     def close(self) -> None:
         """Stop the workers; the next batch starts them again."""
         for which in self.sets:
+            # futures that nobody will read
             self._prefetch(which, set())
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -275,6 +286,7 @@ class Images(Data):
 
     def _rows(self, step: int) -> int:
         index = step % self.steps_per_epoch
+        # the last batch of an epoch may be smaller
         return min(self.config.rows, len(self.sets["train"]) - index * self.config.rows)
 
     def _train(self, step: int, rows: Rows) -> Batch:
@@ -296,11 +308,13 @@ class Images(Data):
             return {"images": numbers, "labels": labels}
         if self.config.workers:
             key = (which, step, rows.tobytes())
+            # also a batch that nobody asked for in advance
             self._prefetch(which, self._coming.keys() | {key})
             try:
                 with self._naming_skip_bad():
                     pixels = np.concatenate([future.result() for future in self._coming.pop(key)])
             except BrokenProcessPool as error:
+                # a broken pool cannot be used again
                 self._pool = None
                 raise RuntimeError(
                     "a worker process that decodes images has died, perhaps because memory ran out; workers=0 decodes "
@@ -327,6 +341,7 @@ class Images(Data):
                 return image_files.decode(str(self.path), names, self.config.size, None, None)
         self._start_workers()
         assert self._pool is not None
+        # shares of 64 images: small enough to spread evenly, large enough to be worth a message
         shares = [names[i : i + 64] for i in range(0, len(names), 64)]
         jobs = [
             self._pool.submit(image_files.decode, str(self.path), x, self.config.size, None, None)
@@ -354,8 +369,10 @@ class Images(Data):
         """Return the arguments of image_files.decode for these rows."""
         c = self.config
         names = [self.sets[which][i].name for i in self._numbers(which, step, rows).tolist()]
+        # validation: the middle, never mirrored, hence no random numbers
         if which == "valid":
             return str(self.path), names, c.size, None, None
+        # by the row of the batch, so that crops do not depend on the number of workers
         draws = counter_rng.uniform(self.seed, step, rows, image_files.DRAWS, CROPS)
         if not c.flip:
             draws[:, -1] = -1  # never mirrored
@@ -369,12 +386,15 @@ class Images(Data):
 
     def _prefetch(self, which: str, keys: set[Key]) -> None:
         """Let workers decode these batches, and cancel all others of "train" or "valid"."""
+        # batches that are no longer wanted, after a jump to another step
         for key in [key for key in self._coming if key[0] == which and key not in keys]:
             for future in self._coming.pop(key):
                 future.cancel()
+        # in order of their steps, so that the next batch is decoded first
         for key in sorted(keys - self._coming.keys()):
             self._start_workers()
             assert self._pool is not None
+            # each worker decodes an equal part of the rows
             shares = np.array_split(np.frombuffer(key[2], np.int64), self.config.workers)
             self._coming[key] = [
                 self._pool.submit(image_files.decode, *self._work(key[0], key[1], share))

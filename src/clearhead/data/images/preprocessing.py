@@ -56,6 +56,7 @@ class Preprocessing:
     def __post_init__(self) -> None:
         one_of("interpolation", self.interpolation, get_args(Interpolation))
         one_of("channels", self.channels, get_args(Channels))
+        # a number per channel
         expected = 1 if self.channels == "grey" else 3
         for name in ("mean", "deviation"):
             numbers = getattr(self, name)
@@ -87,14 +88,18 @@ class Preprocessing:
         if self.resize is not None:
             image = self._resized(image, Image.Resampling[self.interpolation.upper()])
         pixels = np.asarray(image)
+        # grey images have no axis of channels
         if pixels.ndim == 2:
             pixels = pixels[None]
         else:
+            # (y, x, c) -> (c, y, x)
             pixels = pixels.transpose(2, 0, 1)
+        # from RGB, by reversing the axis of channels
         if self.channels == "bgr":
             pixels = pixels[::-1]
         if self.crop is not None:
             pixels = _centre(pixels, *self.crop)
+        # slices and transposes are views: others expect one block of memory
         return np.ascontiguousarray(pixels)
 
     def _resized(self, image: Image.Image, resample: Image.Resampling) -> Image.Image:
@@ -105,6 +110,7 @@ class Preprocessing:
         """
         assert self.resize is not None
         height, width = _resized(image.height, image.width, self.resize)
+        # without a crop, a very thin image would become a huge one
         if self.crop is None:
             if isinstance(self.resize, int) and max(height, width) > LONGEST_SHAPE * self.resize:
                 raise InputError(
@@ -113,8 +119,10 @@ class Preprocessing:
                 )
             return image.resize((width, height), resample)
         kept_height, kept_width = min(height, self.crop[0]), min(width, self.crop[1])
+        # an ordinary image: the whole is resized, as other libraries do
         if height <= THIN * kept_height and width <= THIN * kept_width:
             return image.resize((width, height), resample)
+        # a thin image: only the part that the crop keeps, with a margin for the filter
         top, bottom, rows = _needed(image.height, height, kept_height)
         left, right, columns = _needed(image.width, width, kept_width)
         part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
@@ -128,6 +136,7 @@ class Preprocessing:
         if self.crop is None:
             return image
         if self.resize is None:
+            # no resizing: the crop is in pixels of the image itself
             height, width = image.size[::-1]
         else:
             height, width = _resized(image.height, image.width, self.resize)
@@ -175,6 +184,7 @@ def _opaque(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     image = _eight_bits(_straight(with_alpha(image)))
+    # nothing transparent: the common case
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image
     white = Image.new("RGBA", image.size, "white")
@@ -197,6 +207,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if not image.mode.startswith("I;16"):
         return image
     wide = np.asarray(image).astype(np.uint32)
+    # rounded to the nearest level: 128 is half of 257
     grey = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 = 257 x 255
     # a level of 16 bits: other levels are rounded to the same 8 bits
     transparent = image.info.get("transparency")
@@ -214,18 +225,23 @@ def with_alpha(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     colour, tiles = image.info.get("transparency"), getattr(image, "tile", [])
+    # only RGB with one transparent colour may need this
     if image.mode != "RGB" or not isinstance(colour, tuple):
         return image
     if tiles and tiles[0].args == UPPER:  # not decoded yet: both halves can be read
+        # a second view of the same file, for the lower byte of each channel
         lower: Any = Image.open(cast(Any, image).fp)
         lower.tile = [tile._replace(args=LOWER) for tile in lower.tile]
+        # both halves together: the exact colour decides what is transparent
         pixels = np.asarray(lower) + 256 * np.asarray(image).astype(np.uint16)
     elif not tiles and max(colour) > 255:  # decoded: only the upper halves are left
         pixels, colour = np.asarray(image), tuple(value >> 8 for value in colour)
     else:
         return image
+    # transparent where all channels have this colour
     opacity = np.where((pixels == colour).all(-1), 0, 255).astype(np.uint8)
     image = image.copy()
+    # alpha replaces it; PIL would apply it a second time
     del image.info["transparency"]
     image.putalpha(Image.fromarray(opacity))
     return image
@@ -253,9 +269,11 @@ def _needed(size: int, resized: int, kept: int) -> tuple[float, float, range]:
 
     PIL computes with boxes in float32, which cannot place a few pixels of millions: hence the part.
     """
+    # pixels of the image per pixel of the result
     scale = size / resized
     begin = (resized - kept) // 2 * scale
     end = begin + kept * scale
+    # filters read SUPPORT pixels of the coarser grid beyond the box
     margin = math.ceil(SUPPORT * max(scale, 1.0))
     part = range(max(math.floor(begin) - margin, 0), min(math.ceil(end) + margin, size))
     return begin - part.start, min(end - part.start, len(part)), part
@@ -264,6 +282,7 @@ def _needed(size: int, resized: int, kept: int) -> tuple[float, float, range]:
 def _centre(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """Return the centre of an image, with black borders where the image is smaller."""
     _, old_height, old_width = pixels.shape
+    # borders first, so that the crop below always fits
     if old_height < height or old_width < width:
         tall, wide = max(height, old_height), max(width, old_width)
         # an odd border is wider at the top and at the left, as in transformers

@@ -35,6 +35,7 @@ def is_language(name: str) -> bool:
     parts = re.split(r"[_-]", name.lower())
     known = [part in LANGUAGES for part in parts]
     others = [part for part, yes in zip(parts, known, strict=True) if not yes]
+    # en, target_fr and de_DE, but not is_in_it: at most two parts, of which one is a language
     return (
         len(parts) <= 2 and any(known) and all(part in USUAL or len(part) == 2 for part in others)
     )

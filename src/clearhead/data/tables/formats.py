@@ -41,9 +41,11 @@ Fields = tuple[int, list[str]]  # the line on which a row begins, and its fields
 
 def read_quoted(source: TextFile, delimiter: str) -> Iterator[Fields]:
     """Yield the rows of a CSV file; empty lines are left out."""
+    # raised, never lowered: the limit is global, and others may need more
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     reader = csv.reader(_table_lines(source), delimiter=delimiter, strict=True)
     while True:
+        # the line before reading: a quoted field may run over several
         begins = reader.line_num + 1
         try:
             fields = next(reader)
@@ -53,6 +55,7 @@ def read_quoted(source: TextFile, delimiter: str) -> Iterator[Fields]:
             raise DataError(
                 f"{source.path}:{begins}: {_explained(str(error), delimiter)}"
             ) from error
+        # csv returns [] for an empty line
         if fields:
             yield begins, [field.replace("\r\n", "\n") for field in fields]
 
@@ -63,6 +66,7 @@ def read_plain(source: TextFile, delimiter: str) -> Iterator[Fields]:
     for number, line in enumerate(source.lines(), 1):
         text = line.removesuffix("\n").removesuffix("\r")
         if not text:
+            # kept for now: an empty line inside the file is a row with an empty field
             empty.append(number)
             continue
         yield from ((one, [""]) for one in empty)
@@ -75,6 +79,7 @@ def _table_lines(source: TextFile) -> Iterator[str]:
     lines = source.lines()
     first = next(lines, "")
     if STATED.fullmatch(first):
+        # replaced, not removed: the numbers of lines in messages stay right
         first = "\n"
     return chain([first], lines)
 
@@ -86,13 +91,16 @@ def find_delimiter(source: TextFile) -> str:
         return stated[1]
 
     def fit(delimiter: str) -> tuple[float, int]:
+        # not strict here: a wrong delimiter often leaves quotes open
         reader = csv.reader(source.lines(), delimiter=delimiter)
         try:
             widths = [len(row) for row in islice(reader, SAMPLE) if row]
         except csv.Error:  # told when the file is read
             return 0.0, 0
+        # a single column: the delimiter does not occur in the first row
         if not widths or widths[0] < 2:
             return 0.0, 0
+        # (share of rows as wide as the first, width): of equal shares the wider wins
         return sum(width == widths[0] for width in widths) / len(widths), widths[0]
 
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
@@ -108,8 +116,10 @@ def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bo
     # "1" is the number of a column in a file without a header
     if any(name in first for name in named if not name.isdigit()):
         return True
+    # by column; rows may be shorter than the first
     columns = [[row[i].strip() for row in below if i < len(row)] for i in range(len(first))]
     # not a header: a field that is no name, or a value that is there again below
+    # some names may be empty: data frames write none above their index
     if not all(NAME.fullmatch(name) for name in first if name) or not any(first):
         return False
     if any(name in column for name, column in zip(first, columns, strict=True)):
@@ -124,7 +134,9 @@ def has_header(rows: Sequence[Sequence[str]], named: Collection[str] = ()) -> bo
 
 def looks_like_labels(values: Sequence[str]) -> bool:
     """Return whether values are short names, each of which is there several times, as those of a column of classes."""
+    # an empty value counts as a label of its own, which is then refused below
     different = set(values)
+    # each label must occur REPEATED times on average
     if len(values) < REPEATED or len(different) > len(values) // REPEATED:
         return False
     return all(value and value[-1].isalnum() and len(value.split()) <= 3 for value in different)
@@ -132,6 +144,7 @@ def looks_like_labels(values: Sequence[str]) -> bool:
 
 def _shorter(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     """Return whether names are shorter than the texts below them, in the columns that have no labels."""
+    # labels may be as short as the name above them: they prove nothing
     others = [
         (name, column)
         for name, column in zip(first, columns, strict=True)
@@ -164,9 +177,11 @@ def read_fields(
     skip: int,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows after the header by column, each with its line; raises for one of another number of columns."""
+    # `skip` is 1 below a header, otherwise 0
     for line, fields in islice(read(source, delimiter), skip, None):
         if len(fields) != len(columns):
             advice = ""
+            # the usual cause in a CSV file: a delimiter inside an unquoted text
             if read is read_quoted:
                 advice = f"; a text with a {DELIMITERS[delimiter]} in it must be in double quotes"
             elif any(field.startswith('"') for field in fields):
@@ -239,18 +254,23 @@ def read_json_list(source: TextFile) -> Iterator[Object]:
     while True:
         found = reading.next_character()
         may_follow, expected = _AFTER[last]
+        # the file may end after the list, or after objects without one
         if not found and last in ("]", "an object without a list"):
             return
+        # the file ends inside the list
         if not found and (last != "the beginning" or listed):
             raise DataError(f"{source.path}: the list is not closed: expected ] at the end")
         if not found or found not in may_follow:
             given = reading.shown() if found else "nothing"
+            # another character than the grammar of _AFTER allows
             raise DataError(f"{source.path}:{reading.line}: expected {expected}, got {given}")
         if found == "{":
             line, value = reading.value()
             yield line, _object(value, f"{source.path}:{line}")
+            # without a list, objects follow each other without commas
             last = "an object" if listed else "an object without a list"
         else:
+            # [ , and ] are single characters
             listed, last = True, found
             reading.at += 1
 
@@ -268,6 +288,7 @@ class _Reading:
     def next_character(self) -> str:
         """Return the next character that is no white space, and stop before it; "" at the end of the file."""
         while True:
+            # white space may end with the buffer: more is read until something else comes
             space = _SPACE.match(self.buffer, self.at)
             if space:
                 self.at = space.end()
@@ -280,14 +301,17 @@ class _Reading:
         """Return the value that begins here, and its line."""
         line, wanted = self.line, CHUNK
         while True:
+            # a part of the value may be missing: JSON says so only by failing
             self._read(wanted)
             try:
                 value, self.at = self.decoder.raw_decode(self.buffer, self.at)
                 return line, value
             except JSONDecodeError as error:
+                # twice as much at each attempt: all together cost about twice the last
                 if not self.ended and len(self.buffer) - self.at < LONGEST:
                     wanted = 2 * (len(self.buffer) - self.at)
                     continue
+                # the file has ended, or the value is longer than LONGEST: an error to report
                 self._count(error.pos)
                 column = error.pos - self.buffer.rfind("\n", 0, error.pos)
                 if "\n" not in self.buffer[: error.pos]:  # the line begins before the buffer
@@ -305,6 +329,7 @@ class _Reading:
     def _read(self, wanted: int) -> None:
         """Read until this many characters are in memory, or all are; those before `at` are dropped."""
         while not self.ended and len(self.buffer) - self.at < wanted:
+            # lines and columns are counted before their characters are dropped
             self._count(self.at)
             feed = self.buffer.rfind("\n", 0, self.at)
             if feed >= 0:

@@ -54,7 +54,10 @@ def named_kind(given: Mapping[str, Any]) -> Kind | None:
         kind: [option for option in options if option in given] for kind, options in COLUMNS.items()
     }
     kinds: list[Kind] = [
-        kind for kind, options in named.items() if options or given.get("name") == kind
+        # `data.name` alone also decides, without any column
+        kind
+        for kind, options in named.items()
+        if options or given.get("name") == kind
     ]
     if len(kinds) > 1:
         words = [
@@ -80,6 +83,7 @@ def guess(
         given: Options of the [data] section that name columns: they decide before anything is guessed.
     """
     words = given or {}
+    # what the user names decides: nothing is guessed
     kind = named_kind(words)
     if kind is not None:
         columns = {option: str(words[option]) for option in COLUMNS[kind] if option in words}
@@ -88,6 +92,7 @@ def guess(
             _NAMED[kind](table, columns),
             "its columns are named so" if columns else "data.name says it",
         )
+    # rules by the names of columns come first, the rule by values last
     for rule in _RULES:
         found = rule(table, rows)
         if found is not None:
@@ -117,17 +122,20 @@ def candidates(
         for name in table.columns
         if name not in read and name.lower() not in (*OTHERS, "system")
     ]
+    # columns that look like labels are offered for labels only, the others for texts
     labels = tuple(name for name in others if _is_label(name, rows))
     texts = tuple(name for name in others if name not in labels and _has_texts(name, rows))
     by_option = {}
     for option in COLUMNS[found.kind]:
         names = labels if option == "label" else texts
+        # an option that the user gave is not in doubt
         if names and option in found.options and option not in given:
             by_option[option] = names
     return by_option
 
 
 def _named_labelled(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
+    # the user may have named one of the two: the other is found by its usual names
     text, label = two_columns(table, LABELLED, (columns.get("text"), columns.get("label")))
     return {"text": text, "label": label}
 
@@ -138,6 +146,7 @@ def _named_pairs(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
 
 
 def _named_chats(table: TableFile, columns: dict[str, str]) -> dict[str, Any]:
+    # a question and its answer in two columns, of which at least one is named
     if "prompt" in columns or "answer" in columns:
         prompt, answer = columns.get("prompt"), columns.get("answer")
         return {
@@ -166,6 +175,7 @@ def _chats(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     messages = _named(table, LISTS)
     if messages and _all_are(list | str, messages, rows):
         return Guess("chats", {"messages": messages}, f"the column {messages} has conversations")
+    # without such a column: a question and an answer
     prompt, answer = _named(table, QUESTIONS), _named(table, ANSWERS)
     if prompt and answer:
         options, more = {"prompt": prompt, "answer": answer}, question_parts(table, prompt)
@@ -180,8 +190,10 @@ def _chats(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
 
 
 def _pairs(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
+    # usual names first; else two columns named after languages, in their order in the file
     source, target = _named(table, SOURCES), _named(table, TARGETS)
     languages = [name for name in table.columns if is_language(name)]
+    # with three or more languages nothing says which two are meant
     if not (source and target) and len(languages) == 2:
         source, target = languages
     if source and target:
@@ -193,6 +205,7 @@ def _pairs(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
 
 def _labelled(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     text, label = _named(table, TEXTS), _named(table, LABELS)
+    # a text beside one single other column, whatever its name: its values decide
     others = [name for name in table.columns if name != text and name.lower() not in OTHERS]
     if text and not label and len(others) == 1 and _is_label(others[0], rows):
         label = others[0]
@@ -206,6 +219,7 @@ def _labelled(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
 
 
 def _texts(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
+    # a single column needs no usual name
     text = table.columns[0] if len(table.columns) == 1 else _named(table, TEXTS)
     if text is None:
         return None
@@ -222,13 +236,16 @@ def _two(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
         return None
     first, second = table.columns[:2]
     values = [str(value) for value in _given(first, rows)]
+    # a label may come first, with the texts in the second or third column
     texts = [name for name in table.columns[1:] if _all_are(str, name, rows)]
     if texts and looks_like_labels(values) and not _is_label(second, rows):
         longest = max(texts, key=lambda name: sum(map(len, _given(name, rows))))
         why = f"the column {first} has few different values, which are short"
         return Guess("labelled", {"text": longest, "label": first}, why)
+    # numbers and lists can be no text
     if not _all_are(str, first, rows):
         return None
+    # the usual order: text, then label
     if _is_label(second, rows):
         why = f"the column {second} has few different values, which are short"
         return Guess("labelled", {"text": first, "label": second}, why)
@@ -256,6 +273,7 @@ _RULES: tuple[Callable[[TableFile, Sequence[TableRow]], Guess | None], ...] = (
 
 
 def _named(table: TableFile, usual: Sequence[str]) -> str | None:
+    # without a header the names are numbers, which say nothing
     return table.usual(*usual) if table.header else None
 
 
@@ -289,10 +307,12 @@ def _is_label(column: str, rows: Sequence[TableRow]) -> bool:
         return False
     values = [str(value) for value in given]
     different, words = len(set(values)), sum(len(value.split()) for value in values)
+    # two different words in two rows may be labels; two sentences are not
     if different == len(values):  # none is there twice
         return (
             different <= 2
             and words == len(values)
             and all(value[-1:].isalnum() for value in values)
         )
+    # values repeat: at least two rows per value on average, and at most CLASSES values
     return words < WORDS * len(values) and different <= min(CLASSES, max(2, len(values) // 2))

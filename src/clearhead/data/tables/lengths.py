@@ -50,10 +50,12 @@ class Measured:
     def add(self, values: dict[str, str], label: str | None) -> None:
         """Add a row: its texts by column, and its label."""
         self.rows += 1
+        # "" is a missing label; None means that this kind has none
         if not all(text.strip() for text in values.values()) or label == "":
             self.empty += 1
             return
         # eight bytes per row, whatever its length, so that memory is bounded
+        # NUL between the columns: ("a b", "") and ("a", "b") must differ
         key = blake2b(
             "\0".join(values.values()).encode("utf-8", "surrogatepass"), digest_size=8
         ).digest()
@@ -66,6 +68,7 @@ class Measured:
             self.characters += len(text)
             self._sizes[name]["characters"].append(len(text))
             self._sizes[name]["words"].append(len(text.split()))
+            # tokenized in batches, since encode_all works in parallel
             if name in self._waiting:
                 self._waiting[name].append(text)
                 if len(self._waiting[name]) >= BATCH:
@@ -73,6 +76,7 @@ class Measured:
 
     def lengths(self) -> dict[str, dict[str, Lengths]]:
         """Return the lengths by column and unit."""
+        # texts that still wait for their batch
         self._finish()
         found = {
             name: {u: _lengths(x) for u, x in units.items() if len(x)}
@@ -89,12 +93,14 @@ class Measured:
             more: By column, what is added to the length of each text.
         """
         self._finish()
+        # a boolean per row and column; `more` has the special tokens of a column
         columns = [
             np.asarray(units[unit]) + more.get(name, 0) > limit
             for name, units in self._sizes.items()
             if len(units[unit])
         ]
         if columns:
+            # a row counts once, even if several of its texts are too long
             return int(np.logical_or.reduce(columns).sum())
         return 0
 
@@ -112,6 +118,7 @@ def _lengths(sizes: Sequence[int]) -> Lengths:
     ordered = np.sort(np.asarray(sizes))
 
     def at(share: float) -> int:
+        # a length that occurs, without interpolation
         return int(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
     return Lengths(median=at(0.5), most=at(0.95), largest=int(ordered[-1]))
@@ -155,6 +162,7 @@ class Longer(Cut):
     def told(self, measured: Measured) -> str:
         unit = "words" if self.special is None else "tokens"
         number = measured.longer(self.context, unit, self.special or {})
+        # words are a lower bound of the number of tokens
         if self.special is None:
             note = "; a word is a token or more, which --tokens FOLDER counts"
         else:
@@ -171,6 +179,7 @@ class LongChats(Cut):
         self.context, self.rendering, self.messages = context, rendering, messages
 
     def add(self, row: TableRow) -> None:
+        # conversations without an answer are left out by the training, too
         chat = Chats().take(self.messages(row), row.where)
         if chat is not None:
             self.rendering.tokenized(chat)
@@ -202,6 +211,7 @@ def what_is_cut(
     if context is None:
         return Cut()
     if guessed.kind == "text" or table is None:
+        # windows cross the borders of texts: nothing is cut
         return Cut(f"nothing: text is read in windows of {context} tokens")
     if tokens is None:
         return Longer(context, guessed.kind, None)
@@ -217,6 +227,7 @@ def what_is_cut(
     folder = find_tokenizer(tokens, root)
     tokenizer: Tokenizer = open_tokenizer(tokens, folder)
     template = read_template(folder)
+    # a chat template adds its own tokens between turns: they are counted by rendering
     if guessed.kind == "chats" and template is not None:
         names = token_names(read_special(folder, tokenizer), tokenizer)
         columns = Columns(
@@ -224,6 +235,7 @@ def what_is_cut(
         )
         rendering = Rendering(template, names, tokenizer, context)
         return LongChats(context, rendering, message_reader(table, columns))
+    # the special tokens around an empty text are those around any text
     if guessed.kind == "labelled":
         around = len(with_special(tokenizer, tokenizer.encode("")))
     else:

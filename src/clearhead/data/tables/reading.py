@@ -46,12 +46,14 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
     """Return the text files of each folder in a folder, by its name; {} unless two or more have some with text."""
     found: dict[str, list[Path]] = {}
     for folder in sorted(path.iterdir()):
+        # hidden folders, such as those of version control, hold no classes
         if folder.is_dir() and not folder.name.startswith("."):
             files = sorted(
                 file
                 for file in folder.iterdir()
                 if file.is_file() and bare_suffix(file) in SUFFIXES
             )
+            # empty files are no texts
             files = [file for file in files if file.stat().st_size]
             if files:
                 found[folder.name] = files
@@ -102,13 +104,16 @@ class TableRow:
     def has(self, column: str) -> bool:
         """Return whether there is a value in a column; a text of spaces alone is none."""
         value = self.values.get(column)
+        # None, an empty list and white space are all missing values
         return not (value is None or value == [] or (isinstance(value, str) and not value.strip()))
 
     def label(self, column: str) -> str:
         """Return a value as the name of a class; a whole number, and true or false, become text."""
         value = self.values[column]
+        # before int: True is an int in Python
         if isinstance(value, bool):
             return str(value).lower()
+        # 1.0 is 1: data frames turn integers into floats where values are missing
         if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
             return str(int(value))
         if not isinstance(value, str):
@@ -151,6 +156,7 @@ class TableFile:
         """
         for row in self.read():
             for column in needed:
+                # a JSON object may lack a key that others have
                 if column not in row.values:
                     raise DataError(
                         f"{row.where}: there is no {column!r} in this row: it has {', '.join(map(str, row.values))}"
@@ -169,7 +175,9 @@ class TableFile:
             names: Usual names, in lower case, the most usual first.
             taken: A column that is not meant.
         """
+        # reversed, so that the first of two columns that differ in capitals wins
         by_name = {name.lower(): name for name in reversed(self.columns) if name != taken}
+        # the order is that of the usual names, not of the columns
         return next((by_name[name] for name in names if name in by_name), None)
 
     def column(self, wanted: str | None, *usual: str) -> str:
@@ -186,6 +194,7 @@ class TableFile:
         if wanted is not None:
             if wanted in self.columns:
                 return wanted
+            # without a header the first row, with its names, was taken for data
             if self.header:
                 hint = ""
             else:
@@ -247,6 +256,7 @@ class TwoColumns:
     def rows(self, *, skip_empty: bool = False) -> Iterator[TableRow]:
         """Yield the rows; one without a value in either column raises, or is left out and counted."""
         self.empty = 0
+        # strict: the first row without a value raises, with its place
         if not skip_empty:
             yield from self.table.rows(self.first, self.second)
             return
@@ -310,16 +320,19 @@ def two_columns(
         )
     # 2. by usual names
     for i, role in enumerate(roles):
+        # `taken` keeps one column from being both, where a name is usual for both roles
         if found[i] is None:
             found[i] = table.usual(*role.usual, taken=found[1 - i])
     # 3. of pairs, two columns named after languages
     languages = [name for name in table.columns if is_language(name) and name not in found]
+    # enough languages for the columns that are missing, taken in the order of the file
     if roles == PARALLEL and len(languages) >= found.count(None):
         found = [name or languages.pop(0) for name in found]
     # 4. the column that is left over
     if len(table.columns) == 2 and found.count(None) == 1:
         i = found.index(None)
         found[i] = next(name for name in table.columns if name != found[1 - i])
+    # whatever is still missing raises here, or below as the same column twice
     first, second = (
         name or table.column(None, *role.usual) for name, role in zip(found, roles, strict=True)
     )
@@ -348,6 +361,7 @@ def _delimited(
     header: bool | None,
     named: Collection[str],
 ) -> TableFile:
+    # one more than SAMPLE: the first may be the header
     sample = list(islice(read(source, delimiter), SAMPLE + 1))
     if not sample:
         raise DataError(f"{source.path} is empty: expected rows")
@@ -359,6 +373,7 @@ def _delimited(
     if headed:
         columns = named_columns(source, line, first)
     else:
+        # counted from 1, as a user would name them
         columns = tuple(str(i) for i in range(1, len(first) + 1))
     if headed and len(sample) == 1:
         raise DataError(
@@ -366,6 +381,7 @@ def _delimited(
         )
 
     def rows() -> Iterator[TableRow]:
+        # the header is skipped; a message counts lines from the beginning of the file
         for number, values in read_fields(source, read, delimiter, columns, int(headed)):
             yield TableRow(values, f"{source.path}:{number}")
 
@@ -393,6 +409,7 @@ def _json(
     name: str, path: Path, read: Callable[[TextFile], Iterator[tuple[int, dict[str, Any]]]]
 ) -> TableFile:
     source = TextFile(path)
+    # objects may have different keys: all of the first rows together, in order
     columns = dict.fromkeys(
         key for _, values in islice(read(source), SAMPLE) for key in _unfolded(values)
     )
@@ -413,12 +430,14 @@ def _parquet(path: Path, header: bool | None, named: Collection[str]) -> TableFi
     with parquet_file(path) as file:
         total = file.metadata.num_rows
     if not total:
+        # the first row has all columns: Parquet has a schema
         raise DataError(f"{path} has no rows")
     columns = tuple(_unfolded(next(parquet_rows(path))[1]))
 
     def rows() -> Iterator[TableRow]:
         nonlocal read
         for number, values in parquet_rows(path):
+            # progress by rows: the bytes of a Parquet file are not read in order
             read = number
             yield TableRow(_unfolded(values), f"{path}: row {number}")
 
@@ -443,6 +462,7 @@ def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
     NaN becomes None: it is how data frames write a missing value.
     """
     inside = values.get(FOLDED)
+    # the inner texts replace the column that holds them
     if isinstance(inside, dict):
         values = {key: value for key, value in values.items() if key != FOLDED} | inside
     # NaN alone is not equal to itself
@@ -451,6 +471,7 @@ def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
 
 def whole_characters(text: str, where: str) -> str:
     """Return a text; raises for half a character, a surrogate alone, which JSON can write, but no tokenizer reads."""
+    # ASCII has no surrogates: the search is spared
     if not text.isascii() and (half := _SURROGATE.search(text)):
         raise DataError(
             f"{where}: {half[0]!r} is half a character, at {half.start()}: expected text; a text that was cut between "

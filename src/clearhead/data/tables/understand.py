@@ -216,6 +216,7 @@ def _other_columns(candidates: Mapping[str, tuple[str, ...]]) -> str:
     if not candidates:
         return ""
     words = [f"{option} = {' or '.join(names)}" for option, names in candidates.items()]
+    # the first of them as an example of what to write
     option, names = next(iter(candidates.items()))
     return f"{', '.join(words)}: data.{option}={names[0]} chooses it"
 
@@ -228,19 +229,24 @@ def recognise(
     The arguments are those of `understand`, which also reads the rows.
     """
     words = dict(given or {})
+    # a folder may have train and valid files: both are found here
     place, valid = _files(locate(path, root))
+    # a folder per class, if the user asks for labels
     by_class = place.is_dir() and named_kind(words) == "labelled"
     if place.is_dir() and not by_class:
         found = _text(place)
     else:
+        # a text file with TABs is a table as well
         found = _table(place, words) or _text(place)
     found.valid = valid
     found.options = {"name": found.guessed.kind, "path": str(path)}
+    # the file itself, so that a recipe does not depend on what else is in the folder
     if place != locate(path, root):  # a file inside the folder that was given
         found.options["path"] = str(place)
     if valid is not None:
         found.options["valid_path"] = str(valid)
     found.options |= found.guessed.options
+    # the user's answer is passed on; a recognised header is recognised again
     if "header" in words:
         found.options["header"] = words["header"]
     return found
@@ -249,10 +255,12 @@ def recognise(
 def _table(path: Path, given: Mapping[str, Any]) -> Recognised | None:
     """Open a table, or a text file whose lines all have TABs; None for other text files."""
     kind = named_kind(given)
+    # a plain text file, unless the user names another kind or its first lines have TABs
     if not is_table(path) and (kind in (None, "text") and not _has_tabs(path)):
         return None
     named = [str(given[option]) for option in COLUMNS.get(kind or "text", ()) if option in given]
     table = open_table(path, header=given.get("header"), named=named)
+    # the reader goes on after the sample, which is put in front of it again
     reading = table.rows()
     sample = list(islice(reading, SAMPLE))
     if not sample:
@@ -280,6 +288,7 @@ def _text(path: Path) -> Recognised:
         if class_folders(path):
             why += "; data.name=labelled takes the folders inside for labels"
     lines = (
+        # rstrip: a line feed is no character of the text
         TableRow({"line": line.rstrip("\r\n")}, f"{source.path}:{number}")
         for source in sources
         for number, line in enumerate(source.lines(), 1)
@@ -288,6 +297,7 @@ def _text(path: Path) -> Recognised:
     def share() -> float:
         return sum(source.position for source in sources) / size
 
+    # opening them read the beginning, which does not count as progress
     for source in sources:
         source.position = 0
     return Recognised(path, Guess("text", {}, why), lines, sources[0].encoding, share)
@@ -295,6 +305,7 @@ def _text(path: Path) -> Recognised:
 
 def _has_tabs(path: Path) -> bool:
     """Whether the first lines of a file have the same number of TABs, one or two each."""
+    # one or two TABs in all of the first lines: text with a TAB here and there is no table
     numbers = {line.count("\t") for line in islice(TextFile(path).lines(), SAMPLE)}
     return numbers in ({1}, {2})
 
@@ -303,15 +314,19 @@ def _files(path: Path) -> tuple[Path, Path | None]:
     """Return the file or the folder of text files to read, and a file for validation."""
     if not path.is_dir():
         return path, None
+    # by the name before the first dot: train.csv and train.jsonl.gz are both "train"
     tables = sorted(file for file in path.iterdir() if file.is_file() and is_table(file))
     by_name: dict[str, list[Path]] = {}
     for file in tables:
         by_name.setdefault(file.name.split(".")[0].lower(), []).append(file)
+    # a table that is called train, perhaps with another for validation
     if "train" in by_name:
         valid = next((_only(by_name[name]) for name in VALIDATION if name in by_name), None)
         return _only(by_name["train"]), valid
+    # a single table and nothing else to read
     if len(tables) == 1 and Documents([path]).files == tuple(tables):
         return tables[0], None
+    # several tables without a train among them: which one is meant cannot be known
     if tables and all(is_table(file) for file in Documents([path]).files):
         listed = ", ".join(file.name for file in tables[:10])
         raise DataError(
@@ -334,6 +349,7 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
     """Return the tokenizer of each column of texts."""
     if tokens is None:
         return {}
+    # a translator has a tokenizer per side
     if guessed.kind == "pairs":
         pair, _ = open_pair(tokens, root)
         return {guessed.options["source"]: pair.source, guessed.options["target"]: pair.target}
@@ -341,6 +357,7 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
     return {
         name: tokenizer
         for name in guessed.columns or ("line",)
+        # labels are names, and never tokenized
         if name != guessed.options.get("label")
     }
 
@@ -350,9 +367,11 @@ def _measure(
 ) -> None:
     """Read the rows, up to the limits."""
     label_column = found.guessed.options.get("label")
+    # text files have one column, "line"
     columns = [name for name in found.guessed.columns if name != label_column] or ["line"]
     for row in found.rows:
         values = dict(row.values)
+        # a few rows to show; of text files no empty lines
         if len(first) < FIRST and (found.table or values["line"].strip()):
             first.append(values)
         # None: there are no labels; "": the label of this row is missing
@@ -367,12 +386,14 @@ def _measure(
         texts[columns[0]] = "\n".join([texts[columns[0]], *more])
         measured.add(texts, label)
         cut.add(row)
+        # progress towards whatever ends the reading first: the file, ROWS or CHARACTERS
         if measured.rows % EVERY == 0:
             stage(
                 "reading",
                 max(found.share_read(), measured.rows / ROWS, measured.characters / CHARACTERS),
             )
         if measured.rows >= ROWS or measured.characters >= CHARACTERS:
+            # one row more would tell that the file goes on
             found.ended = next(found.rows, None) is None
             return
     found.ended = True
@@ -382,6 +403,7 @@ def _number_of_rows(found: Recognised, read: int) -> int:
     """Return the number of rows of a file: as it says, as they were read, or estimated by the share that was read."""
     if found.table is not None and found.table.known_rows:
         return found.table.known_rows
+    # an estimate by the share of bytes; at least one more row, for the file goes on
     share = found.share_read()
     if found.ended or not share:
         return read
@@ -393,6 +415,7 @@ def _as_text(row: TableRow, column: str) -> str:
     value = row.values.get(column)
     if isinstance(value, list):
         contents = []
+        # messages have their text under "content", or under "value" as in ShareGPT
         for message in value:
             if isinstance(message, dict):
                 message = message.get("content", message.get("value"))
@@ -410,9 +433,11 @@ def _split(kind: Kind, rows: int, measured: Measured, valid: Path | None) -> str
     if valid is not None:
         return f"{valid.name} is for validation"
     options, part = _SHARES[kind]
+    # the default of the options: a recipe may change it
     share = options.__dataclass_fields__["share"].default
     if kind == "text":
         return f"{part}, share = {share}, is kept for validation"
+    # rows without a value are left out before the split
     good = rows - round(rows * measured.empty / max(measured.rows, 1))
     return f"share = {share} of {part} is kept for validation: about {round(share * good):,} of {good:,} rows"
 
@@ -483,6 +508,7 @@ def understand_images(
     loose = loose_images(place)
     train: list[ImageFile] = []
     valid: list[ImageFile] = []
+    # loose images have no classes: they are only counted
     if not loose:
         train, valid = find_images(place)
     names = loose or [file.name for file in (*train, *valid)]
@@ -491,6 +517,7 @@ def understand_images(
     if len(bad) == len(names):
         raise none_readable(image_root(place), bad)
     good = [name for name in names if name not in bad]
+    # the sizes of a few are enough for a summary
     opened = (read_image(str(image_root(place)), name) for name in good[:IMAGE_SAMPLE])
     sizes = Counter(f"{image.width} x {image.height}" for image in opened)
     return UnderstoodImages(

@@ -70,11 +70,13 @@ class Rendering:
 
     def tokenized(self, chat: Chat) -> ChatIds | None:
         """Return a conversation without the oldest turns that do not fit; None if its last turn does not fit."""
+        # the system message is kept when old turns are dropped
         system = [message for message in chat.messages[:1] if message["role"] == "system"]
         turns = chat.messages[len(system) :]
         # a shorter conversation keeps its system message, and begins with a question
         begins = [i for i, message in enumerate(turns) if i == 0 or message["role"] == "user"]
 
+        # candidates are rendered, since templates add tokens of their own to every turn
         def rendered(begin: int) -> RenderedChat:
             return self._rendered([*system, *turns[begin:]], chat.where)
 
@@ -84,10 +86,12 @@ class Rendering:
             first = bisect_left(
                 begins, True, lo=1, key=lambda begin: len(rendered(begin).ids) <= self.longest
             )
+        # usually the first one fits; `_ids` may add a token at a border
         for begin in begins[first:]:
             if begin > 0:
                 whole = rendered(begin)
             ids, counted = self._ids(whole)
+            # a conversation all of whose answers the template drops teaches nothing
             if not counted.any():
                 self.unanswered += 1
                 return None
@@ -105,10 +109,12 @@ class Rendering:
 
     def _ids(self, whole: RenderedChat) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the ids of a conversation, and whether each belongs to an answer."""
+        # (text, whether it is an answer), in order
         parts = self._parts(whole)
         rows = self._rows([text for text, _ in parts], whole.ids)
         counted = []
         for row, (_, answers) in zip(rows, parts, strict=True):
+            # questions and everything that the template writes around them do not count
             counted.append(self._counted(row) if answers else np.zeros(len(row), bool))
         return np.concatenate(rows).astype(np.int64), np.concatenate(counted)
 
@@ -123,8 +129,11 @@ class Rendering:
             text, continues = "".join(parts), bool(rows)
             places = self._special_places(text, ids)
             at, done = 0, 0  # ids and parts that are in rows
+            # ids up to the end of each part; the last part takes what is left
             for end in accumulate(map(len, parts[:-1])):
+                # how the model will see this beginning at inference: without what follows
                 prompt = self._prompt(text[:end], ids, places, continues=continues)
+                # a token that spans the border is another one in the prompt alone
                 crossed = not np.array_equal(ids[: len(prompt)], prompt)
                 # it would change the part before, too
                 if crossed and not np.array_equal(ids[:at], prompt[:at]):
@@ -134,7 +143,9 @@ class Rendering:
                 if crossed:
                     break
             else:
+                # no border was crossed any more: the rest of the ids belongs to the last part
                 return [*rows, ids[at:]]
+            # the parts behind the border are encoded again, as a continuation
             parts = parts[done:]
             ids = self.tokens.continued("".join(parts), marked=True)
 
@@ -154,9 +165,12 @@ class Rendering:
             places: Its special tokens.
             continues: Whether the text continues another.
         """
+        # the last special token that ends before the end of the beginning
         found = bisect_right(places, len(text), key=lambda place: place[0])
+        # special tokens separate: ids before one do not depend on what comes after
         if found:
             end, after, name = places[found - 1]
+            # [1:] drops the special token itself, whose id is in ids[:after]
             return np.concatenate([ids[:after], self.tokens.marked(name + text[end:])[1:]])
         if continues:
             return self.tokens.continued(text, marked=True)
@@ -174,6 +188,7 @@ class Rendering:
         """Whether each token of an answer counts: all, except white space after the special token that ends it."""
         special = [i for i, token in enumerate(row.tolist()) if token in self._special]
         counted = np.ones(len(row), bool)
+        # after the token that ends the turn, a line feed is the template's
         if special and not self.tokens.decode(row[special[-1] + 1 :]).strip():
             counted[special[-1] + 1 :] = False
         return counted
@@ -189,8 +204,10 @@ class Rendering:
             asked = asked or message["role"] == "user"
             if message["role"] != "assistant":
                 continue
+            # with the header of the answer, as the model is asked at inference
             before = self._render(messages[:i], where, prompt=True)
             after = self._render(messages[: i + 1], where, prompt=False)
+            # templates that change earlier turns, such as those that drop old reasoning
             if not after.startswith(before) or not text.startswith(after):
                 if not asked:
                     continue
@@ -199,8 +216,10 @@ class Rendering:
                     f"that the answer in message {i + 1} cannot be found: expected another template, or conversations "
                     "of one question and one answer"
                 )
+            # what came before the answer, and the answer with its end
             parts += [(text[at : len(before)], False), (text[len(before) : len(after)], True)]
             at = len(after)
+        # parts without text would give rows without ids
         return [part for part in [*parts, (text[at:], False)] if part[0]]
 
     def _render(self, messages: Sequence[Message], where: str, *, prompt: bool) -> str:
@@ -273,6 +292,7 @@ class ChatRows(Bucketed):
         columns = columns_of(config)
         train = read_chats(locate(config.path, root), columns)
         if config.valid_path is None:
+            # rows that were left out stay counted in `train`
             valid = Chats()
             train.chats, valid.chats = split_chats(train.chats, config.share)
         else:
@@ -283,6 +303,7 @@ class ChatRows(Bucketed):
                 f"{config.path}: no conversation is left to train on: {rendering.left_out} are too long"
             )
         self.special = _with_turn_end(special, train_rows, self.tokens)
+        # any id does: padding is no target, and comes after everything that is
         self._pad = special.pad or 0
         self._conversations = (_ragged(train_rows), _ragged(valid_rows))
         counts = [len(rows) for rows in (train_rows, valid_rows)]
@@ -328,6 +349,7 @@ class EncodedChats:
             # the number of the conversation in its row, and the position of each token in its conversation
             sizes = [ids.lengths[row] for row in rows]
             self.documents = Ragged([np.repeat(np.arange(len(row)), row) for row in sizes])
+            # positions begin at 0 in each conversation, as without packing
             self.at = _joined(Ragged([np.arange(size) for size in ids.lengths.tolist()]), rows)
         else:
             self.ids, self.targets = ids, targets
@@ -351,6 +373,7 @@ class EncodedChats:
             "targets": self.targets.padded(chosen, width, IGNORE),
         }
         if self.packed:
+            # -1 marks the padding until it gets a number
             documents = self.documents.padded(chosen, width, -1)
             # padding is a document of its own, so that no conversation attends to it
             padding = documents.max(axis=1, keepdims=True) + 1
@@ -361,6 +384,7 @@ class EncodedChats:
 
 def _joined(single: Ragged, rows: Sequence[Sequence[int]]) -> Ragged:
     """Concatenate the rows of these numbers to longer ones."""
+    # Ragged yields rows in order; indexing needs a list
     every = list(single)
     return Ragged([np.concatenate([every[i] for i in row]) for row in rows])
 
@@ -370,8 +394,10 @@ def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
     rows: list[list[int]] = []
     # by the number of free places: the rows that have so many
     with_room: list[list[int]] = [[] for _ in range(most + 1)]
+    # equal sizes by their number, so that the result is always the same
     largest_first = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
     for i in largest_first:
+        # best fit: the smallest free space that is large enough
         free = next((n for n in range(sizes[i], most + 1) if with_room[n]), None)
         if free is None:  # a new row
             rows.append([])
@@ -379,6 +405,7 @@ def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
         else:
             row = with_room[free].pop()
         rows[row].append(i)
+        # back into the list of the space that is left
         with_room[free - sizes[i]].append(row)
     return rows
 
@@ -394,6 +421,7 @@ def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]
     """Divide conversations by their first questions, so that none is in both training and validation."""
     questions = list(dict.fromkeys(chat.question for chat in chats))
     chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]
+    # by question, so that different answers to it stay in one part
     kept = {question for question, u in zip(questions, chance, strict=True) if u < share}
     train = [chat for chat in chats if chat.question not in kept]
     return train, [chat for chat in chats if chat.question in kept]
@@ -418,6 +446,7 @@ def _description(
 ) -> Callable[[int], str]:
     """Return the sentence about the split, and about conversations that were left out or shortened, for a `longest`."""
     source = config.valid_path or f"share = {config.share} of the different first questions"
+    # whole conversations, not only their questions
     known = {_content(chat) for chat in train.chats}
     twice = sum(_content(chat) in known for chat in valid.chats)
     split = told(range(counts[0]), range(counts[1]), "conversation", source, twice)

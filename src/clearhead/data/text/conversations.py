@@ -69,7 +69,9 @@ class Chats:
         if not answers:
             self.unanswered += 1
             return None
+        # nothing is learned from what follows the last answer
         kept = messages[: answers[-1] + 1]
+        # after the cut: an empty message behind the last answer does no harm
         if not all(message["content"].strip() for message in kept):
             self.empty += 1
             return None
@@ -83,6 +85,7 @@ def read_chats(path: Path, columns: Columns) -> Chats:
     What follows the last answer is dropped. A conversation without an answer, or with an empty message, is left out
     and counted; an unknown role, a second or a late system message, and anything that is no message raise.
     """
+    # names that help to recognise a header
     given = [name for name in (columns.messages, columns.prompt, columns.answer) if name]
     table = open_table(path, header=columns.header, named=[*given, *LISTS, *QUESTIONS, *ANSWERS])
     found = Chats()
@@ -100,6 +103,7 @@ def read_chats(path: Path, columns: Columns) -> Chats:
 def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], list[Message]]:
     """Return the function that reads the messages of a row."""
     given = columns.prompt or columns.answer
+    # messages in one column, if it is named, or if it is there and no other is named
     if columns.messages is not None or (given is None and table.usual(*LISTS)):
         column = table.column(columns.messages, *LISTS)
         return lambda row: _messages(row, column)
@@ -110,6 +114,7 @@ def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], l
     parts, system_column = (prompt, *question_parts(table, prompt)), table.usual("system")
 
     def read(row: TableRow) -> list[Message]:
+        # an instruction and its input are one question, in two lines
         question = "\n".join(text for name in parts if (text := _text(row, name)))
         messages = [
             {"role": "user", "content": question},
@@ -125,6 +130,7 @@ def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], l
 
 def question_parts(table: TableFile, prompt: str) -> tuple[str, ...]:
     """Return the columns whose texts continue a question: the input of an instruction."""
+    # only "instruction" has an input; "input" beside a prompt is something else
     if prompt.lower() != "instruction":
         return ()
     column = table.usual("input")
@@ -150,6 +156,7 @@ def _messages(row: TableRow, column: str) -> list[Message]:
     messages = [
         _message(one, f"{row.where}: message {number}") for number, one in enumerate(given, 1)
     ]
+    # templates write a system message at the beginning only
     if any(one["role"] == "system" for one in messages[1:]):
         raise DataError(
             f"{row.where}: a system message that is not the first: expected one at most, at the beginning"

@@ -57,6 +57,7 @@ class Documents:
         """The size of all files; of compressed ones an estimate."""
         total = 0
         for file, size in zip(self.files, self._sizes, strict=True):
+            # Parquet is compressed inside, whatever its name
             if file.suffix.lower() in DECOMPRESSORS or bare_suffix(file) == ".parquet":
                 size *= COMPRESSED
             total += size
@@ -66,6 +67,7 @@ class Documents:
         """Yield the documents, each as a whole."""
         parts: list[str] = []
         for piece in self.pieces():
+            # a document may come in several pieces
             parts.append(piece.text)
             if piece.ends:
                 yield "".join(parts)
@@ -73,12 +75,15 @@ class Documents:
 
     def pieces(self) -> Iterator[DocumentPart]:
         """Yield the pieces of all documents; they are cut between two words, so that tokens stay whole."""
+        # `or 1`: no division by 0 where all files are empty
         self.empty, before, total = 0, 0, sum(self._sizes) or 1
         for file, size in zip(self.files, self._sizes, strict=True):
+            # both read a file as (piece, share of the file)
             read = self._rows if is_table(file) else self._text
             for piece, share in read(file):
                 self.share_read = (before + share * size) / total
                 yield piece
+            # earlier files count as a whole
             before += size
 
     def _text(self, file: Path) -> Iterator[tuple[DocumentPart, float]]:
@@ -93,6 +98,7 @@ class Documents:
                 self.empty += 1
                 continue
             text = row.text(column)
+            # rows become lines, as if the column had been a text file
             if self.joined:
                 text += "\n"
             for piece in divided([text], None):
@@ -107,6 +113,7 @@ def divided(
     for text in texts:
         rest += text
         if separator is not None:
+            # the last part may continue in the next text
             *whole, rest = rest.split(separator)
             for document in whole:
                 if joined:
@@ -118,6 +125,7 @@ def divided(
             yield DocumentPart(rest[:at], ends=False)
             rest = rest[at:]
     if rest:
+        # what follows the last separator, without one
         yield from _cut(rest, ends=True)
 
 
@@ -132,6 +140,7 @@ def _cut(document: str, *, ends: bool) -> Iterator[DocumentPart]:
 
 def _place(text: str, most: int) -> int:
     """The last place up to `most` where white space follows a word, at which no tokenizer has a token."""
+    # only the last REACH characters: a text without spaces is cut anywhere
     for at in range(most, most - REACH, -1):
         if text[at].isspace() and text[at - 1].isalnum():
             return at
@@ -159,12 +168,14 @@ def _files(path: Path) -> list[Path]:
     """The file itself, or the files of a folder."""
     if not path.is_dir():
         return [path]
+    # hidden files and folders are left out; the order is that of the names
     inside = sorted(
         file
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     texts = [file for file in inside if bare_suffix(file) in SUFFIXES]
+    # README and the like only where nothing else is there
     own = [file for file in texts if file.name.split(".")[0].lower() not in ABOUT]
     found = own or [file for file in inside if is_table(file)] or texts
     if not found:

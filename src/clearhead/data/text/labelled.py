@@ -95,6 +95,7 @@ class EncodedTexts:
         self.pad = tokens.pad or 0
         rows = encode_rows(tokens, texts)
         self.ids = Ragged([with_special(tokens, row, config.longest) for row in rows])
+        # what is left for the text itself beside its start and end tokens
         room = config.longest - sum(i is not None for i in (tokens.start, tokens.end))
         # the number of texts that were longer than config.longest
         self.cut = sum(len(row) > room for row in rows)
@@ -114,6 +115,7 @@ class EncodedTexts:
         """Return rows of a bucket, as wide as its longest row, with their lengths and the numbers of their texts."""
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen = whole[rows]
+        # the whole bucket, not only `chosen`: all workers must get the same width
         width = -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding
         ids = self.ids.padded(chosen, min(width, self.buckets.batch_widths[bucket]), self.pad)
         return {"ids": ids, "lengths": self.ids.lengths[chosen], "number": chosen}
@@ -126,24 +128,29 @@ def encode_rows(tokens: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 
 def with_special(tokens: Tokenizer, ids: np.ndarray, longest: int | None = None) -> np.ndarray:
     """Return the ids of a text between its start and end tokens, if the tokenizer has them; cut to `longest`."""
+    # arrays of one id or none, so that they can be concatenated
     start = np.array([i for i in (tokens.start,) if i is not None], np.int64)
     end = np.array([i for i in (tokens.end,) if i is not None], np.int64)
     if longest is not None:
+        # the text is cut, never its end token
         ids = ids[: longest - len(start) - len(end)]
     return np.concatenate([start, ids, end]).astype(np.int64)
 
 
 def mask_of(tokens: Tokenizer) -> tuple[int, int]:
     """Return the id of the mask token and the vocabulary size with it; a missing mask token is added at the end."""
+    # the tokenizer's own mask, as of a BERT
     for name in MASKS:
         if name in tokens.special_names:
             return tokens.special_names[name], len(tokens)
+    # a new id after all others: the model gets one more embedding
     return len(tokens), len(tokens) + 1
 
 
 def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
     """The ids of a text with its special tokens and masks, which are written [MASK] or <mask>; and where masks are."""
     mask, _ = mask_of(tokens)
+    # both spellings become the first
     for word in MASKS:
         text = text.replace(word, MASKS[0])
     first, *rest = text.split(MASKS[0])
@@ -151,6 +158,7 @@ def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
         return with_special(tokens, tokens.encode(text)), []
     # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
     parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
+    # parts and masks in turn: text, mask, text, mask, text
     inside = np.concatenate([parts[0], *(np.append([mask], part) for part in parts[1:])]).astype(
         np.int64
     )
@@ -219,7 +227,9 @@ class Labelled(TextRows):
         if not train:
             raise DataError("no text is left to train on: expected a smaller share for validation")
         self.config, self.seed = config, seed
+        # from the training texts alone
         self.tokens = config.tokenizer([line.text for line in train], root)
+        # sorted by name, so that the numbers do not depend on the order of the rows
         self.classes = tuple(sorted({line.label for line in train}))
         # A model that was or will be trained on masked tokens needs an embedding of the mask; a checkpoint has its own.
         if config.tokens is None:
@@ -234,6 +244,7 @@ class Labelled(TextRows):
                     f"{line.where}: column {line.column!r}: no training text has the label {line.label!r}: expected "
                     f"one of {', '.join(self.classes[:20])}{nearest(line.label, self.classes)}"
                 )
+        # class numbers by the number of the text, which batches carry as `number`
         self._training, self._validation = (
             np.array([numbers[line.label] for line in lines], np.int64) for lines in (train, valid)
         )
@@ -284,12 +295,15 @@ def divided(
     empty = opened.empty
     if config.valid_path is not None:
         other = _opened(config, config.valid_path, root)
+        # the same text on both sides would flatter the validation: it is counted and reported
         valid, known = labels_of(other, skip_empty=True), {line.text for line in lines}
         both = sum(line.text in known for line in valid)
         description = told(lines, valid, "text", f"from {config.valid_path}", both)
         return lines, valid, opened, description + empty_told(empty + other.empty, "labelled")
+    # by text, not by row: rows with the same text stay together
     texts = list(dict.fromkeys(line.text for line in lines))
     chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
+    # a random number per text: texts that are added at the end do not move the others
     kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
     # a label that training has not seen cannot be validated
     known = {line.label for line in lines if line.text not in kept}
@@ -309,6 +323,7 @@ def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> 
         raise DataError(f"sst2 has no part {part!r}: expected one of {', '.join(SST2)}")
     lines = read_labels(find(f"sst2/{SST2[part]}", root))
     if phrases:
+        # no phrase that is a sentence of the other parts, or that is there already
         others = {_bare(line.text) for name in ("valid", "test") for line in read_sst2(name, root)}
         known = {_bare(line.text) for line in lines} | others
         lines += [
@@ -316,6 +331,7 @@ def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> 
             for line in read_labels(find("sst2/glue-train", root))
             if _bare(line.text) not in known
         ]
+    # "0" and "1" in the files
     names = {str(i): name for i, name in enumerate(SENTIMENTS)}
     return [
         Label(text=line.text, label=names.get(line.label, line.label), where=line.where)

@@ -89,8 +89,10 @@ class Masked(TextRows):
         width = ids.shape[1]
         allowed = (np.arange(width) < lengths[:, None]) & ~np.isin(ids, self.never_masked)
         # 2 is above every random number: special tokens and padding are never masked
+        # a number for each place of each text: independent of the batch it is in
         u = np.where(allowed, counter_rng.uniform(seed, step, chosen, width, CHOICE), 2.0)
         # at least one in a short text
+        # `& allowed`: in a row of special tokens alone the smallest number is 2 everywhere
         masked = (u < self.config.share) | ((u == u.min(1, keepdims=True)) & allowed)
         # 80% become the mask, 10% a random token, and 10% stay
         how = counter_rng.uniform(seed, step, chosen, width, KINDS)
@@ -108,11 +110,13 @@ def _divided(config: MaskedConfig, root: Path | None) -> tuple[list[str], list[s
     texts, empty = _texts(config, config.of, root)
     if config.valid_path is not None:
         valid, more = _texts(config, config.valid_path, root)
+        # texts that are in both parts are counted, for the description
         known = set(texts)
         both = sum(text in known for text in valid)
         how = f"from {', '.join(given_files(config.valid_path))}"
         split = told(texts, valid, "text", how, both) + empty_told(empty + more, "text")
         return texts, valid, split
+    # a number per text, with a fixed seed: every run has the same split
     draws = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
     train = [text for text, u in zip(texts, draws, strict=True) if u >= config.valid_share]
     valid = [text for text, u in zip(texts, draws, strict=True) if u < config.valid_share]

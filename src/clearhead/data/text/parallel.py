@@ -79,6 +79,7 @@ def load_split(
         lines = read_tatoeba(source, target, root, valid_share=valid_share, test_share=test_share)[
             split
         ]
+    # neighbours in the file: joining them only makes texts longer, they need not belong together
     blocks = [lines[i : i + join] for i in range(0, len(lines), join)]
     sources = [" ".join(line.source for line in block) for block in blocks]
     return sources, [" ".join(line.target for line in block) for block in blocks]
@@ -109,8 +110,11 @@ def read_tatoeba(
         )
     parts: dict[str, list[Line]] = {"train": [], "valid": [], "test": []}
     # others name the authors
+    # tatoeba files have English first, then the other language
     for line in read_pairs(find(f"tatoeba/{TATOEBA[other]}", root), "1", "2", header=False):
+        # decided by the English side alone, whichever direction is trained
         at = place(line.source)
+        # test comes first, so that another valid_share does not move its sentences
         if at < test_share:
             part = "test"
         elif at < test_share + valid_share:
@@ -125,6 +129,7 @@ def read_tatoeba(
 
 def place(sentence: str) -> float:
     """Return a number from 0 to below 1 that depends on the letters and digits of a sentence only."""
+    # casefold and alphanumeric characters only: variants of a sentence fall together
     key = "".join(c for c in sentence.casefold() if c.isalnum())
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") / 2**64
 

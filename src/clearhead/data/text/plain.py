@@ -80,6 +80,7 @@ class TokenizerSample:
     def alphabet(self) -> set[str]:
         """All different characters, those of validation too."""
         found: set[str] = set()
+        # fills the cache of the property `characters`, which would read everything once more
         self.characters = 0
         for piece in self._pieces():
             found.update(piece.text)
@@ -99,10 +100,12 @@ class TokenizerSample:
     def sample(self) -> list[str]:
         """Texts of the training part: all of it, or up to SAMPLE characters of it at even distances."""
         chosen, taken, seen = [], 0, 0
+        # validation comes last: its text must not shape the vocabulary
         for piece, trains in split_at(self._pieces(), self.limit):
             if not trains:
                 break
             seen += len(piece.text)
+            # taken / seen stays at or below SAMPLE / limit, so that the sample is spread evenly
             if (taken + len(piece.text)) * self.limit <= SAMPLE * seen or self.limit <= SAMPLE:
                 chosen.append(piece.text)
                 taken += len(piece.text)
@@ -139,6 +142,7 @@ def tokenize(
     """
     if documents.bytes <= LARGE:
         return _in_memory(documents, source, share, special)
+    # too large for memory: everything that the ids depend on is in the key of the cache
     ids_of = None if special is None else config.dump(special)
     whole = {
         "version": VERSION,
@@ -164,11 +168,13 @@ def _in_memory(
 ) -> Tokenized:
     with progress_bar() as stage:
         encoder = Encoder(documents, source, share, special, stage)
+        # the smallest integers that hold all ids: one or two bytes for most vocabularies
         dtype = np.min_scalar_type(len(encoder.tokens))
         rows, ends, size = [np.zeros(0, dtype)], [0], 0
         for row, is_last in encoder.rows():
             rows.append(row.astype(dtype))
             size += len(row)
+            # a document without ids has no end of its own
             if is_last and size > ends[-1]:
                 ends.append(size)
     return Tokenized(
@@ -207,11 +213,13 @@ class Encoder:
             self.tokens = source
             return
         reading = TokenizerSample(documents, share, stage)
+        # after the training: the characters may have been counted on the way
         self.tokens, self.limit = source(reading), reading.limit
         self.facts = Facts(characters=reading.characters, sampled=reading.sampled)
 
     def rows(self) -> Iterator[tuple[np.ndarray, bool]]:
         """Yield rows of ids, and whether a document ends with each; completes `facts`."""
+        # BOS and EOS, each a row of one id or none
         first, last = around(self.tokens, self.special)
         has_ids = False  # whether the current document has ids
         trained = 0  # ids of the training part
@@ -239,9 +247,11 @@ class Encoder:
         goes_on: list[str] = []  # texts that continue one
         groups = []  # the group of each piece
         for piece, _ in pieces:
+            # a list itself stands for the group, so that the order is restored below
             groups.append(goes_on if continues else begins)
             groups[-1].append(piece.text)
             continues = not piece.ends
+        # two calls for all pieces: a text that continues gets no start or leading space
         first_rows = iter(self.tokens.encode_all(begins))
         later_rows = iter(self.tokens.continued_all(goes_on))
         return [next(later_rows if group is goes_on else first_rows) for group in groups]
@@ -255,6 +265,7 @@ def around(
     before: list[int] = []
     # a model may have BOS although its tokenizer does not write it, as that of GPT-2
     if given.start is not None and given.start in tokens.wrapped("").tolist():
+        # only where the tokenizer writes it in front of any text
         before = [given.start]
     after = list(given.ends[:1])
     if tokens.end is not None:
@@ -271,7 +282,9 @@ def split_at(
         size = len(piece.text)
         room = size
         if limit is not None:
+            # 0 or less when the limit has been passed
             room = limit - seen
+        # this piece crosses the limit; its first half does not end the document
         if 0 < room < size:
             yield DocumentPart(piece.text[:room], ends=False), True
             yield DocumentPart(piece.text[room:], ends=piece.ends), False
@@ -374,12 +387,15 @@ class Text(Windows):
             joined = config.tokens == "characters"
             tokens_key: list[Any] = [config.tokens, config.size, config.minimum, config.lower]
         else:
+            # the folder of a tokenizer, which brings its chat template and special ids
             expected = f": expected {', '.join(LEARNED)}, or a folder with one{nearest(config.tokens, LEARNED)}"
             folder = find_tokenizer(config.tokens, root, expected)
             source = open_tokenizer(config.tokens, folder)
             self.chat, self.special = read_template(folder), read_special(folder, source)
             _, end = around(source, self.special)
+            # without EOS the separator stays in the text, to tell documents apart
             joined = not len(end)
+            # the content of the tokenizer, wherever its folder lies
             tokens_key = [hashlib.sha256(source.content()).hexdigest()]
             vocab = vocabulary_size(folder, source)
         how_read: dict[str, Any] = {
@@ -396,6 +412,7 @@ class Text(Windows):
             made = tokenize(
                 documents(paths), source, share=config.share, key=key, special=self.special
             )
+            # validation is the end of the same text
             own = None
         else:
             valid = documents(config.valid_path)
@@ -404,6 +421,7 @@ class Text(Windows):
                 others = sorted(alphabet(valid))
                 source = lambda sample: Characters(sorted({*sample.alphabet, *others}))  # noqa: E731
                 key["others"] = others
+            # a file for validation: all of the text trains, and the tokenizer is learned from it
             made = tokenize(documents(paths), source, share=0.0, key=key, special=self.special)
             key = {"tokens": [hashlib.sha256(made.tokens.content()).hexdigest()], **how_read}
             own = tokenize(valid, made.tokens, share=0.0, key=key, special=self.special)
@@ -453,6 +471,7 @@ def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> st
     else:
         source = ", ".join(given_files(config.valid_path))
         split = f"{len(own.ids):,} tokens for validation (from {source})"
+        # rows without text of both files
         empty += own.facts.empty
     parts = [size, split]
     if facts.sampled is not None:
@@ -493,6 +512,7 @@ class Everyday(Windows):
 
     def __init__(self, config: EverydayConfig, *, seed: int, root: Path | None = None) -> None:
         sentences = read_everyday(root)
+        # the same share as the windows keep, in sentences instead of ids
         train = sentences[: max(int(len(sentences) * (1 - config.share)), 1)]
         self.tokens = Subwords.of(train, size=config.size)
         rows = self.tokens.encode_all([f"{line}\n" for line in sentences])

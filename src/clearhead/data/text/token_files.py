@@ -56,11 +56,14 @@ class Tokens(Windows):
 
 def map_tokens(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
     """Map a token file into memory: its ids, the ends of its documents (none: an empty array), and its vocabulary."""
+    # the header first: it says how the other files are to be read
     header = _read_header(path)
     ids = _map(path, np.dtype(header.dtype).newbyteorder("<"), header.tokens)
+    # without an ends file all ids are one stream
     ends = np.zeros(0, np.int64)
     if header.documents:
         ends = _map(_beside(path, "ends"), np.dtype("<i8"), header.documents)
+        # a truncated or foreign file of ends would cut documents anywhere
         if ends[-1] != header.tokens:
             raise DataError(
                 f"{_beside(path, 'ends')} ends at {ends[-1]}: expected {header.tokens}, as in the header"
@@ -101,9 +104,12 @@ def write_parts(path: str | Path, parts: Iterable[tuple[np.ndarray, bool]], *, v
         raise InputError(f"vocab={vocab}: expected 1 to {1 << 32}")
     header = _beside(path, "json")
     tokens = count = number = end = 0  # ids and ends written, documents read, and the last end
+    # both files get their names only when all has been written
     with replacing(_beside(path, "ends")) as ends_file, replacing(path) as ids_file:
         with ids_file.open("wb") as ids, ends_file.open("wb") as ends:
+            # a large document comes in several parts
             for part, is_last in parts:
+                # `number` is that of the document, for the message
                 row = _checked(number, part, vocab)
                 # the byte order is fixed, so that files can be moved between machines
                 ids.write(row.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
@@ -122,6 +128,7 @@ def write_parts(path: str | Path, parts: Iterable[tuple[np.ndarray, bool]], *, v
 
 def _checked(number: int, row: np.ndarray, vocab: int) -> np.ndarray:
     """Return a document, or raise if it is not a row of ids below `vocab`."""
+    # an empty row may have any dtype, as np.array([]) is of floats
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
         raise InputError(
             f"document {number} has shape {row.shape} and dtype {row.dtype}: expected a row of integers"
@@ -147,6 +154,7 @@ def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     if not path.is_file():
         raise DataError(f"{path} is missing: the header says that there is such a file")
     size, expected = path.stat().st_size, count * dtype.itemsize
+    # memmap would fail at an empty file with a message that says nothing
     if size != expected or count < 1:
         raise DataError(
             f"{path} has {size} bytes: its header says {count} numbers of {dtype.itemsize}, {expected} bytes"

@@ -29,6 +29,7 @@ class TokenizerConfig:
     lower: bool = False  # ignore capitals
 
     def __post_init__(self) -> None:
+        # subwords need all 256 bytes, so that every text can be written
         if self.vocabulary in ("subwords", "unigram"):
             least = 256 + len(SPECIAL)
         else:
@@ -44,6 +45,7 @@ class TokenizerConfig:
     def tokenizer(self, texts: Sequence[str]) -> Tokenizer:
         """Train one tokenizer."""
         if self.vocabulary == "characters":
+            # a space in any case: joined sentences are separated by one
             return Characters.of("".join({c for text in texts for c in text} | {" "}), special=True)
         if self.vocabulary == "words":
             return Words.of(
@@ -100,6 +102,7 @@ def find_tokenizer(name: str, root: Path | None, expected: str = "") -> Path:
     """
     folder = Path(name).expanduser()
     if not (root is None or folder.is_dir()):
+        # relative to the data folder, where no such folder is here
         folder = root / name
     for place in (folder, folder / "model"):  # the second is that of a run folder
         if tokens.saved(place) is not None:
@@ -126,6 +129,7 @@ def open_pair(name: str, root: Path | None) -> tuple[Pair, Special]:
     """
     folder = find_tokenizer(name, root)
     found = tokens.load(folder)
+    # a single tokenizer is that of both sides
     pair = found if isinstance(found, Pair) else Pair(found, found)
     return pair, read_special(folder, pair.target)
 
@@ -134,10 +138,12 @@ def vocabulary_size(folder: Path, tokenizer: Tokenizer) -> int:
     """Return the vocabulary of the model in a folder, which may have more embeddings than its tokenizer has tokens."""
     path = folder / "config.json"
     table = config.load(path) if path.is_file() else config.Table()
+    # our own checkpoints keep their options in a section, others at the top
     if "clearhead" in table:
         size = table.get("options", {}).get("vocab")
     else:
         size = table.get("vocab_size")
     if isinstance(size, int):
+        # embeddings are often padded to a round number; the tokenizer may also have grown
         return max(len(tokenizer), size)
     return len(tokenizer)

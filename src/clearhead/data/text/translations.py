@@ -60,6 +60,7 @@ class PairConfig(TranslationConfig):
         fraction(self, "share")
         if not self.join:
             return
+        # joined pairs are characters, for which these options have no effect
         for option in ("vocabulary", "size", "minimum", "joint", "lower", "longest"):
             if getattr(self, option) != TranslationConfig.__dataclass_fields__[option].default:
                 raise InputError(
@@ -83,6 +84,7 @@ class PairConfig(TranslationConfig):
                 pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid)
             )
             return pairs, valid, opened, description + empty_told(empty + other.empty, "pairs")
+        # all pairs of one text of this side are in the same part
         train, valid = split_pairs(pairs, self.share, self.split_by)
         if not train:
             raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
@@ -116,6 +118,7 @@ class Pairs(Bucketed):
         self.files = given_files(config.path, config.valid_path)
         train, valid, opened, self._split = config.read(root)
         self.columns = {"source": opened.first, "target": opened.second}
+        # characters of both parts, for characters have no unknown token
         self.tokens = Characters.of(
             "".join({c for pair in (*train, *valid) for c in pair.source + pair.target})
         )
@@ -139,15 +142,19 @@ class JoinedPairs:
 
     def __init__(self, pairs: Sequence[Line], tokens: Characters, config: PairConfig) -> None:
         self.sources = np.array([len(pair.source) for pair in pairs], np.int64)
+        # SEP and END are two more than the characters of both texts
         self.lengths = self.sources + np.array([len(pair.target) for pair in pairs], np.int64) + 2
         self.end = len(tokens) + 1
         ends = np.cumsum(self.lengths)
         self.starts = ends - self.lengths
+        # the places of letters; SEP and END are put between them
         letter = np.ones(self.lengths.sum(), bool)
         letter[ends - 1] = letter[self.starts + self.sources] = False
         self.ids = np.empty(len(letter), np.int32)
+        # one call for all texts, since each character is a token
         self.ids[letter] = tokens.encode("".join(pair.source + pair.target for pair in pairs))
         self.ids[self.starts + self.sources], self.ids[ends - 1] = len(tokens), self.end
+        # the first row that is too long, with its place
         for i in np.flatnonzero(self.lengths - 1 > config.batch_tokens).tolist():
             raise DataError(
                 f"{pairs[i].where}: this pair has {self.lengths[i] - 1} tokens: "
@@ -164,11 +171,14 @@ class JoinedPairs:
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket; `order` is the order of all pairs, of which each bucket takes a slice."""
+        # (b, 1) and (width + 1,) -> (b, width + 1)
         chosen = order[self.buckets.starts[bucket] + rows][:, None]
         at = np.arange(self.buckets.batch_widths[bucket] + 1)
         inside = at < self.lengths[chosen]
+        # clipped at the end of all ids; what lies beyond a row is overwritten
         whole = self.ids[np.minimum(self.starts[chosen] + at, len(self.ids) - 1)].astype(np.int64)
         whole[~inside] = self.end
+        # the source is given: only the target and END are predicted
         counted = inside & (at > self.sources[chosen])
         return {
             "ids": whole[:, :-1].copy(),
@@ -181,7 +191,9 @@ def split_pairs(
 ) -> tuple[list[Line], list[Line]]:
     """Return training and validation pairs: a share of the different texts of one side validates, with all pairs."""
     keys = [getattr(pair, by) for pair in pairs]
+    # each text of this side once, in order of appearance
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    # exactly this share of the different texts, chosen at random with a fixed seed
     validates = np.zeros(len(number), bool)
     validates[counter_rng.permutation(0, 0, len(number), SPLIT)[: round(len(number) * share)]] = (
         True
@@ -276,9 +288,11 @@ class Translations(Bucketed):
             raise DataError("no pair is left to train on: expected a smaller share for validation")
         self.tokens, self.special = tokens or (config.pair(*_sides(train)), None)
         self.sizes = {"vocab": len(self.tokens.source)}
+        # a checkpoint knows itself whether both sides have the same ids
         shared = config.joint if tokens is None else self.tokens.same_ids
         if not shared:  # else a model shares its embedding table, unless its recipe says otherwise
             self.sizes["target_vocab"] = len(self.tokens.target)
+        # joined examples overlap in training, so that there are more of them, but not in validation
         training = EncodedPairs(
             train, self.tokens, config, _joined(len(train), *join, overlap=True), self.special
         )
@@ -296,6 +310,7 @@ class Translations(Bucketed):
     def _group(self) -> None:
         for part in self._encoded:
             part.group(self.config)
+        # rebuilt by each regroup: the limits are part of the description
         sentences = [self._split] if self._split else []
         if self.left_out:
             longest = self.config.longest
@@ -311,6 +326,7 @@ def multi30k(config: Multi30kConfig, *, seed: int, root: Path | None = None) -> 
 
     In training every sentence begins an example of each length; in validation examples of one length do not overlap.
     """
+    # the official validation part; the test parts are for evaluation
     train, valid = (
         read_multi30k(split, config.source, config.target, root) for split in ("train", "valid")
     )
@@ -353,6 +369,7 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     """Open a file of pairs: joined into single rows of characters, or as translations."""
     if config.join:
         return Pairs(config, seed=seed, root=root)
+    # only the options that all translations share; the file has been read
     options = TranslationConfig(
         **{field.name: getattr(config, field.name) for field in fields(TranslationConfig)}
     )
@@ -382,6 +399,7 @@ class EncodedPairs:
         self.source_pad, self.pad = source_pad, pad
         self.start, *first = decoder_prompt(tokens, special)
         if special is None:
+            # neighbouring lines are joined, and both sides get an <end>
             source, target = (
                 _examples(side, texts, starts, counts)
                 for side, texts in zip((tokens.source, tokens.target), _sides(lines), strict=True)
@@ -392,10 +410,13 @@ class EncodedPairs:
         longer = np.array(
             [max(len(x), len(y)) for x, y in zip(source, target, strict=True)], np.int64
         )
+        # None: no limit, and `default` where there is no example at all
         kept = np.flatnonzero(longer <= (config.longest or max(longer, default=0)))
         self.left_out = len(longer) - len(kept)  # examples of more than `longest` tokens
         # first line, and number of lines, of each example
+        # kept for `texts`, which returns the words behind the ids
         self.starts, self.counts = starts[kept], counts[kept]
+        # the first example that no batch can hold
         for i in kept[longer[kept] > config.batch_tokens][:1].tolist():
             raise DataError(
                 f"{lines[starts[i]].where}: this pair has {longer[i]} tokens: "
@@ -425,6 +446,7 @@ class EncodedPairs:
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket, each side as wide as its longest row in the whole bucket."""
+        # the width of the whole bucket: parts of it on other workers must agree
         whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
         chosen, most = whole[rows], self.buckets.batch_widths[bucket]
         padded = []
@@ -460,6 +482,7 @@ def _examples(
         later = encode_rows(tokens, [" " + text for text in texts])
     end = np.array([tokens.end], np.int64)
     return [
+        # the first text begins the example; later ones were encoded with a space before
         np.concatenate([first[i], *later[i + 1 : i + n], end])
         for i, n in zip(starts.tolist(), counts.tolist(), strict=True)
     ]
@@ -469,8 +492,10 @@ def _joined(lines: int, fewest: int, most: int, *, overlap: bool) -> tuple[Rows,
     """Return the first line of each example of `fewest` to `most` lines, and its number of lines."""
     spans = []
     for n in range(fewest, most + 1):
+        # without overlap, examples of n lines begin at every n-th line
         step = 1 if overlap else n
         spans += [(i, n) for i in range(0, lines - n + 1, step)]
+    # reshape: without spans the array must still have two columns
     table = np.array(spans, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 

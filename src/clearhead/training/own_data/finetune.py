@@ -100,6 +100,7 @@ def _context(bundle: Bundle) -> int | None:
 
 def _text(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     context = min(_context(bundle) or CONTEXT, CONTEXT)
+    # about 4096 tokens per step, whatever the context
     rows = max(4096 // context, 1)
     return {**options, "context": context, "rows": rows, "valid_rows": rows}
 
@@ -114,6 +115,7 @@ def _chats(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
+    # options of text that masked data does not have are dropped
     known = {f.name for f in fields(data_config("masked"))}
     kept = {name: value for name, value in options.items() if name in known}
     return {**kept, "name": "masked", "of": options["path"], "batch_tokens": 4096}
@@ -122,6 +124,7 @@ def _masked(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 def _translations(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     """The columns in the direction of the model, where both are named after its languages."""
     sides = ("source", "target")
+    # the languages of the checkpoint's columns, and of this file's
     known = [language_of(bundle.columns.get(side) or "") for side in sides]
     given = [language_of(options.get(side) or "") for side in sides]
     if None not in known and given == known[::-1]:  # the other direction
@@ -133,6 +136,7 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     given = bundle.preprocessing
     if given is None:
         return options
+    # what the model sees: the crop, or the whole resized image
     size = given.crop or given.resize
     if isinstance(size, tuple):
         size = size[0]
@@ -142,6 +146,7 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
 def _classifier(c: Any) -> dict[str, Any]:
     """A classifier of first tokens has a pooler, as in transformers; one of means (MiniLM) keeps them as they are."""
     options: dict[str, Any] = {"answer": "class"}
+    # a checkpoint without a classifier: the new head gets a pooler below it
     if getattr(c, "answer", "class") != "class" and c.pool == "first":
         options["pooler"] = True
     return options

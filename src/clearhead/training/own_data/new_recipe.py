@@ -293,17 +293,23 @@ def batch_size(
     # any value does for the lengths; one that is no number is reported when the data is opened
     if tokens is None or isinstance(tokens, int):
         limits["batch_tokens"] = max(most, 1 << 14)
+    # opened without packing: the lengths of single rows are needed
     packs = bool(limits.pop("pack", False))
     opened = Opened.of(limits, 0, root)
     assert isinstance(opened.data, Bucketed)
     parts = opened.data.training, opened.data.validation
+    # both parts, since `longest` holds for validation, too
     lengths, others = (part.buckets.lengths for part in parts)
     longest = min(_rounded_up(int(np.concatenate([lengths, others]).max())), most)
+    # the median: a few long rows should not make every step large
     usual = int(np.median(lengths))
+    # a step must hold the longest row
     step = max(_rounded_up(rows * usual), longest)
     if packs:
         fewest_rows = -(-step // most)  # that the context allows
+        # the tokens of a step, divided evenly among its packed rows
         longest = max(step // fewest_rows, longest)
+    # options that the user gave stay as they are
     found = {"longest": longest, "batch_tokens": step}
     return {name: value for name, value in found.items() if name not in section}, opened
 
@@ -327,6 +333,7 @@ def with_steps(
     An override such as "epochs=20" changes their number; without one there are at most `most` steps. `opened` is data
     with other limits of its batches, if it has been opened.
     """
+    # epochs is no key of a recipe: it becomes a number of steps here
     times = [word.partition("=")[2] for word in overrides if word.startswith("epochs=")]
     overrides = [word for word in overrides if not word.startswith("epochs=")]
     try:
@@ -336,17 +343,21 @@ def with_steps(
         raise InputError(f"epochs={times[-1]}: expected a number") from None
     if not epochs > 0:
         raise InputError(f"epochs={epochs}: expected more than 0")
+    # 0 steps stand for "not given"
     given = config.override(config.Table({"steps": 0, **table}), *overrides)
     section, seed = given["data"], given.get("seed", 0)
+    # the data is opened to count its batches, and passed on to the training
     if opened is None:
         opened = Opened.of(section, seed, root)
     else:
         opened = opened.adapted(section, seed, root)
     steps = given["steps"] or _steps(opened.data, epochs)
+    # neither epochs nor steps were asked for: a large text is not read several times
     if most is not None and not times and not given["steps"] and steps > most:
         _tell_shortened(steps, most, epochs)
         steps = most
     validations = opened.data.valid_batches
+    # rounded up: at most VALIDATIONS, unless LONGEST_INTERVAL is shorter
     interval = min(max(-(-int(steps) // VALIDATIONS), 1), LONGEST_INTERVAL)
     known = {f.name for f in fields(data_config(section["name"]))}
     # it would take longer than the steps in between
@@ -369,7 +380,9 @@ def with_steps(
             **table["optim"],
             "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4)),
         }
+    # overrides last: they win over everything that was derived
     recipe = config.override(config.Table({"steps": steps, **complete}), *overrides)
+    # valid_most may have been added: the data gets its final options
     return RecipePlan(recipe, opened.adapted(recipe["data"], seed, root).data)
 
 
@@ -418,6 +431,7 @@ def as_file(data: DataLike, path: Path) -> str | Path:
     """
     if isinstance(data, str | Path):
         return data
+    # a list with a dictionary per row
     rows = data.to_dict("records") if isinstance(data, DataFrame) else data
     if not isinstance(rows, Sequence) or not rows:
         raise InputError(
@@ -426,6 +440,7 @@ def as_file(data: DataLike, path: Path) -> str | Path:
     lines = []
     for number, row in enumerate(rows):
         if isinstance(row, str) or _is_missing(row):
+            # a text alone is a row with the usual column
             value = {"text": row}
         else:
             value = row
@@ -434,6 +449,7 @@ def as_file(data: DataLike, path: Path) -> str | Path:
                 f"row {number} is a {type(row).__name__}: expected a dictionary, or a text"
             )
         try:
+            # NaN is not JSON, and null is what readers take for a missing value
             given = {name: None if _is_missing(one) else one for name, one in value.items()}
             lines.append(json.dumps(given, ensure_ascii=False, default=_plain))
         except (TypeError, ValueError) as problem:

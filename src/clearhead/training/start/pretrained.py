@@ -61,6 +61,7 @@ def check_whole(
             f"{given.place(option)}{'.'.join(given.key)}.{option} = {value!r}: the checkpoint {start.folder} has "
             f"{_shown(theirs)}"
         )
+        # the checkpoint's model with this option, to say what goes wrong
         other = saved.with_option(option, value)
         if other is None:
             raise config.ConfigError(f"{problem}; leave it out")
@@ -69,6 +70,7 @@ def check_whole(
             raise config.ConfigError(
                 f"{problem}, and its weights do not fit ({unfit}); leave it out"
             )
+        # shapes agree: the weights load, but were trained for another computation
         raise config.ConfigError(
             f"{problem}; leave it out or, if the weights can be used with another, write "
             f"{written(recipe, player, start, [option])}"
@@ -88,6 +90,7 @@ def check_start(
     place = place_of(recipe, section_key(recipe, player, "pretrained"))
     checkpoint, model = source.empty(), setup.empty()
     parts = chosen_parts(checkpoint, model, start, f"{place}{key}")
+    # a submodule that is a model itself has options of its own, such as a captioner's encoder
     ours = _own_setup(parts[1]) or setup
     known = [*(f.name for f in fields(family(ours.model)[1])), "tokens"]
     for option in start.differ:
@@ -96,11 +99,14 @@ def check_start(
             raise config.ConfigError(
                 f'{place}{key}: differ = ["{option}"]: a {ours.model} has no such option{hint}'
             )
+    # a part of a checkpoint: its options are compared here, those of a whole one by check_whole
     if not start.is_whole:
         different = _different_options(ours, source, start)
         if misfit(*parts, all_used=start.into is None):  # probably because of a size
+            # sizes do not fit: check_fit reports these numbers with the shapes of the weights
             different = [option for option in different if not _is_number(ours.options.get(option))]
         if different:
+            # where the user would change the option: inside the section of the submodule
             where = ".".join(given.key)
             if ours is not setup and start.into:
                 where += f".{start.into}"
@@ -124,6 +130,7 @@ def _own_setup(part: nn.Module) -> PlayerSetup | None:
 
 def _different_options(setup: PlayerSetup, source: PlayerSetup, start: Pretrained) -> list[str]:
     """The options of both models that differ and do not only fix the sizes of weights, which are compared anyway."""
+    # options that either family declares to be free, such as dropout
     free = {*start.differ, *family(setup.model)[0].may_differ, *family(source.model)[0].may_differ}
     both = {f.name for f in fields(source.config)}
     differs = []
@@ -144,9 +151,11 @@ def _different_options(setup: PlayerSetup, source: PlayerSetup, start: Pretraine
 
 def _is_size(setup: PlayerSetup, option: str, a: Any, b: Any) -> bool:
     """True if an option that only one of two models gives is a size of weights, like `hidden`, but not `window`."""
+    # exactly one of the two has a number; the other one has nothing
     value = b if a is None else a
     if (a is None) == (b is None) or not _is_number(value):
         return False
+    # changed to two other numbers: a size changes the shapes, a `window` does not
     others = (setup.with_option(option, other) for other in (1, 2 * value))
     return any(_shapes(other) != _shapes(setup.empty()) for other in others if other is not None)
 
@@ -166,6 +175,7 @@ def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
 def _same_shapes(a: Model, b: Model) -> bool:
     """True if the tensors that two models both have are of the same shapes."""
     theirs = _shapes(b)
+    # only tensors of both models: the smaller one may lack some
     return all(theirs.get(name, shape) == shape for name, shape in _shapes(a).items())
 
 
@@ -184,6 +194,7 @@ def adapt(
         seed: Seed of the adapters' initial weights.
         freeze: Submodules without adapters.
     """
+    # parameters that no checkpoint filled: they start from random numbers
     new = [name for name, _ in model.named_parameters() if name not in filled]
     random = [name for name in new if not in_head(model, name)]
     if random:
@@ -200,6 +211,7 @@ def adapt(
         seed=seed,
         skip=freeze,
     )
+    # add_adapters has frozen all weights: a random head would stay random
     for name in new:
         model.get_parameter(name).requires_grad_(True)
 
@@ -214,6 +226,7 @@ def check_apart(setup: PlayerSetup, saved: PlayerSetup, start: Pretrained, data:
         data: The data, which has the tokenizer of the result.
     """
     model = setup.empty()
+    # only models of text have a tokenizer to be saved with them
     if model.reads in ("tokens", "pairs", "captions"):
         tokens = data.tokens
     else:
@@ -228,5 +241,6 @@ def check_apart(setup: PlayerSetup, saved: PlayerSetup, start: Pretrained, data:
 def base_folder(start: Pretrained) -> str:
     """The model that adapters which are kept apart belong to: an absolute path, or a name that `load` accepts."""
     if Path(start.folder).exists():
+        # absolute: the folder of the adapters may be moved elsewhere
         return str(Path(start.folder).resolve())
     return start.folder
