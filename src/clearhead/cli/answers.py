@@ -63,7 +63,7 @@ def print_answers(
         for batch in _batches(items, most):
             lines = []
             for item, result in zip(batch, _answers(batch, answer, count, told), strict=True):
-                # A blank line in text keeps the answers on the same lines as their inputs.
+                # A blank line stands for a missing answer, so that answers and inputs stay aligned.
                 if isinstance(result, TextError):
                     print(f"{item.place}: {' '.join(str(result).split())}", file=sys.stderr)
                     failed += 1
@@ -100,7 +100,7 @@ def shift_seed(options: dict[str, Any], first: int) -> dict[str, Any]:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout, where a reader finds them at once; a Ctrl-C interrupts after the last of them."""
+    """Write lines to stdout and flush them; Ctrl-C interrupts only after the last of them."""
     text = "".join(f"{line}\n" for line in lines)
     with _late_interrupt():
         binary = getattr(sys.stdout, "buffer", None)
@@ -118,13 +118,13 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def write_json(value: dict[str, Any]) -> None:
-    """Write an object to stdout on a line of its own, where a reader finds it at once."""
+    """Write an object to stdout as a line of JSON, and flush it."""
     write_lines([json.dumps(value, allow_nan=False)])
 
 
 @contextmanager
 def _late_interrupt() -> Iterator[None]:
-    """Context that a Ctrl-C interrupts at its end; a second one interrupts at once, as where a reader never reads.
+    """Context manager that delays Ctrl-C to its end; a second one interrupts at once, in case the reader never reads.
 
     Python drops the rest of a text if a write is interrupted while it waits for the reader of a pipe.
     """

@@ -99,7 +99,7 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _near(incomplete: str, accept: Callable[[Path], bool]) -> Iterator[str]:
-    """Accepted paths among those that begin with `incomplete`, and inside such folders; relative as they were typed.
+    """Yield accepted paths that begin with `incomplete`, and those inside folders that do; relative as they were typed.
 
     A path that needs quotes is left to the shell.
     """

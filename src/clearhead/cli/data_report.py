@@ -77,7 +77,7 @@ def section(found: Understood | UnderstoodImages) -> str:
 
 def _facts(found: Understood) -> list[tuple[str, str]]:
     noun = "row" if found.columns else "line"
-    # Counting the lines of a large file would take as long as reading it.
+    # Counting all rows of a large file would mean reading all of it.
     if found.sampled:
         total = f"about {found.rows:,}, estimated from the first {found.read:,}"
     else:

@@ -163,7 +163,7 @@ class _Answers:
         return {"role": "assistant", "content": found.text}
 
     def answer(self, messages: list[Message], *, text: bool = False) -> Any:
-        """The next answer of a conversation, a Generation; its tokens are printed as they come if so asked."""
+        """The next answer of a conversation, a Generation; `text` and --stream print its tokens as they come."""
         from ..tasks.generate import answering
 
         pieces = self.as_json and self.stream
@@ -171,7 +171,7 @@ class _Answers:
 
 
 def _follow(steps: Iterable[Any], *, pieces: bool, text: bool) -> Any:
-    """Print the pieces of an answer as they come, as objects or as text if so asked; returns the whole answer."""
+    """Print the pieces of an answer as they come, as JSON objects or as text; returns the whole answer."""
     from ..tasks.generate import Generation
 
     for step in steps:
@@ -180,8 +180,8 @@ def _follow(steps: Iterable[Any], *, pieces: bool, text: bool) -> Any:
             break
         if pieces:
             write_json(step.to_dict())
-        # Flushed, because stdout is buffered by lines and an answer may have none.
         elif text:
+            # Flushed, because stdout is buffered by lines and an answer may have no line break.
             print(step.text, end="", flush=True)
     # The line break after the answer, which the pieces do not have.
     if text:
@@ -204,7 +204,7 @@ def _next_line() -> str:
 
 
 def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
-    """Answer the conversation that the lines of a file are, or the one on each line."""
+    """Answer a file of messages: one conversation over all lines, or one conversation per line."""
     from ..data.files import DataError, as_line, locate
     from ..errors import TextError
 
@@ -246,7 +246,7 @@ def _answer_file(name: str, begin: list[Message], answers: _Answers) -> None:
 
 
 def _has_messages(line: str) -> bool:
-    """Whether a line is a conversation, {"messages": [...]}, and no message; one that is not JSON, by the word."""
+    """True if a line is a conversation, {"messages": [...]}, and not a message; invalid JSON is judged by the word."""
     try:
         return _listed(json.loads(line)) is not None
     except (ValueError, RecursionError):

@@ -189,7 +189,8 @@ def score(
 
     alone = is_text(text)
     bundle = load(model, device=device, dtype=dtype)
-    # One text on a terminal is shown as a table of its tokens; a file has a line per text.
+    # One text is shown as a table of its tokens, and a pair as one answer; a file has a line per
+    # text.
     if target is not None or (alone and not as_json):
         result = score(bundle, text, target)
         show({"input": text, **result.to_dict()} if as_json else _score_table(result), as_json)
@@ -437,9 +438,9 @@ def caption(
     paths = [] if maps is None else _picture_paths(items, maps)
 
     def answer(batch: list[str], first: int) -> Any:
+        results: Any = caption(bundle, batch, **shift_seed(options, first))
         # Without --maps there are no paths, and zip ends at once; `first` is the number of images
         # before this batch.
-        results: Any = caption(bundle, batch, **shift_seed(options, first))
         for item, one, path in zip(batch, results, paths[first:], strict=False):
             _save_strip(one, item, path, evidence)
         return results
@@ -464,8 +465,8 @@ def _picture_paths(images: list[str], folder: Path) -> list[Path]:
     taken = {Path(image).resolve() for image in images}
     paths = []
     for image in images:
-        # dog.png, dog-2.png, dog-3.png and so on, until a name is free.
         stem = Path(image).stem
+        # dog.png, dog-2.png, dog-3.png and so on, until a name is free.
         names = (f"{stem}.png" if n == 1 else f"{stem}-{n}.png" for n in itertools.count(1))
         path = next(folder / name for name in names if (folder / name).resolve() not in taken)
         taken.add(path.resolve())

@@ -90,7 +90,7 @@ def view(
         return
     chosen = find_view(name, bundle)
     if other is not None:
-        # --other is an option of the view like any other, but long enough to deserve dashes.
+        # --other INPUT means the same as the view's option other=INPUT.
         words = [*words, f"other={other}"]
     known = keyword_options(chosen.run, words)
     text = None if given is None else text_or_stdin(given)
@@ -111,11 +111,11 @@ def _arranged(
 ) -> tuple[str | None, str | None, list[str]]:
     """INPUT, VIEW and options, where INPUT may have been left out."""
     known = names(VIEWS)
-    # The usual order, with nothing left out.
+    # MODEL INPUT VIEW OPTION: nothing was left out.
     if view is not None and view in known:
         return given, view, options
     if given in known and (view is None or "=" in view):  # MODEL VIEW OPTION
-        # With OPTION in the place of VIEW.
+        # INPUT was left out, so that each word stands one place further left.
         return None, given, options if view is None else [view, *options]
     if view is None and given is not None:
         view = given  # an unknown word where a view is expected: the message names those that fit

@@ -43,7 +43,7 @@ class Column:
 
         if self.name is not None:
             return str(table.column(self.name))
-        # Without a name, a usual one such as "text" is preferred to a guess from the contents.
+        # Without --column, a usual name such as "text" is looked for first.
         usual = table.usual(*self.usual)
         if usual is not None:
             return str(usual)
@@ -152,20 +152,19 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
     table = open_table(Path(name), named=(column.name,) if column.name else ())
     chosen = column.find(table)
     rows = table.rows()
+    # Blocks of rows, not single ones: the model reads them in batches.
     while block := [item(row) for row in islice(rows, ROWS)]:
         yield block
 
 
 def _read_lines(name: str) -> Iterator[list[Item]]:
     """Yield the lines of a text file, or of stdin for "-", as many at a time as are there."""
-    # A generator of blocks, not of lines: the model reads a block in batches.
     from ..data.text_files import TextFile, stdin, too_long_line, without_problems
 
     if name == "-":
         name, file = "stdin", stdin()
     elif os.path.getsize(name):
         file = TextFile(Path(name))
-    # TextFile refuses an empty file; here it is a file without lines.
     else:
         return
     number, position = 0, 0.0

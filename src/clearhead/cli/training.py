@@ -130,7 +130,7 @@ def finetune(
     }  # fmt: skip
     if recipe:
         made = finetune_recipe(model, data, *overrides or (), **options)
-        # A recipe outlives the command, but the tokenizer folder it names may be temporary.
+        # The recipe works only as long as the folder that it refers to exists.
         if "tokens" in made["data"]:
             print(
                 f"this recipe reads the tokenizer in {made['data']['tokens']}: keep that folder",

@@ -151,7 +151,7 @@ def verb(
                 raise typer.Exit(1) from problem
 
         if alias:
-            # The alias is another name in the list of commands, whose examples use that name.
+            # Left out of the list of commands; the examples in its own help use the alias.
             epilog = epilog.replace(f"clearhead {function.__name__} ", f"clearhead {alias} ")
             app.command(alias, cls=kind, epilog=epilog, help=help_text, hidden=True)(run)
         return run

@@ -110,7 +110,7 @@ def serve(
 
 
 def request_protocol(seconds: float) -> Any:
-    """Uvicorn's protocol that also closes connections whose request does not begin in time.
+    """Uvicorn's HTTP protocol, which also closes connections whose request does not begin in time.
 
     Uvicorn waits for the headers of a request without an end, and counts such a connection as one of its clients.
     """
@@ -174,7 +174,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _address(host: str, port: int, token: str | None) -> str:
-    # "All interfaces" is no address to open: the name of this machine is.
+    # 0.0.0.0 means all interfaces and is no address to open: the name of this machine is one.
     name = host if host not in ("0.0.0.0", "::") else socket.gethostname()
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (
         f"?token={token}" if token else ""

@@ -127,8 +127,8 @@ def _visible(tokens: Tokenizer, i: int, piece: str) -> str:
     if all(_is_invisible(c) for c in piece):
         return "".join(f"⟨U+{ord(c):04X}⟩" for c in piece)
     text = piece.lstrip(" ")
-    # a combining mark without its letter
-    # The dotted circle carries the mark, which would otherwise combine with the character before.
+    # A combining mark without its letter: the dotted circle carries it, so that it does not combine
+    # with the character before.
     if text and unicodedata.category(text[0]).startswith("M"):
         return piece[: len(piece) - len(text)] + "◌" + text
     return piece

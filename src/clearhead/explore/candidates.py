@@ -60,8 +60,7 @@ def significant(x: float) -> float:
 
 
 def _listed(tokens: Tokenizer, probabilities: list[Tensor], top: int) -> list[list[Any]]:
-    # a model may have more embeddings than there are tokens
-    # A token id without a text could not be shown, so it is not listed.
+    # A model may have more embeddings than there are tokens; ids without a text are not listed.
     first = probabilities[0][:, : len(tokens)]
     which = first.topk(min(top, first.shape[-1]), dim=-1).indices
     columns = [p.gather(1, which).tolist() for p in probabilities]

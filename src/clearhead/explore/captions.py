@@ -53,8 +53,8 @@ def inspect_caption(caption: Caption, seen: np.ndarray) -> CaptionInspection:
     try:
         tape, grid = forced.watch(CROSS)
     except NoAttentionError:
+        # A captioner that reads the image once, as its first state, has no cross-attention.
         pass
-    # A captioner that reads the image once, as its first state, has no cross-attention.
     else:
         layers = tape.match(CROSS)
         rows = text_axis(forced.bundle.tokenizer(), forced.ids, caption.word_groups)

@@ -199,7 +199,7 @@ def similarity(a: Study, b: Study) -> dict[str, Any]:
 def _cka(a: Study, b: Study, which: Any) -> np.ndarray:
     """CKA of all layers of both models with one another, for some of the views: the debiased estimate, all at once."""
     both = [{name: x[which] for name, x in one.features.items()} for one in (a, b)]
-    # The minibatch estimator is unbiased (Nguyen et al. 2021), so that models of other widths and
-    # few photographs compare.
+    # With all views in one batch, the minibatch estimator (Nguyen et al. 2021, Eq. 3) is the
+    # debiased estimate, for features of any width.
     found = cka_of_features(both[0], both[1], estimator="minibatch", rows=len(photograph_views()))
     return np.block([[found.within[0], found.matrix], [found.matrix.T, found.within[1]]])

@@ -23,7 +23,7 @@ Done = Callable[[int, int], None]  # called with the amount of work done, and al
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """What the routes share."""
+    """The state that all routes share: models, inspections, images, runs and the queue."""
 
     models: ModelStore
     inspections: InspectionStore

@@ -141,8 +141,8 @@ class Guard:
     def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
         tokens = [headers.get("authorization", "").removeprefix("Bearer ")]
-        # Only the page itself is opened with the token in its address; other paths would leak it
-        # into logs.
+        # Only the page itself accepts the token in its address; what it requests comes with the
+        # cookie.
         if scope["path"] == "/":
             tokens.append(_query_token(scope))
         # Parsed by hand: the standard parser drops all cookies if one is malformed, and other servers on this machine

@@ -210,8 +210,8 @@ def _groups(
             # patches.
             if stage is None:
                 axis = _patches(model, size)
-            # The grid that the stage's own feature maps have.
             else:
+                # The grid that the stage's own feature maps have.
                 axis = grid_axis(grids[f"stage {stage}"])
             _, layers, _ = found.setdefault(group.format(stage), (about.format(stage), {}, axis))
             layers[f"{name}.weights"] = tape[f"{name}.weights"]

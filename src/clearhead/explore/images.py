@@ -69,8 +69,8 @@ class ImageStore:
             return _example(id_)
         with self._lock:
             if id_ not in self._kept:
-                # Reading it again counts as use: it moves to the end, away from eviction.
                 raise UnknownError("this image was uploaded and is no longer kept: choose an image")
+            # Reading it counts as use: it moves to the end, away from eviction.
             self._kept.move_to_end(id_)
             return self._kept[id_]
 

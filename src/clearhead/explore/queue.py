@@ -113,8 +113,6 @@ class Queue:
             while not task.done():
                 await asyncio.wait({task}, timeout=0.1)
                 if reports:
-                    # Only the latest counts; earlier reports that were not sent stay in the list,
-                    # unread.
                     yield reports.pop()
             yield task.result()
         # Also reached when the consumer stops, which closes this generator at its yield.

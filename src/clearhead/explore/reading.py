@@ -75,8 +75,8 @@ def read_text(
 
 
 def neighbours(bundle: Bundle, texts: Sequence[str]) -> shapes.NeighboursShape:
-    # Embeddings have unit length, so dot products are cosines.
     """The cosine similarities of the embeddings of texts, and their places in two dimensions."""
+    # Embeddings have unit length, so dot products are cosines.
     vectors = np.asarray(embed(bundle, list(texts)), np.float64)
     return {
         "texts": list(texts),

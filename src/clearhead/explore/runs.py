@@ -38,9 +38,9 @@ def run_state(folder: Path, metrics: Sequence[Mapping[str, Any]], steps: int | N
     cannot be written to, cannot be tested: then a run is running if its last record is recent for its pace.
     """
     held = _is_held(folder)
+    # Without a number of steps in the recipe, only a saved model shows that a run is done.
     done = (folder / "model").is_dir() or (
         steps is not None and bool(metrics) and metrics[-1]["step"] >= steps
-        # Without a number of steps in the recipe, only a saved model shows that a run is done.
     )
     if held or (held is None and not done and _is_recent(folder, metrics)):
         return "running"
@@ -267,7 +267,7 @@ class Runs:
         }
 
     def _digest(self, folder: Path) -> str:
-        """A text that is the same for the same files of a tokenizer; that of a source does not count."""
+        """A checksum of the files of a tokenizer, without those of a source tokenizer."""
         files = [
             file for file in sorted(folder.glob("*token*")) if not file.name.startswith("source")
         ]
@@ -299,7 +299,7 @@ class Runs:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What facts.json says of a run; {} if it cannot be read."""
+    """The contents of a run's facts.json; {} if it cannot be read."""
     try:
         return Folder(folder, create=False, lock=False).facts()
     except (FolderError, OSError):
@@ -307,7 +307,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _last_attempt(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the facts of a run say of its last attempt."""
+    """The record of a run's last attempt; {} if there is none."""
     attempts = facts.get("attempts")
     last = attempts[-1] if isinstance(attempts, list) and attempts else None
     return last if isinstance(last, dict) else {}

@@ -97,8 +97,8 @@ class StoredModel:
         """The loaded model; loaded again if its files have changed, as those of a run that was trained again have."""
         with self._loading:
             if self._bundle is None or self._stamp != stamp(self._path):
-                # The old weights must be freed before the new ones are loaded: both may not fit
-                # into memory. A study of the old weights is void.
+                # The old weights are freed before the new ones are loaded, because both may not fit
+                # into memory; a study of the old ones is void.
                 self._bundle = self.study = None  # memory for the new one
                 self._path = find(self.folder)[0]
                 self._stamp = stamp(self._path)  # before loading: files may be replaced meanwhile
@@ -107,7 +107,7 @@ class StoredModel:
 
     @property
     def version(self) -> str:
-        """A text that changes when the files of the loaded model do."""
+        """A checksum of the state of the loaded model's files."""
         return version_of(self._stamp)
 
     def to_dict(self, device: str) -> shapes.ModelLine:
@@ -141,8 +141,8 @@ class StoredModel:
 
     def _examples(self, bundle: Bundle) -> list[str]:
         if reads_images(bundle) or captions_images(bundle):
+            # Texts mean nothing to a model of images: it gets example images instead.
             return examples_for(bundle)
-        # Texts mean nothing to a model of images: it gets example images instead.
         named = [
             Path(self.folder).name,
             *(self.training.names if self.training is not None else ()),
@@ -171,7 +171,7 @@ def stamp(path: Path | None) -> Stamp:
 
 
 def version_of(files: Stamp) -> str:
-    """A short text that differs where the state of the files does."""
+    """A short checksum of the state of files."""
     return f"{zlib.crc32(repr(files).encode()):08x}"
 
 

@@ -69,8 +69,8 @@ def generate_tokens(
         changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)
-            # (1, t, v) -> (1, v): the distribution that the new token was drawn from.
             if new is not None:
+                # (1, t, v) -> (1, v): the distribution that the new token was drawn from.
                 logits = tape.calls("head")[-1][0, -1:]
             else:
                 logits = None
@@ -132,7 +132,7 @@ class Part:
 
     @property
     def cut(self) -> shapes.CutShape | None:
-        """How many tokens are read, if not all, from which one on, and how many the model reads at most."""
+        """Which tokens are read, and how many the model reads at most; None if it reads all of them."""
         if len(self.ids) == self.of or self.most is None:
             return None
         return {"read": len(self.ids), "of": self.of, "first": self.first, "most": self.most}

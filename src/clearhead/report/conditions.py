@@ -27,7 +27,7 @@ def reads(*kinds: str) -> Condition:
     """The model reads one of these kinds of input."""
 
     def condition(bundle: Bundle) -> str | None:
-        # The reason is read after "the view does not fit this model:".
+        # Follows "the view ... does not fit this model:" in the message.
         wanted = " or ".join(READS[kind] for kind in kinds)
         if bundle.reads in kinds:
             return None
@@ -38,7 +38,7 @@ def reads(*kinds: str) -> Condition:
 
 def attends(bundle: Bundle) -> str | None:
     """The model has attention."""
-    # Possible addresses are those of attentions that save no weights until they are watched.
+    # Possible addresses are those of foreign modules, whose attention is known only when they run.
     tree = Tree(bundle.model)
     if matching("**.weights", tree.known | tree.possible):
         return None

@@ -159,8 +159,7 @@ def _grey(bundle: Bundle) -> tuple[np.ndarray, str]:
 
 
 def _agree(answer: str, searched: float, read: float) -> None:
-    # Written with "not", so that NaN fails too. The tolerance, in nats, is for bfloat16 and for
-    # caches.
+    # Written with "not", so that NaN fails too. The tolerance is in nats.
     if not abs(read - searched) <= 1e-2:
         raise InputError(
             f"the log-probability of {answer!r} is {searched:.3f} by the search, and {read:.3f} by a forward pass"

@@ -34,7 +34,7 @@ def example_input(bundle: Bundle) -> str:
     if bundle.reads == "captions":
         return str(images[SCENES[0]])
     if bundle.reads == "images":
-        # A class that the model knows makes a better example than any image.
+        # An image of a class that the model knows makes the better example.
         known = {label.lower() for label in bundle.labels or ()}
         return str(
             next(

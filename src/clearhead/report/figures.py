@@ -153,7 +153,7 @@ def rotation() -> Figure:
         np.asarray(features(model("everyday"), list(TEXTS), f"blocks.{i}"), dtype=float)
         for i in (2, 4)
     )
-    # The Q of a QR decomposition of a random matrix is a random rotation.
+    # The Q of the QR decomposition of a random matrix is a random orthogonal matrix.
     random = np.random.default_rng(0)
     turn = np.linalg.qr(random.normal(size=(x.shape[1], x.shape[1])))[0]
     every = {
@@ -203,8 +203,8 @@ def heads() -> Figure:
 @figure_of("sinks", "Xiao et al. 2023: weights that have nowhere to go stay on one token.")
 def sinks() -> Figure:
     """One layer of attention as it is, and without its sinks."""
-    # The first token is the sink here: "without-sink" leaves it out and scales the rest to sum to
-    # 1.
+    # "without-sink" gives no weight to tokens that are sinks, and scales each row to sum to 1
+    # again.
     found = attention(model("everyday"), SENTENCE)
     views = {view: attention_view(found.maps["self"][3], view) for view in ("raw", "without-sink")}
     # (1, h, q, k) -> (q, k): the mean over heads.

@@ -32,7 +32,7 @@ def probe_figures(records: list[dict[str, Any]]) -> dict[str, Figure]:
     players: dict[str, Views] = {}
     for record in records:
         inside = record.get("inside") or {}
-        # Of several players a record has a view per player; a view always has gradients.
+        # With several players a record has one view per player; every view has gradients.
         for player, view in ({"": inside} if "gradient" in inside else inside).items():
             players.setdefault(player, []).append((record["step"], view))
     figures: dict[str, Figure] = {}
@@ -46,7 +46,6 @@ def probe_figures(records: list[dict[str, Any]]) -> dict[str, Figure]:
 
 def _heads(views: Views) -> dict[str, Figure]:
     """Each statistic of every head: lines for a few heads, cells for many."""
-    # (steps,)
     steps = np.array([step for step, _ in views])
     layers = [key.removesuffix(".entropy") for key in views[0][1] if key.endswith(".entropy")]
     if not layers:
@@ -63,8 +62,8 @@ def _heads(views: Views) -> dict[str, Figure]:
     # model only.
     if most <= MOST_LINES and len(layers) <= MOST_LAYERS:
         plots = {
+            # One panel, with a line per head.
             f"{layer}.{kind}": {f"head {h}": (steps, x[:, h]) for h in range(x.shape[1])}
-            # One panel: a line per head.
             for (kind, layer), x in values.items()
         }
         # Rows share their axis, so only the first column is labelled.
@@ -131,7 +130,7 @@ def _blocks(views: Views) -> dict[str, Figure]:
     names = sorted(views[0][1]["gradient"], key=lambda name: name == "rest")
     gradients = {name: np.array([view["gradient"][name] for _, view in views]) for name in names}
     sizes = {
-        # Some blocks, and the rest, have gradients but no single output.
+        # The rest has a gradient but no output of its own.
         name: np.array([view[name] for _, view in views])
         for name in names
         if name in views[0][1]
@@ -219,7 +218,7 @@ def _read(path: Path) -> RunMetrics:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that differ."""
+    """The names of runs: the last parts of each path, as few as tell the runs apart."""
     full = [run.resolve().parts for run in runs]
     # The same folder in two spellings, such as runs/a and ./runs/a.
     if len(set(full)) < len(full):

@@ -58,9 +58,9 @@ class RunMetrics:
         ]
 
     def by_player(self, kind: str) -> Iterator[tuple[str, str]]:
-        """The names of a number that each player has (norm, lr) with the player: "" in a run of one player."""
-        # "norm" alone, or "norm_generator" for the player generator.
+        """Yield the names of a number that each player has (norm, lr), with the player; "" in a run of one player."""
         for name in self.names:
+            # "norm" alone, or "norm_generator" for the player generator.
             if name == kind or name.startswith(f"{kind}_"):
                 yield name, name.removeprefix(kind).removeprefix("_")
 

@@ -39,7 +39,7 @@ router = APIRouter(prefix="/api", responses=PROBLEMS)
 async def _image_file(request: Request) -> bytes:
     """The body of a request, read before it gets a place in the queue: a slow client holds up nobody else."""
     content_type = request.headers.get("content-type", "")
-    # A form's file would arrive as multipart/form-data, which needs another parser.
+    # The body is the file itself, not the multipart/form-data of a form.
     if not content_type.lower().startswith("image/"):
         raise InputError(
             f"expected an image file, such as PNG or JPEG, and not {content_type[:80] or 'one of no kind'}"

@@ -58,12 +58,12 @@ async def align(body: requests.Align, explorer: Shared) -> Response:
     model = explorer.models[body.model]
     target = body.ids if body.target is None else body.target
     if target is None or (body.target is not None and body.ids is not None):
-        # Both in one thread and under one lock: the inspection needs the forced pass of the
-        # translation.
         raise InputError("expected the translation as a text (target) or as ids, and not both")
 
     def align_and_inspect() -> tuple[Translation, Inspection]:
         bundle = model.bundle(explorer.device)
+        # Both in one thread and under one lock: the inspection needs the forced pass of the
+        # translation.
         translation = aligned(bundle, body.text, target)
         return translation, inspect_translation(bundle, translation)
 
@@ -115,8 +115,8 @@ async def write(body: requests.Write, request: Request, explorer: Shared) -> Res
                 else:
                     ids.append(token["id"])
                     yield {"token": token}
-        # Inspected is what the model has read for its last token, with the heads that were silenced
-        # for it.
+        # The inspection covers what the model read for its last token, with the same heads
+        # silenced.
         part = what_fits(bundle, ids, len(ids) - prompt)
         if part.cut is not None:
             yield {"cut": part.cut}

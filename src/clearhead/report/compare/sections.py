@@ -262,7 +262,7 @@ def distance(pair: ModelPair) -> Section:
 
 
 def _self_attention(bundle: Bundle) -> str:
-    """The pattern of the distances of self-attention in a model of texts."""
+    """The address pattern of the self-attention distances in a model of texts."""
     # Cross-attention relates two texts, where a distance in tokens means nothing.
     if bundle.reads == "pairs":
         return "encoder.**.distance"
@@ -325,7 +325,7 @@ def fields(pair: ModelPair) -> Section:
     """Effective receptive field by depth."""
     pair.need_images()
     with warnings.catch_warnings():
-        # A notice per image about the receptive field would repeat itself.
+        # A unit without any gradient gives a Notice, which would interrupt the report.
         warnings.simplefilter("ignore", Notice)
         measured: dict[str, Fields] = {
             name: receptive_fields(bundle, pair.few, theoretical=False)

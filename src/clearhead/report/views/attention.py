@@ -86,7 +86,7 @@ class ImageAttention(draw.Result):
 
     def figure(self) -> Figure:
         """Draw the image under the map of each head: lit where the weight is large."""
-        # Patches under the image; a model without a picture, such as one of arrays, gets white.
+        # Without a picture, the maps are drawn over white cells.
         if self.picture is not None:
             base = self.picture
         else:
@@ -102,8 +102,8 @@ class ImageAttention(draw.Result):
     def table(self) -> draw.Table:
         """The patch with the largest weight, for each head."""
         rows = []
-        # Row and column of the largest cell, as words.
         for head, weights, special in zip(self.heads, self.maps, self.special, strict=True):
+            # The row and column of the largest weight, as text.
             patch = draw.largest_cell(weights)
             rows.append((head, f"{float(weights.max()):.3f}", patch, f"{float(special):.3f}"))
         return draw.Table(
@@ -125,13 +125,12 @@ class ImageAttention(draw.Result):
 
 @torch.no_grad()
 def image_attention(bundle: Bundle, image: Any, *, layer: int = -1) -> ImageAttention:
-    """Return what the patches of an image receive in one layer: of the class token's weight, or of all patches'."""
+    """Return the attention that each patch receives in one layer: from the class token, or the mean over patches."""
     about = float_input(bundle, image)
     # The layout records which tokens are special and which grid the rest forms.
     with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
         about.logits(about.x)
-    # Only attentions over a single image, (1, h, q, k): windowed ones put windows into the batch
-    # axis.
+    # Attention within windows has one row per window, (windows, h, q, k), and is left out.
     places = {name: layout.places(tape[name].shape[3]) for name in tape if tape[name].shape[0] == 1}
     found = {name: axes for name, axes in places.items() if axes is not None}
     if not found:

@@ -181,7 +181,7 @@ def effects(
 
 
 def targets(target: Word, against: Word) -> Any:
-    """The answer that is measured, a pair whose difference is, or None."""
+    """What a view measures: one answer, a pair whose difference is measured, or None."""
     if target is None and against is not None:
         raise InputError(f"against={against!r}: expected a target too")
     # A difference needs both sides.
@@ -189,7 +189,7 @@ def targets(target: Word, against: Word) -> Any:
 
 
 def _steps(done: Done | None) -> Done | None:
-    """A report of what was just finished, for a function that reports how much is done so far."""
+    """A callback for functions that report the total done so far: passes on only what is new since the last call."""
     if done is None:
         return None
     report, before = done, [0]

@@ -51,7 +51,7 @@ class RegionShare(draw.Result):
         return figure
 
     def table(self) -> draw.Table:
-        """That of the map, and a line with the share."""
+        """The table of the map, with the share of the region as a note."""
         place = ",".join(map(str, self.region))
         return replace(self.saliency.table(), note=f"{self.share:.1%} in the region {place}")
 
@@ -159,8 +159,8 @@ def perturbation(
             # The only method has failed: the reason is the answer.
             if len(names) == 1:
                 raise
-            # Integrated gradients that do not add up would be an unfair entry: the others are still
-            # compared.
+            # A map whose values do not add up to the change of the score is not compared with the
+            # others.
             warnings.warn(f"{name} is left out: {problem}", Notice, stacklevel=2)
     return perturbation_curves(bundle, one, maps, steps=steps, done=done)
 

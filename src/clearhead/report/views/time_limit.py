@@ -1,4 +1,4 @@
-"""TimeLimit: how long a view will take, from its first passes; too long a one is stopped before the time is spent."""
+"""TimeLimit: estimates from its first passes how long a view will take, and stops one that exceeds the limit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TimeLimit:
         # The end of a phase: the next report belongs to the next one.
         if self._finished >= total:
             self._phase_begun, self._total = now, 0
-        # The first pass compiles and allocates; earlier estimates would be far too high.
+        # The first passes alone are slower than the rest, and would give too high an estimate.
         elif spent >= MEASURED:
             self._check(seconds, self._limit)
 
@@ -90,7 +90,7 @@ class TimeLimit:
 
 
 def _spoken(seconds: float) -> str:
-    """A duration as people say it."""
+    """A duration in words, such as "3 minutes"."""
     units = {"hour": 3600, "minute": 60, "second": 1}
     name = next(
         # From one and a half units on: 80 seconds stay seconds, 90 become "2 minutes".
