@@ -32,7 +32,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the name of a temporary file beside `path`, and let that file replace `path` at the end of the block.
+    """Yield the name of a temporary file beside `path`, which replaces `path` at the end of the block.
 
     If the block raises, the temporary file is removed and `path` is unchanged.
 

@@ -79,7 +79,7 @@ class Origin:
 
 
 class Table(dict[str, Any]):
-    """A dict with the values of a file, or of one of its sections, that can tell the line of each key.
+    """A dict with the values of a file, or of one of its sections, that knows the line number of each key.
 
     Inner dicts become Tables too.
 
@@ -341,6 +341,7 @@ def write(config: Any, path: str | Path) -> None:
 
 def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origin) -> Any:
     """Return a dataclass with the values of one table."""
+    # unknown keys first: a misspelt key would otherwise be reported as a missing one
     hints = get_type_hints(kind)
     known = {f.name: f for f in fields(kind) if f.init}
     for name in table:
@@ -358,6 +359,7 @@ def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origi
     if missing:
         raise ConfigError(f"{origin.place(key)}missing {', '.join(missing)}")
 
+    # convert the values one by one, so that an error names its key and line
     values = {}
     for name, value in table.items():
         values[name] = _read_value(hints[name], value, (*key, name), origin)
@@ -371,7 +373,7 @@ def _read_dataclass(kind: Any, table: Mapping[str, Any], key: Key, origin: Origi
 
 
 def _hint(name: str, hints: Mapping[str, Any], known: Iterable[str]) -> str:
-    """What may be meant by an unknown key: a key of that name in a section, a similar one, or any of the known ones."""
+    """Return a hint for an unknown key: the same key in another section, a similar one, or all known ones."""
     inside = []
     for section in known:
         # a key that was given at the wrong level, such as lr outside of optim
@@ -594,6 +596,7 @@ def _toml_lines(text: str) -> dict[Key, int]:
             values = tomllib.loads("\n".join(statement))
         except tomllib.TOMLDecodeError:
             continue  # inside a list or a string of several lines
+        # a [section] header sets the key in front of all statements below it
         header = statement[0].lstrip().startswith("[")
         for key in _keys(values, () if header else section):
             lines.setdefault(key, number - len(statement) + 1)

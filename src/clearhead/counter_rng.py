@@ -88,6 +88,7 @@ def integers(
     """
     if high <= low:
         raise InputError(f"no integer is at least {low} and below {high}")
+    # the remainder favours the lowest integers by at most one in 2^64 / (high - low)
     return (bits(seed, step, rows, columns, stream) % np.uint64(high - low)).astype(np.int64) + low
 
 
@@ -108,6 +109,7 @@ def uniform(
         >>> u.shape, bool(abs(u.mean() - 0.5) < 0.05)
         ((1000, 2), True)
     """
+    # the upper 53 bits, as many as a float64 has, times 2^-53
     return (bits(seed, step, rows, columns, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -150,6 +152,7 @@ def permutation(seed: int, epoch: int, n: int, stream: int = 0) -> NDArray[np.in
         array([2, 7, 6, 1, 3, 0, 4, 5])
     """
     numbers = bits(seed, epoch, np.zeros(1, np.int64), n, stream)[0]
+    # sorting random keys gives every order the same chance
     return np.argsort(numbers, kind="stable").astype(np.int64)
 
 
@@ -160,6 +163,7 @@ def _absorb(key: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uin
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finaliser: each bit of the result depends on every bit of x."""
+    # not in place: x belongs to the caller
     x = x ^ (x >> np.uint64(30))
     x *= _FIRST
     x ^= x >> np.uint64(27)

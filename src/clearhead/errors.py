@@ -28,7 +28,7 @@ class InputTypeError(UserError, TypeError):
 
 
 class InputIndexError(UserError, IndexError):
-    """A number, such as that of a layer or a head, is out of range."""
+    """An index, such as the number of a layer or a head, is out of range."""
 
 
 class InputKeyError(UserError, KeyError):
@@ -68,7 +68,7 @@ class CutNotice(Notice):
         )
 
     def problem(self, tokens: int, name: str = "it") -> str:
-        """What happened to a text of so many tokens."""
+        """Describe what happened to a text of this many tokens, as the end of a sentence."""
         return (
             f"longer than the {self.most} tokens that this model reads ({name} has {tokens}): the rest was left out; "
             "split it"

@@ -53,7 +53,7 @@ class Finished:
         del self.hypotheses[self.most :]
 
     def over(self, rank: float, length: int, longest: int) -> bool:
-        """True if no unfinished hypothesis needs to be continued; the best of them has this rank and length."""
+        """True if the row's search can stop, given the rank and length of its best unfinished hypothesis."""
         if len(self.hypotheses) < self.most:
             return False
         if self.stop == "full":
@@ -161,7 +161,7 @@ class Beams:
         at_limit: bool,
         ended: Ended | None,
     ) -> list[Continuation]:
-        """The best candidates of a row that go on, at most as many as there are beams; those that end go to `done`."""
+        """Return the best candidates of a row that continue, at most one per beam; add those that end to `done`."""
         beams: list[Continuation] = []
         for j, (origin, token, rank, logprob) in enumerate(choices):
             if math.isnan(rank) or math.isnan(logprob):
@@ -172,7 +172,7 @@ class Beams:
             if rank == -math.inf or len(beams) == self.beams:
                 break
             text = self.texts[i][origin]
-            # a worse candidate that ends is dropped, as one that goes on is
+            # an end that ranks below the beams is dropped, as a continuation that ranks below them is
             would_be_beam = j < self.beams
             if token in ends:
                 if would_be_beam:

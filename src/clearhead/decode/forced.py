@@ -90,6 +90,6 @@ class States:
 
 
 def _mean(logits: list[Tensor]) -> Tensor:
-    """The logarithm of the mean of the models' probabilities, without leaving the logarithms."""
+    """Return the logarithm of the mean of the models' probabilities, by a log-sum-exp."""
     logp = torch.stack([x.float().log_softmax(-1) for x in logits])  # (models, b, t, v)
     return logp.logsumexp(0) - torch.tensor(float(len(logits))).log()

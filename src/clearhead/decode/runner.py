@@ -77,6 +77,7 @@ class ModelRunner:
     def step(self, last: Int[Tensor, "r 1"]) -> Float[Tensor, "r v"]:
         """Append a token to each row, and return the logits of the next one."""
         if self._cpu is not None and self._cpu.unhooked:
+            # checked at every step: a hook may be set while a search runs
             logits = self._cpu.step(last, self.state)
             # None: a number is NaN, which only the model's own step treats right
             if logits is not None:
@@ -135,8 +136,10 @@ class ModelRunner:
         if not always and len(index) == len(self.firsts):
             return
         if self._graph is None:
+            # beams change places, and finished rows leave the KV cache
             self.state.reorder(index)
         else:
+            # a graph has static shapes: its finished rows go on, unread
             self._graph.keep(index.tolist())
         self.firsts = [self.firsts[i] for i in index.tolist()]
         if self._seen is not None:
@@ -152,13 +155,14 @@ class ModelRunner:
             return  # no text can become longer than the context
         longest, firsts = 0, iter(self.firsts)
         for answer, texts in beams.rows():
+            # firsts are in the order of the state's rows: answers, and in each its beams
             for text in texts:
                 longest = max(longest, len(self.prompts[answer]) + len(text) - next(firsts))
         if longest > self.context:
             self.firsts = self._read(self._texts(beams))
 
     def seen(self, beams: Beams, vocab: int) -> Bool[Tensor, "r v"]:
-        """Marks the tokens that each row has, those of its prompt included."""
+        """Return a mask (r, v) of the tokens that each row already has, prompt included."""
         if self._seen is None:
             self._seen = torch.zeros(len(beams.last), vocab, dtype=torch.bool, device=self.device)
             for row, text in enumerate(self._texts(beams)):
@@ -170,7 +174,7 @@ class ModelRunner:
         return [self.prompts[answer] + text for answer, texts in beams.rows() for text in texts]
 
     def _read(self, texts: list[list[int]]) -> list[int]:
-        """Start again from texts, without the last token of each; returns the first token that each row has read."""
+        """Start a new state and read each text but its last token; returns the index where each reading began."""
         self.close()
         self._no_steps = True
         firsts = [first_read(len(text), self.context) for text in texts]
@@ -181,6 +185,7 @@ class ModelRunner:
         lengths = [len(row) for row in rows]
         longest = max(lengths)
         if longest:
+            # padding on the right: `counts` leaves it out of the cache's positions
             padded = [row + [0] * (longest - len(row)) for row in rows]
             counts = None
             if min(lengths) < longest:

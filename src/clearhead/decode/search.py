@@ -41,6 +41,7 @@ def search(model: Any, inputs: Mapping[str, Tensor], plan: Plan) -> list[list[Hy
     """
     answers: list[list[Hypothesis]] = []
     for _ in _steps(model, inputs, plan, answers):
+        # the steps are needed only for their effect: they fill `answers`
         pass
     return answers
 
@@ -124,13 +125,14 @@ def _steps(
 ) -> Steps:
     """Yield after each step the new tokens, the unfinished and the finished hypotheses; at the end fill `answers`.
 
-    `drawn` are the random numbers of sampling, if not those of the plan's seed.
+    `drawn` are the random numbers of sampling; None: they are drawn with the plan's seed.
     """
     prompts, room = _prompts(plan, inputs)
     rows = len(prompts)
     if not rows:
         return
     if plan.choice.sample:
+        # each sample is an answer with a single beam
         samples, width = plan.best, 1
     else:
         samples, width = 1, plan.beams
@@ -174,6 +176,7 @@ def _steps(
     # the samples of a prompt become the hypotheses of one row again
     for first in range(0, len(done), samples):
         hypotheses: list[Hypothesis] = []
+        # samples stay in the order in which they were drawn
         for finished in done[first : first + samples]:
             hypotheses += finished.hypotheses[: plan.best]
         answers.append(hypotheses)
@@ -230,6 +233,7 @@ def _one_by_one(
         limit = plan.limit if isinstance(plan.limit, int) else plan.limit[i]
         row_plan = replace(plan, start=[prompt], limit=limit, ended=_renumbered(plan.ended, first))
         row_inputs = {name: x[i : i + 1] for name, x in inputs.items()}
+        # the numbers that this row would have had in one batch: results do not depend on hooks
         row_drawn = None if drawn is None else drawn[first : first + samples]
         for tokens, beams, done in _steps(model, row_inputs, row_plan, answers, row_drawn):
             yield {first + number: token for number, token in tokens.items()}, beams, done
@@ -261,6 +265,7 @@ def _candidates(
     ranked = logp
     if choice.repetition != 1.0:
         seen = runner.seen(beams, logits.shape[-1])
+        # only the choice is penalised: the reported log-probability is the model's own
         ranked = penalise(logits, seen, choice.repetition).log_softmax(-1)
     if plan.banned:
         columns: slice | list[int]

@@ -51,6 +51,7 @@ def bars(
         )
     values = {name: array(name, row, ("bars",)) for name, row in groups.items()}
     for name, row in values.items():
+        # numpy would broadcast a single value over all names
         if len(row) != len(names):
             raise InputError(
                 f"{name!r} has {len(row)} values for {len(names)} names: expected one for each name"
@@ -59,6 +60,7 @@ def bars(
     figure = sheet(width, height)
     axes = figure.subplots()
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
+    # a name has 1 unit of the axis: 0.8 for its bars, 0.2 between it and the next
     thickness, at = 0.8 / len(values), np.arange(len(names))
     for i, (name, row) in enumerate(values.items()):
         # groups of one name lie side by side, 0.8 wide together and centred on its tick

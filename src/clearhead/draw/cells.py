@@ -149,7 +149,7 @@ def _ticks(axis: str, names: Sequence[str], n: int, shown: bool) -> tuple[list[i
 
 
 def _escaped(name: str) -> str:
-    """A token as one line of text on an axis, where spaces alone are seen; an unescaped $ would start a formula."""
+    """A token as one line of axis text: line breaks, tabs and lone spaces become visible, and $ starts no formula."""
     line = str(name).replace("\n", "\\n").replace("\t", "\\t").replace("$", r"\$")
     return line if line.strip() else line.replace(" ", "␣")
 
@@ -389,6 +389,7 @@ def _one(
     x: Array, labels: Labels, scale: Scale, title: str, texts: list[list[str]] | None, square: bool
 ) -> Figure:
     cell = min(0.55 if texts is not None else 0.34, 5.2 / max(x.shape))  # inches
+    # square cells of one size; otherwise a fixed sheet, whatever the shape of the matrix
     height = cell * x.shape[0] if square else 3.4
     width = cell * x.shape[1] if square else 5.6
     if texts is not None and not square:  # room for the longest text of a cell
@@ -398,6 +399,7 @@ def _one(
             max(width, (0.075 * longest + 0.12) * x.shape[1]),
             max(height, 0.24 * x.shape[0]),
         )
+    # with room for the names on the left, the labels and the colour bar
     figure = sheet(max(width, 1.6) + 1.9, max(height, 1.3) + 1.2)
     axes = figure.subplots()
     image = draw_cells(axes, x, scale, square=square)
@@ -433,6 +435,7 @@ def _side_by_side(
     scale = Scale.of(matrices, most, signed=signed)
     across = min(across, len(matrices))
     down = ceil(len(matrices) / across)
+    # inches: names need wider panels
     size = size or (1.75 if labels.rows is None and labels.columns is None else 2.5)
     figure = sheet(*_sheet_size(matrices, labels, across, down, size), title)
     every = figure.subplots(down, across, squeeze=False)
@@ -516,6 +519,7 @@ def similarity(
         raise InputError(
             f"values from {np.nanmin(x):.3g} to {np.nanmax(x):.3g}: expected similarities from -1 to 1"
         )
+    # the colour scale begins at 0
     x = x.clip(0.0, 1.0)
     cell = min(0.34, 5.0 / max(x.shape))  # inches
     width, height = max(cell * x.shape[1], 1.6), max(cell * x.shape[0], 1.3)
@@ -523,6 +527,7 @@ def similarity(
     axes = figure.subplots()
     scale = Scale(most=1.0, signed=False)
     image = draw_cells(axes, x, scale, square=True)
+    # row 0 at the bottom, as a network is drawn from its input upwards
     axes.invert_yaxis()
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
     clean_axes(axes, x.shape)

@@ -57,8 +57,10 @@ def coloured_tokens(
         raise InputError(f"across={across}: expected 1 character or more in a line")
     if most is not None and not most > 0:
         raise InputError(f"most={most}: the colours go from 0 to a number above it")
+    # x / end in [-1, 1] -> [0, 1], where the colour map of signed values has white in the middle
     end = most or float(np.nanmax(np.abs(x))) or 1.0
     paint = colours(signed=True)(np.clip(x / end, -1, 1) / 2 + 0.5)
+    # lay the tokens out line by line, in units of one character
     places, line, column = [], 0, 0.0
     for token in tokens:
         # line breaks and tabs become visible signs: each token stays one box
@@ -73,6 +75,7 @@ def coloured_tokens(
         # a space is narrowed to 0.6 characters, since the box has padding too
         places.append((line, column + space * 0.6, text))
         column += space * 0.6 + len(text) + 2 * PAD
+    # inches of the figure from the longest line; a long legend may be wider
     widest = max(start + len(text) + 2 * PAD for _, start, text in places)
     inch = MEDIUM / 72
     # inches of the title and the legend
@@ -81,6 +84,7 @@ def coloured_tokens(
     figure = sheet(wide * WIDTH * inch + 0.2, (line + 1) * LINE * inch + around, title)
     axes = figure.subplots()
     axes.set_axis_off()
+    # one unit of the axes is one character across and one line down
     axes.set_xlim((widest - wide) / 2, (widest + wide) / 2)
     axes.set_ylim(line + 1, 0)
     for (row, start, text), colour in zip(places, paint, strict=True):

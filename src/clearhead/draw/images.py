@@ -65,6 +65,7 @@ def images(
     arrays = {name: picture_array(name, x) for name, x in pictures.items()}
     across = min(across, len(arrays))
     down = ceil(len(arrays) / across)
+    # few images fill a figure of the usual width
     size = max(size, NARROW / across - 0.12)
     tallest = max(x.shape[0] / x.shape[1] for x in arrays.values())
     figure = sheet((size + 0.12) * across, (size * tallest + 0.32) * down, title)
@@ -132,7 +133,7 @@ def smooth_map(weights: npt.ArrayLike, height: int, width: int) -> npt.NDArray[n
 def overlay(
     image: npt.ArrayLike, weights: npt.ArrayLike, *, least: float = 0.0, most: float | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Light up the parts of an image that a map (y, x) points to; the rest is dim, and keeps its colours.
+    """Light up an image where the weights of a map (y, x) are large; the rest is dim, and keeps its colours.
 
     Args:
         image: Pixels (height, width, 3), uint8.
@@ -165,7 +166,7 @@ def strip(
     across: int = 4,
     size: float = 1.6,
 ) -> Figure:
-    """Draw an image, and then one panel per word with the image lit where the model looked.
+    """Draw an image, and then one panel per word with the image lit where the attention weights are large.
 
     Figure 3 of Xu et al. 2015. Each panel has a scale of its own: weights below the mean of its map are dim, and its
     largest is fully lit. Only a word that looks everywhere, with no weight far above the mean, has a dim panel.
@@ -242,6 +243,7 @@ def _reduced(pixels: npt.NDArray[np.uint8], most: int) -> npt.NDArray[np.uint8]:
 def _blend(pixels: int, cells: int) -> npt.NDArray[np.float64]:
     """The share of each cell in each pixel (pixels, cells), along one axis."""
     at = (np.arange(pixels) + 0.5) * cells / pixels - 0.5  # in cells, whose centres are 0, 1, ...
+    # Gaussian weights; the nearest cell's exponent is subtracted, so that no row sums to 0
     distance = (at[:, None] - np.arange(cells)) / SPREAD
     shares = np.exp(-0.5 * (distance**2 - (distance**2).min(1, keepdims=True)))
     return shares / shares.sum(1, keepdims=True)
@@ -278,7 +280,9 @@ def signed_overlay(
         2
     """
     x = array("values", values, ("rows", "columns")).astype(float)
+    # a percentile, not the maximum: outliers would make all other values pale
     most = float(np.nanpercentile(np.abs(x), STRONGEST)) or float(np.nanmax(np.abs(x))) or 1.0
+    # (rows, columns) in [-1, 1] -> RGBA
     share = np.clip(np.nan_to_num(x) / most, -1, 1)
     paint = colours(signed=True)(share / 2 + 0.5)  # (rows, columns, 4)
     base = None if picture is None else picture_array("picture", picture)
@@ -338,13 +342,16 @@ def head_colours(
     if not 0 < keep <= 1:
         raise InputError(f"keep={keep}: expected a share above 0, at most 1")
     heads, rows, columns = x.shape
+    # each place gets the colour of the head whose weight, relative to its own largest, is highest
     shown = np.stack([_largest(one, keep) for one in x])
     strength = shown / np.maximum(x.max((1, 2), keepdims=True), 1e-300)
     best = strength.argmax(0)
+    # RGBA: the hue of that head; opacity grows with the weight
     hues = np.array([_rgb(i, heads) for i in range(heads)])
     paint = np.concatenate([hues[best], strength.max(0)[..., None] ** 0.5], axis=-1)
     cell = max(1, 64 // max(rows, columns))
     if picture is None:
+        # without a picture the maps lie on black, in the proportions of their grid
         base = np.zeros((rows * cell, columns * cell, 3))
     else:
         base = picture_array("picture", picture)
@@ -365,9 +372,10 @@ def head_colours(
 
 
 def _largest(weights: Array, keep: float) -> Array:
-    """The largest weights of a map, which together have a share of all; 0 elsewhere."""
+    """Keep the largest weights of a map, which together make up the share `keep` of its sum; 0 elsewhere."""
     order = np.sort(weights, axis=None)[::-1]
     total = np.cumsum(order)
+    # the weight at which the cumulative sum reaches the share
     least = order[min(int(np.searchsorted(total, keep * total[-1])), len(order) - 1)]
     return np.where((weights >= least) & (weights > 0), weights, 0.0)
 

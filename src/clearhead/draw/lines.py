@@ -56,7 +56,7 @@ def line_styles(
 
 
 def _distinct(names: Sequence[str]) -> dict[str, LineStyle]:
-    """Colours that everybody can tell apart; beyond their number they repeat with other dashes."""
+    """Styles of the palette's colours, which colour-blind readers can distinguish; further lines are dotted."""
     most = len(PALETTE) * len(_REPEATS)
     if len(names) > most:
         # two lines of one style could not be told apart
@@ -93,7 +93,7 @@ def legend(
 ) -> None:
     """Add a legend beside a single plot or below several; none if there is only one name.
 
-    `width` is that of all plots in inches.
+    `width` is the width of all plots together, in inches.
     """
     if len(names) < 2:
         return
@@ -251,6 +251,7 @@ def panels(
         _for_each(key, value, len(plots))
         for key, value in (("xlabel", xlabel), ("ylabel", ylabel), ("log", log))
     )
+    # all names in the order of their first plot: a name keeps its colour in every plot
     names = list(dict.fromkeys(name for lines in plots.values() for name in lines))
     for key, some in (("dashed", dashed), ("faint", faint)):
         if unknown := [repr(name) for name in some if name not in names]:
@@ -261,6 +262,7 @@ def panels(
     across = len(plots) if across is None else min(across, len(plots))
     if across < 1:
         raise InputError(f"across={across}: expected 1 plot or more in a row")
+    # lay out the plots row by row; unused places of the last row stay empty
     down = ceil(len(plots) / across)
     figure = sheet(width * across + 0.5, height * down, title)
     every = list(
@@ -287,6 +289,7 @@ def _legend_names(
     names: Sequence[str], dashed: Sequence[str], faint: Sequence[str], ordered: bool
 ) -> list[str]:
     plain = [name for name in names if name not in dashed and name not in faint]
+    # ordered lines: every second, third ... name, since colours in between follow from the order
     shown = plain[:: ceil(len(plain) / NAMED)] if ordered and plain else plain
     return [name for name in names if name in shown or name in dashed]
 
@@ -387,6 +390,7 @@ def _pair(name: str, line: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[Array, 
 
 def _spans(values: Sequence[Array], factor: float) -> bool:
     """Whether non-negative numbers differ by more than a factor; zeros are ignored, as a logarithmic axis does."""
+    # all lines of an axis together
     every = np.concatenate([x[np.isfinite(x)] for x in values])
     above = every[every > 0]
     return bool(every.min() >= 0 and len(above) and above.max() > factor * above.min())

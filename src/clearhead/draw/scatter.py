@@ -65,6 +65,7 @@ def scatter(
         # numbers by size: 2 before 10
         names = sorted(names, key=lambda n: (len(n), n))
     styles = [(colour, marker) for marker in MARKERS for colour in PALETTE]
+    # area of a marker in square points: the more points, the smaller
     size = float(np.clip(2400 / len(x), 6, 28))
     for i, name in enumerate(names):
         # past the last style all classes are grey circles, and share the entry "others"

@@ -81,7 +81,7 @@ def sheet(width: float, height: float, title: str = "") -> Figure:
 
 
 def luminous(share: Array) -> Array:
-    """The layer of colours (..., 4) that lights an image where a share is 1 and dims it, in colour, where it is 0."""
+    """An RGBA layer (..., 4) over an image: amber light where the share is 1, half-transparent black where it is 0."""
     light = GLOW * share[..., None] * np.array(LIGHT)
     opacity = ((1 - share) * DIM + share * GLOW)[..., None]
     return np.concatenate([light / opacity, opacity], axis=-1)

@@ -68,6 +68,7 @@ def tiles(
         raise InputError(f"titles has {len(titles)} names: expected {len(x)}, one per picture")
     if boxes is not None and len(boxes) != len(x):
         raise InputError(f"boxes has {len(boxes)} boxes: expected {len(x)}, one per picture")
+    # about as many columns as rows
     across = ceil(len(x) ** 0.5) if across is None else min(across, len(x))
     if across < 1:
         raise InputError(f"across={across}: expected 1 picture or more in a row")
@@ -77,6 +78,7 @@ def tiles(
     pad = TITLE_PAD if title and titles else PAD
     height = (size * x.shape[1] / x.shape[2] + 0.05 + room + 2 * (pad - PAD)) * down + 0.3
     figure = sheet((size + 0.05) * across, height, title)
+    # the usual space between axes would be larger than the pictures
     layout: Any = figure.get_layout_engine()
     layout.set(w_pad=PAD, h_pad=pad, wspace=0.0, hspace=0.0)
     every = figure.subplots(down, across, squeeze=False)
@@ -87,6 +89,7 @@ def tiles(
             continue
         dress(axes, title="" if titles is None else str(titles[i]))
         if x.ndim == 4:
+            # colours are shown as they are, without a scale
             axes.imshow(x[i], interpolation="nearest")
         else:
             # each map by itself: filters and channels differ in size by orders of magnitude

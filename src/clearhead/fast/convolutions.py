@@ -39,6 +39,7 @@ def folded_residual(
     if block.shortcut is not None:
         steps.append(block.shortcut)
     if not all(_can_fold(step, x) for step in steps) or hooked(block):
+        # one layer that cannot be folded, or is hooked: all run as modules
         return residual(block, x)
     y = x
     for layer in layers[:-1]:
@@ -47,6 +48,7 @@ def folded_residual(
     # the last convolution adds the residual before its ReLU: Eq. 1 and 2 of He et al. 2016
     residual_input = x
     if block.shortcut is not None:
+        # without a ReLU, which comes after the sum
         residual_input = _convolve(block.shortcut, x)
     return _convolve(layers[-1], y, relu=True, add=residual_input)
 
@@ -98,7 +100,7 @@ def _parts(layer: ConvNorm) -> tuple[Tensor | None, ...]:
 
 
 class _Folded:
-    """The weights and bias of a convolution that contains its batch norm, and what tells whether they still hold."""
+    """A convolution's weights and bias with its batch norm folded in, and a sample that shows when they are stale."""
 
     def __init__(self, layer: ConvNorm, x: Tensor) -> None:
         conv, norm = layer.conv, layer.norm

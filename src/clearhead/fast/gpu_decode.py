@@ -209,7 +209,7 @@ class GpuDecoder:
 
     @property
     def unhooked(self) -> bool:
-        """True if nobody watches or edits a module that the kernels skip."""
+        """True if no module that the kernels skip has a hook or a tap."""
         return not self.hooks.any()
 
     def begin(
@@ -287,6 +287,7 @@ class GpuDecoder:
             "num_warps": 4,
             "num_stages": 2,
         }
+        # one program per row, key head and split
         run = attend[(self.rows * self.kv_heads, self.splits)]
         outputs = (self.partial_out, self.lse, self.finished_splits, self.attention_out)
         scale = layer.scale * LOG2E  # the kernel computes exp2
@@ -294,7 +295,7 @@ class GpuDecoder:
         run(*inputs, **sizes, **self.launch_options)
 
     def add_projection(self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Add a product to the residual stream; `name` is that of its tile."""
+        """Add a product to the residual stream; `name` is the key of its tile."""
         from .gpu_kernels import add_projection
 
         if self.rows > KERNEL_ROWS:
@@ -369,6 +370,7 @@ class GpuDecoder:
             "POSITIONS": self.position_table is not None,
             "num_warps": 8,
         }
+        # arguments in the order of the kernel's signature
         logits = (self.block_max, self.block_argmax, self.block_sum)
         given = (_or_dummy(token, self.token), _or_dummy(score, self.block_sum))
         written = (self.token, self.at, self.count, self.tokens, self.scores, self.residual)
@@ -390,7 +392,7 @@ class GpuDecoder:
         return self.normed, "none"
 
     def _input_options(self, norm_kind: str, bias: Tensor | None) -> dict[str, Any]:
-        """What a kernel that reads the residual stream has to know of its input and its bias."""
+        """The options of a kernel that reads the residual stream: its width, its norm, and whether it adds a bias."""
         sizes = {"K": self.width, "BD": _power_of_2(self.width)}
         return {**sizes, "NORM": norm_kind, "BIAS": bias is not None}
 
@@ -398,6 +400,7 @@ class GpuDecoder:
         """The number of splits of the keys: enough for all processors, each with a block of keys or more."""
         keys = min(self.limit, self.window or self.limit)
         blocks = -(-keys // self.key_block)  # rounded up
+        # rows x key heads programs are there already
         splits = max(1, processors // (self.rows * self.kv_heads))
         return _power_of_2(min(splits, blocks, MAX_SPLITS))
 
@@ -432,7 +435,7 @@ class _Norm:
 
 
 class _BlockWeights:
-    """The weights of a block, those of one input joined into one matrix."""
+    """The weights of a block; maps that read the same input are joined into one matrix."""
 
     def __init__(self, block: Block) -> None:
         attn, mlp = block.attn, block.mlp
@@ -494,7 +497,7 @@ def _supports(block: Block, like: Tensor) -> bool:
 
 
 def _sizes(block: Block) -> tuple[int, int, int, int]:
-    """The numbers of query heads and of key heads, the width of a head, and that of the MLP."""
+    """The number of query heads and of key heads, the head dimension, and the hidden width of the MLP."""
     attn = block.attn
     return attn.heads, attn.kv_heads, attn.head_width, block.mlp.up.out_features
 
@@ -505,7 +508,7 @@ def _matches(weight: Tensor, like: Tensor) -> bool:
 
 
 def _or_dummy(tensor: Tensor | None, dummy: Tensor) -> Tensor:
-    """A kernel's argument; where there is none, a tensor that the kernel does not read."""
+    """Return `tensor`, or for None a placeholder: a kernel needs a pointer even for an argument it does not read."""
     return dummy if tensor is None else tensor
 
 

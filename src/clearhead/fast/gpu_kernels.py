@@ -285,9 +285,11 @@ def attend(
         tl.debug_barrier()  # everything is written before this split is counted as finished
         # the last split to finish adds the outputs of all, each times its share of the whole sum
         if tl.atomic_add(finished_splits + tl.program_id(0), 1, sem="acq_rel") == SPLITS - 1:
+            # back to 0, where every replay of the graph begins to count
             tl.store(finished_splits + tl.program_id(0), 0)
             max_score = tl.full((BS,), float("-inf"), tl.float32)
             for s in tl.static_range(SPLITS):
+                # .cg reads the L2 cache: other processors have written these numbers
                 max_score = tl.maximum(
                     max_score,
                     tl.load(
@@ -457,6 +459,7 @@ def append_token(
     _wait_for_previous(PDL)
     step, position = tl.load(count + row), tl.load(at + row) + 1
     if GIVEN:
+        # sampled, or computed by torch for many rows
         chosen = tl.load(given_token + row)
         score = tl.load(given_score + row)
     else:
@@ -492,6 +495,7 @@ def append_token(
         * embed_scale
     )
     if POSITIONS:
+        # past the end of a full cache the last position is read: the token is dropped anyway
         x += tl.load(
             position_table + tl.minimum(position, last_position) * K + column,
             mask=column < K,

@@ -169,6 +169,7 @@ def _two_bytes(x: Float[Tensor, "r i"]) -> tuple[Float[Tensor, "n i"], Float[Ten
         # a single row may keep its NaN: there is no other row to spoil
         y.nan_to_num_(0.0)
     high = torch.add(y, c.whole).sub_(c.whole)  # rounded
+    # what the higher byte leaves, at most half a unit of it
     low = y.sub_(high).mul_(c.fine)
     return torch.cat([high, low, _bounds(x.shape[1])]), step
 
@@ -213,7 +214,7 @@ def _product(weight: Bytes[Tensor, "o i"]) -> Step | None:
 
 
 def _fbgemm(weight: Tensor) -> Step:
-    """FBGEMM's product; it rounds floats to the range that they have, that of the last row, so nothing is lost."""
+    """FBGEMM's product. It rounds floats to the range of its input, which the row of bounds fixes: nothing is lost."""
     run = torch.fbgemm_linear_int8_weight_fp32_activation
     sums, zeros = weight.sum(1, dtype=torch.int32), torch.zeros(weight.shape[0])
     with warnings.catch_warnings():

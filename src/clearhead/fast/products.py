@@ -29,10 +29,10 @@ Step = Callable[[Tensor], Tensor]
 
 
 def accelerate(model: nn.Module) -> nn.Module:
-    """Let a model's maps, norms and convolutions use the fastest kernels when no gradient is needed; returns the model.
+    """Set the fastest kernels for a model's linear maps, norms and convolutions, in place; returns the model.
 
-    Nothing else changes: with gradients, under torch.compile, on other devices and in other dtypes they compute as
-    before.
+    They are used only on a CPU, in float32 and without gradients: in training, under torch.compile, on other devices
+    and in other dtypes the modules compute as before.
 
     Args:
         model: The model; it is changed in place.
@@ -178,7 +178,7 @@ class Joined:
 
 
 def _addresses(maps: Sequence[Linear]) -> list[int]:
-    """Where the weights and biases of maps lie: other addresses are other tensors."""
+    """The memory addresses of the weights and biases of maps, which identify the tensors."""
     return [x.data_ptr() for x in _tensors(maps)]
 
 
@@ -219,13 +219,14 @@ def _overlap(tensors: list[Tensor]) -> bool:
     """True if two tensors share memory, as tied weights do."""
     # sorted by where they begin, each must end before the next begins
     ranges = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.numel())
+    # only neighbours of the sorted ranges need to be compared
     return any(end > start for (_, end), (start, _) in pairwise(ranges))
 
 
 def register_join(
     kind: type, joined: Callable[..., Any], alike: Callable[[Any], tuple[Any, ...]]
 ) -> None:
-    """Let `join` join maps of a type: `joined` is the class of the product, `alike` what must be equal for all."""
+    """Register a type of map for `join`: the class of its joined product, and what all joined maps must share."""
     _JOINS[kind] = (joined, alike)
 
 
@@ -234,7 +235,7 @@ register_join(Linear, Joined, lambda m: (m.weight.dtype, m.weight.device, type(m
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
-    """Copy tensors into one storage, and let each of them be a view of its part of it."""
+    """Copy tensors into one storage, of which each of them becomes a view."""
     whole = torch.cat([part.data for part in parts])
     views = whole.split([part.shape[0] for part in parts])
     for part, view in zip(parts, views, strict=True):
@@ -280,6 +281,8 @@ class _Packed:
     """Weights in oneDNN's layout, with a fingerprint of the weights that they were copied from."""
 
     def __init__(self, weight: Float[Tensor, "o i"]) -> None:
+        # weights are compared by one product: a copy to compare with would need as much memory
+        # again
         self.probe = torch.randn(1, weight.shape[1], generator=torch.Generator().manual_seed(0))
         self.fingerprint = product(self.probe, weight, None)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)

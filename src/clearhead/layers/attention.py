@@ -37,7 +37,7 @@ QK_NORMS = ("head", "width")  # what a norm of queries and keys is computed over
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """The sizes of an Attention that have defaults."""
+    """The sizes of an Attention that can be left out, with their defaults filled in."""
 
     kv_heads: int  # number of key and value heads
     head: int  # head dimension of queries and keys
@@ -259,6 +259,7 @@ def _explicit(
     scores = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1).masked_fill(forbidden, 0.0)
 
+    # a tap sees the weights before dropout, as the paper defines them
     weights = tap.weights(weights, mask)
     if choose is not None:
         weights = choose(weights)

@@ -166,14 +166,14 @@ class Block(nn.Module):
             )
         norm_first = self.order in ("pre", "both")
 
-        # self-attention: tokens look at each other
+        # self-attention: tokens attend to each other
         y = x
         if norm_first:
             y = self.attn_norm(x)
         y = self.attn(y, mask=mask, positions=positions, at=at, cache=cache)
         x = self._add(x, self.attn_norm, self.attn_out_norm, y, self.attn_scale)
 
-        # cross-attention: tokens look at the context
+        # cross-attention: tokens attend to the context
         if self.cross is not None and self.cross_norm is not None:
             # the residual stream gives the queries, the context the keys and values
             y = x

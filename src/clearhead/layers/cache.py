@@ -72,7 +72,7 @@ class Cache:
     def append(
         self, k: Float[Tensor, "b g t e"], v: Float[Tensor, "b g t w"]
     ) -> tuple[Float[Tensor, "b g n e"], Float[Tensor, "b g n w"]]:
-        """Store the keys and values of the next tokens, and return those of all tokens so far."""
+        """Store the keys and values of the next tokens, and return the keys and values of all tokens so far."""
         tokens = k.shape[2]
         end = self.furthest + tokens
         if end > self.limit:
@@ -112,7 +112,7 @@ class Cache:
             self.even = False
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
-        """Let row i become what row index[i] was, as a beam search does; only the filled part is copied."""
+        """Replace row i by row index[i], for all i at once, as a beam search does; only the filled part is copied."""
         if torch.compiler.is_compiling():
             # inside a graph `furthest` would be a shape that changes: the whole storage is copied
             self.k, self.v = self.k[index], self.v[index]
@@ -134,7 +134,7 @@ class Cache:
 def _taken(
     old: Float[Tensor, "b g n e"], index: Int[Tensor, "m"], filled: int
 ) -> Float[Tensor, "m g n e"]:
-    """These rows of `old`, of which the first `filled` tokens are used, in new storage: a view of it may be in use."""
+    """Copy rows of `old`, whose first `filled` tokens are used, into new storage: views of the old may be in use."""
     new = old.new_empty(index.shape[0], *old.shape[1:])
     new[:, :, filled:] = 0.0
     if old.requires_grad:

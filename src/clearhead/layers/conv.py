@@ -17,7 +17,7 @@ SHRINKS = ("middle", "first")
 
 
 def conv_norm(layer: ConvNorm, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-    """The batch norm of a convolution of x, one after the other."""
+    """Compute a ConvNorm by its two modules: norm(conv(x))."""
     out: Tensor = layer.norm(layer.conv(x))
     return out
 
@@ -64,7 +64,7 @@ class ConvNorm(nn.Module):
 
 
 def residual(block: Residual, x: Float[Tensor, "b i height width"]) -> Float[Tensor, "b o y x"]:
-    """The layers of a residual block, one after the other."""
+    """Compute a Residual layer by layer: relu(f(x) + shortcut(x))."""
     y = x
     for layer in block.layers[:-1]:
         # no ReLU after the last one: it comes after the sum

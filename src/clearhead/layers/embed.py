@@ -145,9 +145,11 @@ class Patches(nn.Module):
         size = self.size(*image.shape[-2:])
         x = self.project(image).flatten(2).mT  # (b, d, y, x) -> (b, y x, d)
         if self.places is not None:
+            # (t, d): learned for the grid of the training images, interpolated to this one
             places = resize(self.places, self.grid, size, antialias=self.antialias)
             x = self._joined(x, places)
         elif self.sincos is not None:
+            # computed at fractional places of the training grid, so that no table is interpolated
             places = self.sincos.vectors(self.at(size, x.device))
             x = self._joined(x, places.to(x.dtype))
 

@@ -88,7 +88,7 @@ def _bands(
         # bands so narrow that a rendered tile has about ROOM numbers at most
         heads = 1 if bias is None else q.shape[1]  # a mask is the same for all heads, mostly
         band = max(16, min(BAND, ROOM // (m * heads)))
-    # with a window, the keys in reach of a band are those of its queries and one window more
+    # with a window, a band reaches its own keys and one window more on each side
     if mask.window is not None:
         band = min(band, max(64, mask.window))
     out = []

@@ -127,7 +127,7 @@ class LoraLinear(Linear):
         drops, scale = self.training and self.lora_dropout > 0.0, self.lora_scale
         a, b = self.lora_a.to(self.weight.dtype), self.lora_b.to(self.weight.dtype)
         trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
-        # Eq. 3 as it is written, where the shorter ways below do not hold
+        # Eq. 3 as it is written, for the cases that the faster ways below do not cover
         if drops or trained or torch.is_autocast_enabled(x.device.type) or _transformed():
             inner = F.linear(F.dropout(x, self.lora_dropout, drops), a)  # (..., rank)
             return self.product(x, self.weight, self.bias) + F.linear(inner, scale * b)
@@ -190,7 +190,7 @@ class _LowRank(torch.autograd.Function):
 def choose_maps(
     model: nn.Module, maps: str | Sequence[str], skip: Collection[str] = ()
 ) -> dict[str, Linear]:
-    """The linear maps of a model's blocks that words stand for, by name.
+    """Return the linear maps of a model's blocks that some words choose, by name.
 
     Args:
         model: The model.

@@ -49,6 +49,7 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
+            # a window of 0 would forbid even the query's own key
             raise InputError(
                 f"window={self.window}: expected an int of 1 or more, since a query attends at least to itself"
             )
@@ -183,7 +184,7 @@ class Mask:
         Batch and heads have size 1 if the mask is the same for all of them.
         """
         rows, keys = rows or (0, q), keys or (0, k)
-        # the batch size is that of any field that has one
+        # the batch size of the result: of any field with a row per text
         b = h = 1
         for field in (self.lengths, self.offset, self.documents):
             # a tensor of one row serves all rows
@@ -309,7 +310,7 @@ class MaskCache(Generic[Value]):
         )
 
     def of(self, mask: Mask) -> dict[Hashable, Value]:
-        """The values of a mask by any key, to be read and added to.
+        """Return the dict of a mask's cached values, to be read and added to.
 
         A write to one of the mask's tensors empties them, and so does entering or leaving inference mode, because
         inference tensors cannot be trained with. They are not kept if a write could not be noticed.

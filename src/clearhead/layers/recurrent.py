@@ -107,7 +107,7 @@ class Recurrent(nn.Module):
 
 
 class RecurrentLayers(Recurrent):
-    """Recurrent layers that continue from a state and replace it by their last one."""
+    """Recurrent layers that start from a state, a list of tensors, and update it in place."""
 
     def forward(
         self,

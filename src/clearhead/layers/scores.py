@@ -70,7 +70,7 @@ class Additive(nn.Module):
     """The additive score v . tanh(q + k) of Bahdanau et al. 2015, section A.1.2.
 
     Queries q = W s and keys k = U h are already projected. The tanh lets the query matter: without it v . q would be
-    the same number for all keys of a query, and a softmax ignores what is common to all.
+    the same number for all keys of a query, and a softmax ignores a constant that is added to all of them.
 
     Args:
         head: head dimension of queries and keys.

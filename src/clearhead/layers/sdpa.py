@@ -77,6 +77,7 @@ def sdpa_with_lse(
     empty = 0 in (*q.shape, *k.shape)
     if not same or empty or torch.is_autocast_enabled(q.device.type):
         return None
+    # which backend SDPA would take for these inputs
     if _avoids_cudnn(q, k, v):
         choice = _CUDNN.without(torch._fused_sdp_choice, q, k, v, None, 0.0, causal, scale=scale)
     else:
@@ -197,8 +198,10 @@ def _restore_nan(q: Tensor, k: Tensor, out: Tensor, causal: bool) -> Tensor:
     nan_keys = k.isnan().any(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (b, h, k)
     if causal:  # a query attends to the keys up to its own
         last = torch.arange(q.shape[2], device=q.device).clamp(max=k.shape[2] - 1)
+        # (b, h, k) -> (b, h, q): a NaN key spoils its own and every later query
         nan_keys = (nan_keys.cumsum(-1) > 0)[..., last]
     else:
+        # (b, h, k) -> (b, h, 1): every query attends to every key
         nan_keys = nan_keys.any(-1, keepdim=True)
     sees_nan = q.isnan().any(-1) | nan_keys
     return torch.where(sees_nan[..., None], float("nan"), out)

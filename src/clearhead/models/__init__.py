@@ -2,7 +2,7 @@
 
 model.py     Model, the base class, and how to add a family
 state.py     what a decoder keeps between steps
-texts.py     a search says that a text begins
+texts.py     how a search announces that a text begins
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class BERT(Model):
         documents: Int[Tensor, "b t"] | None = None,
         at: Int[Tensor, "*b t"] | None = None,
     ) -> Float[Tensor, "b t d"]:
-        """A vector per token: the output of the last block.
+        """Return a vector per token: the output of the last block, after the final norm if there is one.
 
         Args:
             ids: Token ids.

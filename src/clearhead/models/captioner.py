@@ -189,7 +189,7 @@ class GridMemory(nn.Module):
 
 
 class Trace(NamedTuple):
-    """What a training objective needs of the attention: lists that a pass appends to, one tensor per step.
+    """The attention weights and sampled places of a forward pass, one tensor per step, for training objectives.
 
     Examples:
         >>> trace = Trace([], [])
@@ -228,7 +228,7 @@ class LookLayer(nn.Module):
                 self.gate = nn.Linear(c.state_width, 1)  # beta, section 4.2.1
 
     def remember(self, memory: Float[Tensor, "b k d"]) -> tuple[Tensor, ...]:
-        """What the steps need of an image: keys and values, or the mean of its places."""
+        """Return what all decoding steps read of an image: keys and values, or the mean of its places."""
         if self.cross is None:
             # (b, k, d) -> (b, d), in a tuple as keys and values are
             return (memory.mean(1),)
@@ -241,7 +241,7 @@ class LookLayer(nn.Module):
         draws: Float[Tensor, "b t"] | None,
         trace: Trace | None,
     ) -> Float[Tensor, "b t o"]:
-        """The states and what was looked at, side by side; `state` is advanced."""
+        """Return the cell's states h and the contexts z, concatenated per token; `state` is advanced."""
         # without attention every token sees the same vector: all steps in one call
         if self.cross is None:
             ((mean,),), fold = state.source.memory, state.source.fold
@@ -276,7 +276,7 @@ class LookLayer(nn.Module):
         draws: Float[Tensor, "b"] | None,
         trace: Trace | None,
     ) -> Float[Tensor, "b d"]:
-        """The gated vector of what a state looks at; rows that share an image are the queries of one call."""
+        """Return the gated context z of a state (Eq. 13); rows that share an image are the queries of one call."""
         assert self.cross is not None
         queries = h.reshape(-1, source.fold, h.shape[1])  # (b n, o) -> (b, n, o)
         z = self.cross(queries, source.memory[0], choose=self._choice(draws, trace))
@@ -288,7 +288,7 @@ class LookLayer(nn.Module):
     def _choice(
         self, draws: Tensor | None, trace: Trace | None
     ) -> Callable[[Tensor], Tensor] | None:
-        """A function from the weights (b, 1, q, k) to those that are used; None: they are used as they are."""
+        """Return a function that maps attention weights (b, 1, q, k) to those that are used; None: they stay."""
         # in training without draws hard attention is the weighted sum, which has a gradient
         sampled = self.hard and draws is not None
         greedy = self.hard and not self.training
@@ -324,6 +324,7 @@ class RNNCaptionDecoder(nn.Module):
         self.embed, self.dropout = embed, c.dropout
         self.blocks = nn.ModuleList([LookLayer(c)])
         self.states = 2 * c.depth if c.cell == "lstm" else c.depth
+        # f_init of section 3.1.2: one map for the hidden and cell states of all layers
         self.first = nn.Linear(c.width, self.states * c.state_width)
         self.readout = nn.Linear(c.state_width + c.width, c.width)
 
@@ -347,6 +348,7 @@ class RNNCaptionDecoder(nn.Module):
 
     def begin(self, memory: Float[Tensor, "b k d"], rows: int, limit: int) -> State:
         """The state before the first token, computed from the mean of all places (section 3.1.2)."""
+        # (b, states o) -> one (b, o) per hidden or cell state
         cell = torch.tanh(self.first(memory.mean(1))).chunk(self.states, dim=-1)
         at = torch.zeros(memory.shape[0], dtype=torch.long, device=memory.device)
         remembered = cast(LookLayer, self.blocks[0]).remember(memory)
@@ -413,14 +415,15 @@ DECODERS: dict[str, type[RNNCaptionDecoder] | type[TransformerCaptionDecoder]] =
 
 
 def sample_places(weights: Float[Tensor, "b k"], draws: Float[Tensor, "b"]) -> Int[Tensor, "b"]:
-    """The place at which the cumulative weight passes a row's uniform random number."""
+    """Sample one place per row with the attention weights as probabilities, by inverting their cumulative sum."""
     cumulative = weights.detach().float().cumsum(-1)  # (b, k)
+    # compared with a share of the last sum, which is 1 up to rounding
     passed = (cumulative <= draws[:, None] * cumulative[:, -1:]).sum(-1)
     return passed.clamp(max=weights.shape[-1] - 1)
 
 
 def one_hot(places: Tensor, like: Tensor) -> Tensor:
-    """Weights that are 1 at one place; they carry no gradient."""
+    """Return attention weights that are 1 at the given places and 0 elsewhere, without a gradient."""
     return F.one_hot(places, like.shape[-1]).to(like.dtype)
 
 
@@ -472,7 +475,7 @@ class Captioner(Model):
         return {"ids": ids, **self.encoder.example_inputs(rows, size, generator)}
 
     def look(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b k d"]:
-        """The memory of images: one vector per place of the grid, row by row, after those of special tokens."""
+        """Return the memory of images: the vectors of special tokens, then one vector per place, row by row."""
         # any image model has a grid; only a vit has tokens without a place
         if not self.config.special:
             return cast(Tensor, self.memory(self.encoder.grid(images)))

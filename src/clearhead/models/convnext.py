@@ -101,6 +101,7 @@ class ConvNeXt(Model):
         super().__init__()
         c = self.config = config
         self.can = frozenset({"classify" if c.classes else "embed"})
+        # "patchify": a convolution whose kernel is as large as its stride (section 2.2)
         patches = nn.Conv2d(c.channels, c.width, c.patch, stride=c.patch)
         self.stem = nn.Sequential(patches, ChannelNorm(c.width, eps=c.eps))
         self.stages = nn.ModuleList()

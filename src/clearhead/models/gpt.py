@@ -274,6 +274,7 @@ class GPT(Model):
         value = None
         if c.depth:  # values that are not projected may be wider than keys
             value = cast(Block, self.blocks[0]).attn.value_width
+        # with grouped heads the cache holds only the key heads
         kv = KVState(
             c.depth,
             rows,
@@ -306,11 +307,12 @@ class GPT(Model):
     def _append(self, ids: Tensor, state: DecoderState) -> Tensor:
         at = state.kv.positions(ids.shape[1])  # (b, t): rows may be at different positions
         x = self.positions.add(self.embed(ids), at)
+        # one mask per kind of block, over the keys of the cache and the new ones
         masks = {window: state.kv.mask(window) for window in self._windows()}
         return self._run_blocks(x, masks, at, state.kv.caches)
 
     def _windows(self) -> set[int | None]:
-        """The windows of its blocks."""
+        """The different windows of its blocks; None stands for blocks that attend to all keys."""
         return {self.config.window_of(i) for i in range(self.config.depth)}
 
     def _run_blocks(
@@ -323,6 +325,7 @@ class GPT(Model):
         """The blocks and the final norm; `masks` has the mask of each window."""
         x = F.dropout(x, self.config.dropout, self.training)
         for i, block in enumerate(self.blocks):
+            # blocks with and without a window interleave; each kind has one mask
             window = self.config.window_of(i)
             positions = self.positions
             if window is not None and self.window_positions is not None:

@@ -78,7 +78,7 @@ class DecoderStack:
     cross: bool = False  # blocks also attend to a source
     # of the embeddings with their positions; None or nn.Identity if there is none
     embed_norm: nn.Module | None = None
-    # the module whose output is that of `norm`, if it is not the model itself
+    # the module that returns the output of `norm`, if it is not the model itself
     owner: nn.Module | None = None
 
 

@@ -84,7 +84,7 @@ class Config:
 
 
 class MemoryBlock(nn.Module):
-    """The memory, and an MLP on what it returns."""
+    """The memory (a sum, a fading sum or attention), a norm, and an MLP with a residual connection."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()

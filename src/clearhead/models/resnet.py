@@ -65,6 +65,7 @@ class GridAttention(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.attn = Attention(channels, head=max(channels // 8, 1), bias=False, score="dot")
+        # 0: the network begins with convolutions alone, and learns to add attention (section 3)
         self.gamma = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:

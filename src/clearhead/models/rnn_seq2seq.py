@@ -99,7 +99,7 @@ class State:
         self._move(torch.arange(self.rows, device=self.at.device).repeat_interleave(n))
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
-        """Row i becomes what row index[i] was; rows that share a source must keep sharing one."""
+        """Replace row i by row index[i], for all i at once; rows that share a source must stay together."""
         self.source.reorder(index, self.rows)
         self._move(index)
 
@@ -129,7 +129,7 @@ class RNNEncoder(nn.Module):
         lengths: Int[Tensor, "b"] | None = None,
         last: list[Tensor] | None = None,
     ) -> Float[Tensor, "b s d"]:
-        """One vector per token; `last`, an empty list, is filled with the last state of every layer."""
+        """Return one vector per token; `last`, an empty list, is filled with the last state of every layer."""
         if last is None:
             last = []
         x = F.dropout(self.embed(source), self.dropout, self.training)  # (b, s, d)
@@ -158,7 +158,7 @@ class DecoderLayer(nn.Module):
         self.cross = _attention(c)
 
     def remember(self, memory: Float[Tensor, "b s d"], last: list[Tensor]) -> tuple[Tensor, ...]:
-        """What the decoder needs of a source: keys and values, or the encoder's last state if it is fed, or nothing."""
+        """Return what all decoding steps read of a source: keys and values, the encoder's last state, or nothing."""
         if self.cross is not None:
             # keys and values, computed once for all steps
             return self.cross.remember(memory)
@@ -190,7 +190,7 @@ class DecoderLayer(nn.Module):
         return torch.cat([out, *context], dim=-1)
 
     def _step_by_step(self, x: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t o"]:
-        """Each step of the cell needs the context of the state before; what does not depend on it is computed first."""
+        """Run the cell token by token, since each step needs the context of the state before it (feed="input")."""
         gates, weight = self.cell.input_gates(x)
         top = self.cell.cell.num_layers - 1
         outs, contexts = [], []
@@ -219,6 +219,7 @@ class RNNDecoder(nn.Module):
         self.embed, self.dropout = embed, c.dropout
         self.blocks = nn.ModuleList([DecoderLayer(c)])
         feed = c.feed or FEEDS[c.attention]
+        # the readout reads s', or [s', c], or [s', c, e]: see the table at the top
         width = {"start": c.hidden, "readout": 2 * c.hidden, "input": 2 * c.hidden + c.width}[feed]
         self.readout = nn.Linear(width, c.width)
 

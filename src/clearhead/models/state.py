@@ -66,7 +66,7 @@ class KVState:
         return self.caches[0].mask(window=window)
 
     def advance(self, tokens: int | Int[Tensor, "b"]) -> None:
-        """Count these tokens as read: one number, or one per row."""
+        """Advance the position of each row by its number of new tokens: one number, or one per row."""
         for cache in self.caches:
             cache.advance(tokens)
 
@@ -100,7 +100,7 @@ class SourceMemory:
         self.fold *= n  # nothing is copied: the beams are queries of the same keys
 
     def reorder(self, index: Int[Tensor, "n"], rows: int) -> None:
-        """Let row i be what row index[i] was; `rows` is the number of rows before."""
+        """Replace row i by row index[i], for all i at once; `rows` is the number of rows before."""
         source = index[:: self.fold] // self.fold  # of the first of each group of rows
         same = torch.arange(len(source), device=index.device)
         if len(index) == rows and torch.equal(source, same):

@@ -21,7 +21,7 @@ _LISTENERS: WeakKeyDictionary[nn.Module, list[Listener]] = WeakKeyDictionary()
 
 
 def new_text(model: Any) -> None:
-    """Tell all watches of a model, or of a part of it, that its next call begins another text.
+    """Announce to all watches of a model, or of a part of it, that its next call begins another text.
 
     Every search does so when it starts. Until the model itself is called, or the next text begins, all calls count as
     decoding steps of this text and join on the tape.

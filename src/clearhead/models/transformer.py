@@ -126,6 +126,7 @@ class TransformerEncoder(nn.Module):
         self.norm = make_norm("none" if c.order == "post" else c.norm, c.width, eps=c.eps)
 
     def forward(self, source: Int[Tensor, "b s"], mask: Mask) -> Float[Tensor, "b s d"]:
+        # section 3.4 and 3.5: scaled embeddings plus position vectors, then dropout (5.4)
         x = self.embed_norm(self.positions.add(self.embed(source)))
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
@@ -209,6 +210,7 @@ class Transformer(Model):
             # two vocabularies: the target has a table of its own
             target = Tokens(c.target_vocab, c.width, scale=c.scaled)
         self.decoder = TransformerDecoder(c, target)
+        # the output layer predicts target tokens
         sizes = (c.width, c.target_vocab or c.vocab, c.readout_bias)
         self.head: Linear
         if c.readout_scaled:
@@ -286,6 +288,7 @@ class Transformer(Model):
         # the keys and values of each block's cross-attention, computed once for all steps
         memory = [cast(Block, block).cross.remember(x) for block in self.decoder.blocks]  # type: ignore[union-attr]
         c, like = self.config, memory[0][0]
+        # self-attention's cache holds target tokens only; the source is in SourceMemory
         kv = KVState(
             len(memory),
             rows,

@@ -10,7 +10,7 @@ from ..linear import Exact
 
 
 class Positions(Exact):
-    """No positions, and the base class of all position encodings: override one of its three methods.
+    """The base class of all position encodings, which itself encodes nothing: override one of its three methods.
 
     `at` holds the positions of the tokens: (t,) for all rows, or (b, t) for each row; on a grid (t, 2) or (b, t, 2).
 

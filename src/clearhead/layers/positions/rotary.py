@@ -208,5 +208,5 @@ def _speeds(
 
 
 def _pair_with(turns: int, head: int, base: float, context: int) -> float:
-    """The number of the pair of columns that makes so many turns over the context."""
+    """Return the index (not rounded) of the pair of columns that makes `turns` full turns over the context."""
     return head * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))

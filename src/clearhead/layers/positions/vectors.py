@@ -42,9 +42,11 @@ class Vectors(Positions):
 
     def add(self, x: Float[Tensor, "b t d"], at: Tensor | None = None) -> Float[Tensor, "b t o"]:
         if at is None:
+            # all rows begin at position 0
             at = torch.arange(x.shape[1], device=x.device)
         p = self.vectors(at).to(x.dtype)
         if self.join == "concatenate":
+            # (b, t, d) with (t, p) or (b, t, p) -> (b, t, d + p)
             return torch.cat([x, p.expand(*x.shape[:2], -1)], dim=-1)
         if p.shape[-1] != x.shape[-1]:
             raise InputError(
@@ -110,6 +112,7 @@ class Learned(Vectors):
 
     def vectors(self, at: Tensor) -> Float[Tensor, "*b t d"]:
         if at.device.type == "cpu" and not torch.compiler.is_compiling() and at.numel():
+            # elsewhere the check would wait for the device
             for position in (int(at.min()), int(at.max())):
                 if not 0 <= position < self.context:
                     raise InputError(
