@@ -124,7 +124,6 @@ class ModelInput(Batch):
         if decoder:
             sides.reverse()
         for pieces in sides:
-            # an activation over these tokens
             if pieces is not None and len(pieces) == length:
                 return pieces
         if self.grid is not None and length == self.tokens:

@@ -87,7 +87,6 @@ def tensor_batches(model: Any, tensors: Tensors) -> Iterator[Batch]:
         if x.ndim == 4 and size is None:
             size = (x.shape[2], x.shape[3])
         if name == "":
-            # the first argument has no name
             args = (x,)
         else:
             named[name] = x

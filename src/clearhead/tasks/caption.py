@@ -87,7 +87,7 @@ class ImagePass:
 
     @torch.no_grad()
     def evidence(self) -> Float[Tensor, "t y x"]:
-        """The probability of each token where the decoder sees one place alone, divided by the sum over all places."""
+        """The probability of each token given one place of the image alone, divided by the sum over all places."""
         model: Any = self.bundle.model
         before, images = self._inputs()
         with _grid_sizes(model) as sizes:
@@ -153,7 +153,7 @@ class Caption:
 
     @cached_property
     def logprobs(self) -> list[float]:
-        """The log-probability of each word, given the image and the words before it; that of the end is not in it."""
+        """The log-probability of each word, given the image and the words before it; without the end token."""
         if self.forced is None:
             raise InputError(
                 "this caption has no image to look at: expected one that `caption` returned"
@@ -203,7 +203,7 @@ class Caption:
         return rows.reshape(len(rows), *size)
 
     def evidence(self) -> Float[np.ndarray, "words y x"]:
-        """Which places speak for each word: its probability where the decoder sees one place alone, summing to 1.
+        """The evidence for each word at each place: its probability given that place alone, scaled to sum to 1.
 
         A map of attention depends on the words before it only: a word of your own has the map of the word that the
         model would have written. The evidence depends on the word itself, and also a captioner without attention has
@@ -418,7 +418,7 @@ def given_caption(
 
 
 def read_caption(bundle: Bundle, text: str) -> tuple[list[int], list[str]]:
-    """The ids of a caption that was typed, and those of its words that the model does not know.
+    """The ids of a typed caption, and its words that are not in the vocabulary.
 
     If a vocabulary does not have the text as it was typed, it is read as captions are written: in lower case, without
     punctuation.
@@ -446,6 +446,7 @@ def _given_ids(bundle: Bundle, text: object) -> list[int]:
         raise InputError(f"text is a {type(text).__name__}: expected one caption for all images")
     ids, unknown = read_caption(bundle, text)
     if unknown:
+        # these words are read as <unk>, whose map says little
         words = ", ".join(map(repr, unknown))
         warnings.warn(f"not in the captioner's vocabulary: {words}", Notice, stacklevel=3)
     return ids
@@ -514,7 +515,7 @@ def _caption(
 
 
 def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
-    """The search for a caption of at most `limit` tokens."""
+    """The Plan of a search for a caption of at most `limit` tokens."""
     tokens, special = caption_tokens(bundle), special_ids(bundle)
     if limit is None:
         limit = LIMIT

@@ -77,9 +77,7 @@ def classify(
         logits = batch.run(bundle.model).float()
         scores, order = SCORES[bundle.scores](logits).sort(dim=-1, descending=True)
         for i, values, classes in zip(numbers, scores.tolist(), order.tolist(), strict=True):
-            # in the order of the scores
             labels = [names[c] for c in classes]
-            # None takes all
             results[i] = list(zip(labels, values, strict=True))[:top]
     return results[0] if single else results
 

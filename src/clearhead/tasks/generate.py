@@ -129,11 +129,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "max_new", "samples", "beams")
+        # every text contains "": each answer would end at its first token
         if "" in self.stops:
             raise InputError("stop has an empty text: expected texts that end an answer")
         if self.samples > 1 and self.temperature == 0.0:
             raise InputError(f"samples={self.samples} with temperature=0: all would be the same")
-        # hypotheses of one beam would stop at different steps
         if self.beams > 1 and (self.choice.sample or self.stops):
             raise InputError(
                 f"beams={self.beams}: a beam search does not sample, and has no stop strings; expected 1"
@@ -394,6 +394,7 @@ def generate(
             ]
             # Generation is frozen, but its list of others can grow
             first.others.extend(others)
+            # batches come by length: put back by number
             results[i] = first
     if isinstance(text, str):
         return results[0]

@@ -148,6 +148,7 @@ def answer_likelihoods(
     # without a training's options, the usual names of columns
     found = read_chats(path, Columns() if options is None else columns_of(options))
     chats = found.chats
+    # without the training's options its division into parts is unknown
     if options is not None and part != "all":
         # (train, valid), divided as the training divided them
         chats = split_chats(chats, options.share)[part == "valid"]

@@ -238,12 +238,14 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
         for number, values in zip(numbers, per_text, strict=True):
             # the number among the short texts -> among all texts
             i = short[number]
+            # None: the first token, which nothing predicts
             results[i] = _likelihood(tokens, rows[i].tolist(), [None, *values.tolist()])
     return [results.get(i) or likelihood(bundle, text) for i, text in enumerate(texts)]
 
 
 def _likelihood(tokens: Tokenizer, ids: list[int], logprobs: list[float | None]) -> Likelihood:
     total = sum((one for one in logprobs if one is not None), 0.0)
+    # infinity is a possible log-probability of an impossible token, NaN is none
     if math.isnan(total):
         raise InputError(
             "the model's logits are not numbers (NaN): expected finite weights; perhaps its training diverged, or its "

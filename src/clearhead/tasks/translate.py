@@ -172,6 +172,7 @@ def cross_attention(tape: Tape, layer: int | None, head: int | None) -> Float[np
     layers = [tape[name].dense()[0].float().cpu().numpy() for name in tape.names]  # (h, t, s) each
     sizes = {"layer": (layer, len(layers)), "head": (head, len(layers[0]))}
     for name, (number, count) in sizes.items():
+        # as Python's indices: -1 is the last
         if number is not None and not (isinstance(number, int) and -count <= number < count):
             raise InputError(f"{name}={number}: there are {count}, counted from 0")
     if layer is not None:
@@ -294,6 +295,7 @@ def translate(
     # a source without text is its end token alone, and is not translated
     waiting = [i for i, (ids, _) in enumerate(sources) if texts[i].strip() and len(ids) > 1]
     if done is not None and len(waiting) < len(texts):
+        # texts of white space are finished at once
         done(len(texts) - len(waiting))
     choice = Choice(sample=sample, temperature=temperature)
     seeds = seeds_of(seed if sample else 0, len(texts))

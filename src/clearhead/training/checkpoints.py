@@ -99,8 +99,8 @@ class Writer:
     ) -> None:
         """Copy the tensors to host memory now and write them in the background; every worker must call this.
 
-        Tensors that are not sharded are equal on all workers, and worker 0 writes them. `facts` is any JSON value; that
-        of worker 0 is written. Checkpoints of the steps in `protect` are never removed. An existing checkpoint of this
+        Tensors that are not sharded are equal on all workers, and worker 0 writes them. `facts` is any JSON value;
+        worker 0's is written. Checkpoints of the steps in `protect` are never removed. An existing checkpoint of this
         step is replaced.
         """
         # one save at a time: the snapshot's memory is reused, and an error of the last save is raised here

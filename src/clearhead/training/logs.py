@@ -109,7 +109,6 @@ class PendingReports:
         numbers = []
         for _, reports in steps:
             for report in reports:
-                # still tensors on the device
                 numbers += [*report.losses.values(), report.norm]
         # all numbers in one transfer; they are in the order of steps and reports
         values = iter(torch.stack([x.float() for x in numbers]).tolist() if numbers else [])
@@ -360,7 +359,6 @@ class Pace:
             return None
         validation = None
         if self._validates:
-            # in seconds
             validation = self._until(self._run.valid_every, step) / rate
         checkpoint = self._until(self._run.save_every, step) / rate
         if self._save_seconds:

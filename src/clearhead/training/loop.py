@@ -109,7 +109,6 @@ class Loop:
                 if finished or self._due(run.valid_every):
                     # before the checkpoint, whose facts include the best validation
                     self._validate()
-                    # early stopping
                     finished = finished or self.best.out_of_patience
                 if run.sample_every and (finished or self._due(run.sample_every)):
                     self._sample()

@@ -331,7 +331,7 @@ def section_key(recipe: Recipe, player: str, name: str) -> config.Key:
 
 
 def place_of(recipe: Recipe, key: config.Key) -> str:
-    """How a message about a key of a recipe begins: "file:line: ", or "on the command line: "."""
+    """The beginning of a message about a key of a recipe: "file:line: ", or "on the command line: "."""
     return _as_table(recipe.data).origin.place(key)
 
 

@@ -157,7 +157,7 @@ def _check_inputs(
 
 
 def _check_preprocessing(recipe: Recipe, players: Mapping[str, PlayerSetup], data: Data) -> None:
-    """Raise if images would be prepared otherwise than for the checkpoint, and the recipe does not say so."""
+    """Raise if images would be preprocessed differently from the checkpoint's, unless the recipe says so."""
     known = {f.name for f in fields(data_config(recipe.data["name"]))}
     for player in players:
         start = _whole_start(recipe, player)
@@ -307,14 +307,14 @@ class _Sources:
         return options
 
     def _has_spare_rows(self, size: str, theirs: Any, value: int) -> bool:
-        """True if a checkpoint has more embeddings than its tokenizer, which the data uses, has ids."""
+        """True if a checkpoint has more embeddings than its tokenizer, which the data uses, has tokens."""
         is_vocabulary = size.endswith("vocab") and self._from_checkpoint(size)
         if not is_vocabulary or not self.recipe.data.get("tokens"):
             return False
         return isinstance(theirs, int) and theirs > value
 
     def _value(self, option: str, value: Any) -> str:
-        """How a message begins about an option that does not fit the data: its place, its value and its source."""
+        """The beginning of a message about an option that does not fit the data: its place, value and source."""
         name = f"{'.'.join(self.given.key)}.{option} = {value!r}"
         if self._from_checkpoint(option):
             place = place_of(self.recipe, section_key(self.recipe, self.player, "pretrained"))
@@ -326,11 +326,10 @@ class _Sources:
         return self.saved is not None and option not in self.given and option in self.saved.options
 
     def _check_answer(self, answer: str, classes: int) -> None:
-        """Raise if a model that has other outputs too would not classify data that has classes."""
+        """Raise if the data has classes and the model's option `answer` is not "class"."""
         if answer == "class":
             return
         if "answer" in self.given:
-            # the recipe itself says it
             source = ""
         elif self.start:
             source = f" in the checkpoint {self.start.folder}"
@@ -396,7 +395,7 @@ class _Sources:
 def _checkpoint(recipe: Recipe, player: str, start: Pretrained) -> PlayerSetup:
     """The family and the options of a checkpoint; an error names the player that starts from it."""
     try:
-        # config.json alone: no weight is read yet
+        # the settings alone: no weight is read yet
         saved = read_settings(start.folder)
     except UserError as problem:
         place = place_of(recipe, section_key(recipe, player, "pretrained"))

@@ -270,7 +270,7 @@ def is_finished(folder: Path, recipe: Recipe) -> bool:
 def _read(
     recipe: str | Path | Mapping[str, Any] | Recipe, plans: list[_Plan], root: Path | None
 ) -> None:
-    """Read all recipes, or make them for a file of data, before any is trained; raises if there is none."""
+    """Read all recipes, or make them for a file of data, before any is trained; raises if all of them fail."""
     for plan in plans:
         try:
             if is_data(recipe):

@@ -270,7 +270,7 @@ class Trainer:
         return {f"valid_{name}": x for name, x in (reported | self._text_scores()).items()}
 
     def _text_scores(self) -> dict[str, float]:
-        """The measurements of decoded text, of a copy of the model; each worker decodes a share of the rows."""
+        """The measurements of text that a copy of the model decodes; each worker decodes a share of the rows."""
         rows = self.objective.decoded
         if not rows:
             return {}
@@ -429,7 +429,7 @@ class Trainer:
     # The steps of the constructor
 
     def _number_classes(self) -> None:
-        """Give the classes of the data the order of the pretrained outputs, if a player keeps these."""
+        """Number the classes of the data as the pretrained head does, if a player keeps that head."""
         for player in self.setup.players.values():
             if player.labels:
                 if player.labels != self.data.classes:

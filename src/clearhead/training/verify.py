@@ -239,7 +239,7 @@ def draw_kills(
 
 
 def _watched(recipe: Recipe, kills: int) -> Recipe:
-    """A recipe that logs every step, and saves several times; this does not change the weights."""
+    """The recipe with a log line for every step and several checkpoints, which does not change the weights."""
     # without regular checkpoints every kill would go back to the start
     every = recipe.run.save_every
     if not 0 < every < recipe.steps:
@@ -324,7 +324,7 @@ class _Runs:
             status.update(f"training until kill {i + 1} of {len(moments)}")
             progress = self.progress(name, i + 1)
             with self.start(name, i) as child:
-                # polled, because the child must not know that it will be killed
+                # the child is watched from outside, as a real kill would meet it unprepared
                 while child.running and not progress.due(target, during):
                     time.sleep(POLL)
                 # a random moment within a step, or shortly after the first byte of a checkpoint
@@ -421,7 +421,6 @@ def compare(one: Path, other: Path) -> list[PartComparison]:
         names = [name for name in every if name.split("/")[1] == prefix]
         differ, largest = list[str](), 0.0
         for name in names:
-            # a tensor that only one of the runs has
             if name not in a.names or name not in b.names:
                 differ.append(name)
                 continue

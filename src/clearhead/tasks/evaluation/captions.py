@@ -103,6 +103,7 @@ def measure_captions(
             chosen,
         )
         if done is not None:
+            # the last group may be smaller
             done(min(IMAGES, len(files.names) - i), len(files.names))
     seconds = time.perf_counter() - start
     # captions and references are compared after the same tokenisation, in caption_scores

@@ -128,6 +128,7 @@ def linear_probe(
     optimiser = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
+        # L-BFGS calls the closure several times per step, for its line search
         optimiser.zero_grad()
         # the bias is not penalised
         loss = F.cross_entropy(F.linear(x, weight, bias), labels) + penalty * weight.square().sum()
@@ -221,7 +222,6 @@ class ClassScores:
             "left_out": self.left_out,
         }
         if self.files:
-            # images that have no name are in the order of the data
             values["files"] = list(self.files)
         return values
 
@@ -250,7 +250,7 @@ def class_scores(
     root: Path | None,
     done: Done | None,
 ) -> ClassScores:
-    """Classify labelled texts or images, as the model reads, and compare the classes with the labels."""
+    """Classify labelled texts or images, whichever the model reads, and compare the classes with the labels."""
     data = one_file(bundle, data)
     # a backbone without an output layer is measured by its features
     if chosen.by in ("knn", "linear") or (chosen.by is None and "classify" not in bundle.can):
@@ -320,12 +320,14 @@ def _feature_scores(
             rows.append(torch.from_numpy(embed(bundle, some, normalise=False)))
             if done is not None:
                 done(len(some), count)
+        # (images of the part, d)
         features.append(torch.cat(rows))
     # classes are numbered in sorted order, as in `hypotheses` below
     labels = torch.tensor([classes.index(label) for label in parts["train"].labels])
     if chosen.by == "linear":
         found = linear_probe(features[0], labels, features[1])
     else:
+        # also the default of a model without a head, since it fits nothing
         found = nearest_neighbours(features[0], labels, features[1], neighbours=chosen.neighbours)
     return ClassScores(
         data=f"{data} {held_out}, {chosen.by or 'knn'}",
@@ -352,7 +354,7 @@ class LabelledInputs:
 
 
 def _texts(bundle: Bundle, data: Place, chosen: ClassOptions, root: Path | None) -> LabelledInputs:
-    """A file of text TAB label, or a part of sst2."""
+    """The texts and labels of a file of text TAB label, or of a part of sst2."""
     empty = 0
     if data == "sst2":
         split = chosen.split or "test"
@@ -412,7 +414,7 @@ def held_out_images(
 
 @dataclass(frozen=True, slots=True)
 class ImageParts:
-    """The parts of data of images."""
+    """The training and held-out parts of a set of images."""
 
     parts: dict[str, LabelledImages]  # train and a held-out one, or train alone
     whole: LabelledImages | None = None  # all of them, of files
@@ -431,10 +433,10 @@ def _chosen_part(data: Place, found: ImageParts, split: str | None) -> tuple[str
     if split is not None and (len(parts) == 1 or split not in parts):
         expected = "no split, because it is not divided into train and val"
         if len(parts) > 1:
+            # "all" is of files alone: a named set keeps its parts apart
             known = list(parts) if found.whole is None else [*parts, "all"]
             expected = f"one of {', '.join(known)}"
         raise InputError(f"split={split!r}: {data} has no such part; expected {expected}")
-    # the held-out part comes last
     part = split or list(parts)[-1]
     return f"{data} {part}", parts[part]
 
@@ -483,8 +485,8 @@ def _check_labels(bundle: Bundle, data: Place, labels: Sequence[str]) -> None:
     known = class_names(bundle)
     listed = ", ".join(known[:MOST])
     if len(known) > MOST:
+        # a set may have a thousand classes
         listed += f" ... ({len(known)} in all)"
-    # each class once
     for label in dict.fromkeys(labels):
         if label not in known:
             raise DataError(

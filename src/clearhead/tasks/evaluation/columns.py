@@ -147,6 +147,7 @@ def evaluated_part(
         raise InputError(f"split={split!r}: expected one of {', '.join(PARTS)}")
     places = _held_out(options, path, root)
     if split is None and not places:
+        # a notice, not an error: the numbers are right, but say nothing about new data
         warnings.warn(Notice(trained_on_all(data)), stacklevel=4)
     if split == "all" or (split is None and not places):
         return EvaluatedRows(str(data), rows)
@@ -286,7 +287,7 @@ def _of_language(table: TableFile, word: str) -> str | None:
 def _check_direction(
     table: TableFile, found: list[str | None], wanted: Names, trained: Names
 ) -> None:
-    """Raise if the columns that are not found would be chosen against what the model was trained on."""
+    """Raise if the default columns would swap source and target compared with the training."""
     # nothing to guess, nothing to compare with, the user has spoken, or no names to go by
     if None not in found or None in trained or wanted != (None, None) or not table.header:
         return

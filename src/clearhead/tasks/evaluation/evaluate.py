@@ -218,6 +218,7 @@ def translation_scores(
     """Translate data, and compute BLEU and chrF."""
     settings = _settings(bundle)
     is_set = isinstance(data, str) and data in SPLITS
+    # the user's languages replace those of the training
     for side in ("source", "target"):
         word = getattr(chosen, side)
         # of a file it may also be the name of a column
@@ -235,6 +236,7 @@ def translation_scores(
         penalty=chosen.penalty,
         limit=chosen.limit,
         batch_tokens=chosen.batch_tokens,
+        # `translate` reports the number just finished, `evaluate` also the total
         done=None if done is None else lambda n: done(n, len(sources)),
     )
     seconds = time.perf_counter() - start

@@ -117,7 +117,7 @@ def text_scores(
     root: Path | None,
     done: Done | None,
 ) -> TextScores:
-    """Compute the log-probability of a text file or a named text, of texts, or of the answers of chats."""
+    """Compute the log-probability of a text file, of a named text, of a table of texts, or of the answers in chats."""
     data = one_file(bundle, data)
     if str(data) in HOMES:
         path = find(str(data), root)
@@ -130,7 +130,6 @@ def text_scores(
     else:
         trained = trained_on_file(bundle, path, root)
     if path.is_dir() or is_table(path):
-        # texts or chats, each read by itself
         name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
     else:
         # one long text, in windows of the context
@@ -159,15 +158,15 @@ def _rows_counted(
         raise InputError(
             f"stride and last are for a text file: {data} has several texts, which are read as a whole"
         )
-    # one text per row or file
+    # texts, each scored by itself, rather than conversations
     if path.is_dir() or not _has_chats(path):
         _check_no_split(data, chosen)
-        # texts, not chats
         return str(data), "", document_likelihoods(bundle, path, done)
     # chats that the model was trained on, with a share of them held out
     divided = isinstance(trained, ChatsConfig) and trained.valid_path is None and trained.share > 0
     part = chosen.split or ("valid" if divided else "all")
     if part != "all" and (not divided or part not in PARTS):
+        # the message lists the parts, or says that there are none
         if divided:
             expected = f"one of {', '.join(PARTS)}"
         else:
@@ -220,7 +219,7 @@ def one_file(bundle: Bundle, data: Place | Sequence[Place]) -> Place:
 
 
 def file_or_set(data: Place, root: Path | None, known: str) -> Path:
-    """The file of this name; the message for a missing one mentions the set that there is."""
+    """The path of a data file; if it is missing, the message names the set `known`, too."""
     try:
         return locate(data, root)
     except FileNotFoundError as cause:

@@ -221,7 +221,7 @@ class Optimiser:
         grads = self.gradients()
         if not grads:
             raise RuntimeError("no parameter has a gradient: call backward() before step()")
-        # the norm of all gradients is the norm of their norms
+        # accumulated in float32: squares of bfloat16 gradients would be rounded
         norms = torch._foreach_norm(list(grads.values()), 2, torch.float32)
         norm = torch.linalg.vector_norm(torch.stack(norms))
         for group in optimiser.param_groups:
