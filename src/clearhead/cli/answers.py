@@ -82,7 +82,7 @@ def print_answers(
             write_lines(lines)
             count += len(batch)
             done(sum(item.size for item in batch), total)
-    # Everything else is answered; the exit code tells scripts that something is missing.
+    # Everything else is answered; the exit code shows scripts that something is missing.
     if failed:
         print(
             f"{failed:,} of {count:,} lines {'has' if failed == 1 else 'have'} no result",

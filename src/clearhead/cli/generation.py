@@ -135,7 +135,6 @@ def chat(
     answer = _Answers(bundle, chosen, as_json=as_json, stream=stream)
     if messages is not None:
         _answer_file(messages, begin, answer)
-        # Nothing is read from stdin.
         return
     if questions:
         answer.show([*begin, {"role": "user", "content": questions[0]}])
@@ -250,8 +249,8 @@ def _has_messages(line: str) -> bool:
     try:
         return _listed(json.loads(line)) is not None
     except (ValueError, RecursionError):
-        # A broken line cannot be parsed; the word tells what was meant, and the error comes later,
-        # with its line.
+        # A broken line cannot be parsed; the word shows what was meant, and the error names the
+        # line later.
         return '"messages"' in line
 
 
@@ -309,7 +308,7 @@ def _checked(messages: list[Any]) -> list[Message]:
     checked = []
     for one in messages:
         keys = message_keys(one)
-        # ShareGPT writes "from" and "value"; the keys of a message tell which words it uses.
+        # ShareGPT names the keys "from" and "value", and its roles differ too.
         if keys is None or not all(isinstance(one[key], str) for key in keys):
             shown = json.dumps(one)[:60]
             raise TextError(

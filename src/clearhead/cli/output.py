@@ -66,7 +66,7 @@ def progress(*, beside_results: bool = False) -> Iterator[Callable[[float, int |
         task = bar.add_task("", visible=False, total=None)
 
         def done(n: float, total: int | None) -> None:
-            # A single step is over before a bar would tell anything.
+            # Work of a single step needs no bar.
             bar.update(task, advance=n, total=total, visible=total is None or total > 1)
 
         yield done

@@ -145,7 +145,7 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
         try:
             return Item(text=row.text(chosen), place=row.where)
         except DataError as error:
-            # The place is printed by whoever shows the item.
+            # The item has its place in a field, and a message would repeat it.
             problem = str(error).removeprefix(f"{row.where}: ")
             return Item(text=str(value), place=row.where, problem=problem)
 

@@ -81,7 +81,7 @@ def serve(
     warnings.simplefilter("ignore", Notice)  # the page shows them
     tell = partial(print, file=sys.stderr, flush=True)
     app = make_app(models, runs=runs, device=device, host=host, token=token, warm=True, report=tell)
-    # Bound before the server starts, so that the printed port is the one it has got.
+    # Bound before the server starts, so that the printed port is the actual one.
     listening = _listen(host, port)
     address = _address(host, listening.getsockname()[1], token)
     server = uvicorn.Server(
@@ -136,8 +136,7 @@ def request_protocol(seconds: float) -> Any:
             # A long answer may take its time: the clock is for the client's part only.
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop()
-            # It is not started again while it runs: bytes that trickle in would prolong it for
-            # ever.
+            # It is not restarted while it runs: bytes that trickle in would prolong it without end.
             elif self.late is None:
                 self.late = self.loop.call_later(seconds, self.transport.close)
 

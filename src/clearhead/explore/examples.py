@@ -78,7 +78,7 @@ def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = 
         # Any words of its vocabulary are better than nothing; pieces of subwords would be no text.
         return found or (_of_vocabulary(tokens, None) if isinstance(tokens, Words) else [])
     able = bundle.can | ({"chat"} if bundle.chat is not None else set())
-    # TEXTS is ordered from the most telling capability to the least.
+    # TEXTS is ordered: the first capability that the model has decides.
     texts = next((texts for capability, texts in TEXTS.items() if capability in able), ())
     mask = mask_name(bundle)
     found = [text if mask is None else text.replace(MASKS[0], mask) for text in texts]

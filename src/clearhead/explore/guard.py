@@ -93,7 +93,8 @@ class Guard:
 
     def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the message that refuse a request; None for a request that is allowed."""
-        # A page of a name that was made to resolve to this machine still sends that name as Host.
+        # DNS rebinding: a page whose name was made to resolve to this machine still sends that
+        # name.
         host = headers.get("host", "")
         if not self._is_own_name(host):
             return 421, "this server has another name: open the address that it printed"
@@ -149,7 +150,7 @@ class Guard:
         # may set such.
         cookies = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
         tokens += [value for name, _, value in cookies if name == COOKIE]
-        # Constant time, so that the duration does not tell how many characters were right.
+        # Constant time, so that the duration does not reveal how many characters are right.
         return any(secrets.compare_digest(one.encode(), self.token.encode()) for one in tokens)
 
     async def _set_cookie(self, send: Send) -> None:

@@ -89,10 +89,10 @@ def stream_response(
 def error_message(problem: BaseException) -> str | None:
     """The sentence for an error that the request or a file caused; None for a bug."""
     if isinstance(problem, OSError):
-        # Without the path, which is nobody's business on another machine.
+        # Without the path, which other machines should not learn.
         return f"a file cannot be read: {problem.strerror or 'it does not exist'}"
     if isinstance(problem, UserError | ValueError | LookupError | FolderError):
-        # One line: some messages are wrapped over several.
+        # Messages that span several lines become one.
         return " ".join(str(problem.args[0] if problem.args else problem).split())
     return None
 

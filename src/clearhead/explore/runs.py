@@ -94,7 +94,8 @@ def _is_locked(path: Path) -> bool | None:
 
 
 def _is_recent(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> bool:
-    # The time between records, as the latest one with a number says; those of evaluations have none.
+    # The time between records, from the latest record that has it; records of validations have
+    # none.
     pace = next(
         (
             float(r["seconds"])
@@ -288,8 +289,8 @@ class Runs:
         key = state.st_mtime_ns, state.st_size
         with self._lock:
             cached = self._read.get(folder)
-            # The file grows while the run trains, so its time and size tell whether the records are
-            # still current.
+            # The file grows while the run trains; its time and size show whether the cached records
+            # are current.
             if cached is None or cached[0] != key:
                 cached = self._read[folder] = (
                     key,

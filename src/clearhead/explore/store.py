@@ -64,7 +64,7 @@ class RecipeFacts(NamedTuple):
         except (UserError, OSError):
             return RecipeFacts()
         data, started = recipe.get("data") or {}, recipe.get("pretrained")
-        # A checkpoint's name ("opus-mt-de-en") or the columns of the data ("de-en") tell the
+        # The name of a checkpoint ("opus-mt-de-en") or the columns of the data ("de-en") name the
         # languages.
         texts = [
             Path(started).name if isinstance(started, str) else None,

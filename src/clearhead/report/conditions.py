@@ -38,7 +38,7 @@ def reads(*kinds: str) -> Condition:
 
 def attends(bundle: Bundle) -> str | None:
     """The model has attention."""
-    # Possible addresses are those of foreign modules, whose attention is known only when they run.
+    # Possible addresses belong to foreign modules, whose attention is known only when they run.
     tree = Tree(bundle.model)
     if matching("**.weights", tree.known | tree.possible):
         return None

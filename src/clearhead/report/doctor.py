@@ -85,6 +85,7 @@ def doctor(*, device: str = "auto") -> Health:
             zoo[name] = _self_test(name, device)
         except Exception as problem:  # any failure is reported
             problems.append(f"{name}: {type(problem).__name__}: {problem}")
+            # The table says that it failed, and the problem says why.
             zoo[name] = "failed"
     # The explorer's packages are optional, so nothing else has noticed that they are missing.
     missing = [name for name in ("fastapi", "uvicorn") if not _version(name)]
@@ -102,6 +103,7 @@ def _self_test(name: str, device: str) -> str:
     for capability, test in SELF_TESTS.items():
         # The first capability in the order of SELF_TESTS; a model may have several.
         if capability in bundle.can:
+            # The time includes loading, as a user experiences it.
             return f"{test(bundle, EXAMPLES.get(name, ''))} ({time.perf_counter() - began:.2f} s)"
     return f"loaded ({time.perf_counter() - began:.2f} s)"
 
@@ -129,9 +131,11 @@ def _classifies(bundle: Bundle, text: str) -> str:
     given: Any = text or TEXT
     # No example text describes an image: a grey one of the right size tests the same code.
     if bundle.reads == "images":
+        # The second value names the image in the report.
         given, text = _grey(bundle)
     classes: Any = classify(bundle, given)
     if not all(math.isfinite(share) for _, share in classes):
+        # NaN or infinity comes from damaged weights or from a dtype that is too narrow.
         raise InputError(f"{text or TEXT}: the probabilities of its classes are not finite")
     return f"{text or TEXT} -> {classes[0][0]}"
 

@@ -32,6 +32,7 @@ def example_input(bundle: Bundle) -> str:
     """
     images = example_images()
     if bundle.reads == "captions":
+        # A captioner describes scenes, not single objects.
         return str(images[SCENES[0]])
     if bundle.reads == "images":
         # An image of a class that the model knows makes the better example.
@@ -54,6 +55,7 @@ def example_input(bundle: Bundle) -> str:
     if card is not None and card.examples:
         return card.examples[-1]
     if "fill" in bundle.can:
+        # A masked model needs a gap to fill.
         return f"A dog is {MASKS[0]} in the park."
     return TEXTS[0]
 
@@ -79,5 +81,6 @@ def example_crops() -> list[Image.Image]:
                 int(random.integers(0, width - side + 1)),
                 int(random.integers(0, height - side + 1)),
             )
+            # left and top are uniform over all places where the crop fits.
             found.append(image.crop((left, top, left + side, top + side)))
     return found

@@ -34,6 +34,7 @@ def probe_figures(records: list[dict[str, Any]]) -> dict[str, Figure]:
         inside = record.get("inside") or {}
         # With several players a record has one view per player; every view has gradients.
         for player, view in ({"": inside} if "gradient" in inside else inside).items():
+            # A probe runs every few steps, so a view has its step beside it.
             players.setdefault(player, []).append((record["step"], view))
     figures: dict[str, Figure] = {}
     for player, views in players.items():
@@ -78,6 +79,7 @@ def _heads(views: Views) -> dict[str, Figure]:
             width=3.2,
             height=2.5,
         )
+        # One file, because all panels fit into one figure.
         return {"heads": figure}
     # Larger models: a heat map per statistic, with steps as columns and all heads as rows.
     every = {
@@ -226,6 +228,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
     depth = 1
     # runs/a/1 and runs/b/1 become a/1 and b/1.
     while len({parts[-depth:] for parts in full}) < len(full):
+        # One folder further up, until no two names are equal.
         depth += 1
     return ["/".join(parts[-depth:]) for parts in full]
 
@@ -246,14 +249,17 @@ def _panels(run: RunMetrics) -> Panels:
         panels[words(name)] = {"validation": name}, run.unit(name)
     # Each player has an optimiser of its own.
     for title, kind in (("learning rate", "lr"), ("norm of the gradient", "norm")):
+        # A run with a single player has one line, named like the line of a loss.
         panels[title] = {player or "training": name for name, player in run.by_player(kind)}, ""
     for name in run.others:
+        # A number that shares its name with a measurement becomes a second line of that panel.
         panels.setdefault(words(name), ({}, ""))[0]["training"] = name
     found: Panels = {}
     for title, (names, unit) in panels.items():
         # Panels without a line, such as a validation that was never run, are left out.
         lines = {label: line for label, name in names.items() if (line := run.line(name))}
         if lines:
+            # Players often share one schedule, which needs one line.
             found[title] = _merge(lines) if title == "learning rate" else lines, unit
     return found
 
@@ -286,6 +292,7 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
         # cannot share an axis.
         units = dict.fromkeys(runs[label].unit(name) for label in lines)
         for unit in units:
+            # The runs that measure this number in this unit.
             own = {label: line for label, line in lines.items() if runs[label].unit(name) == unit}
             panels[f"{title} ({unit or 'unit unknown'})" if len(units) > 1 else title] = own, unit
     return _draw(panels)
@@ -308,6 +315,7 @@ def _draw(
         height=2.6,
     )
     for axes, (lines, unit) in zip(figure.axes, panels.values(), strict=False):
+        # After drawing, because the scale of the axis decides on its limits.
         _set_limits(axes, _values(lines), unit)
     return figure
 
@@ -335,6 +343,7 @@ def _set_limits(axes: Axes, values: np.ndarray, unit: str) -> None:
         and np.array_equal(values, values.round())
     ):
         top = high or 1.0
+        # Whole numbers, such as counts, get whole ticks.
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     else:
         return

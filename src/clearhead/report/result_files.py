@@ -67,6 +67,7 @@ def table_html(table: Table) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
     lines = [head]
     for row in table.cells():
+        # Cells may contain text of the user, such as "<".
         lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in row))
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 

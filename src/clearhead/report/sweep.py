@@ -88,6 +88,7 @@ def draw_sweep(result: Sweep) -> None:
     if drawn:
         last: dict[str, float] = {}  # of the first loss, by its validation where there is one
         for name in (losses[0], f"valid_{losses[0]}"):
+            # The later name, validation, replaces the training loss where it was measured.
             last |= {label: float(y[-1]) for label, (_, y) in lines[name].items()}
         labels = dict.fromkeys(label for some in drawn.values() for label in some)
         # The best alternatives, with the lowest final loss, keep colours of their own.
@@ -114,8 +115,10 @@ def _mean_lines(groups: Mapping[str, Sequence[RunMetrics]], name: str) -> dict[s
         for run in runs:
             # A run without this number contributes nothing.
             for step, value in zip(*(run.line(name) or ((), ())), strict=True):
+                # line() returns floats for steps as well.
                 values.setdefault(int(step), []).append(float(value))
         if values:
+            # The runs may have logged at different steps: the union needs sorting.
             steps = sorted(values)
             found[label] = (
                 # Means are over the runs that have this step, so the last points may be of fewer

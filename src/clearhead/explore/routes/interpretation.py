@@ -262,7 +262,7 @@ async def compare_models(body: requests.Compare, request: Request, explorer: Sha
 
             async for item in queue.with_progress(measure, model.lock):
                 if isinstance(item, Progress):
-                    # Several requests for one model: only the first has progress to tell.
+                    # If several requests measure one model, only the first one has progress.
                     yield {"model": model.id, "progress": item}
                 else:
                     studies.append(item)

@@ -63,6 +63,7 @@ class Comparison:
             # The text explains how the numbers below are read.
             parts.append(f"\n{title}. {section.text}" if section.text else f"\n{title}")
             if section.table is not None:
+                # The same layout as output of other commands: no lines, and space between columns.
                 table = Table(
                     *section.table.columns, box=None, pad_edge=False, padding=(0, 3, 0, 0)
                 )
@@ -90,10 +91,12 @@ class Comparison:
             # Tables before pictures: numbers first, and then what they look like.
             if section.table is not None:
                 body.append(table_html(section.table))
+            # Pictures side by side, as many as the window is wide.
             body.append('<div class="row">')
             body += [picture(figure, caption) for caption, figure in section.figures.items()]
             body.append("</div>")
         if self.left_out:
+            # Reasons may quote names of models and files.
             reasons = [f"<li>{html.escape(reason)}</li>" for reason in self._reasons()]
             body.append(f"<h2>Left out</h2>\n<ul>{''.join(reasons)}</ul>")
         return page(f"{self.names[0]} and {self.names[1]}", "\n".join(body))
@@ -174,6 +177,7 @@ def compare(
     measured, left_out = dict[str, Section](), dict[str, str]()
     for name in chosen:
         try:
+            # A section raises UnfitError for models that it does not fit.
             measured[name] = SECTIONS[name].run(pair)
         except UserError as problem:  # the message says what does not fit
             left_out[name] = str(problem)

@@ -76,6 +76,7 @@ def read_inputs(
 
 def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     if data is None:
+        # In the order of example_crops(): each image, and then its crops.
         names = [name.replace("-", " ") for name in example_images()]
         return SharedInputs(
             name="images that ship, with crops of each",
@@ -115,7 +116,7 @@ class _Lazy(Sequence[Any]):
 def _texts(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None) -> SharedInputs:
     if data is None:
         return SharedInputs(name="English sentences that ship", items=list(TEXTS))
-    # Of a file with pairs only the first text is read.
+    # In a file of pairs, only the first text of each line is read.
     lines = [line for _, line in read_lines(locate(data, root)) if line.strip()]
     return SharedInputs(name=str(data), items=[line.split("\t")[0] for line in lines])
 
@@ -156,6 +157,7 @@ def _sources(bundle: Bundle, languages: tuple[str, str] | None) -> tuple[str, li
     if languages is None or languages[0] == "en":
         return "English sentences that ship", list(TEXTS)
     if bundle.folder is not None:
+        # Only a shipped model has a card with examples.
         card = shipped().get(bundle.folder.name)
     else:
         card = None
@@ -180,7 +182,7 @@ def title_of(bundle: Bundle) -> str:
     folder = bundle.folder
     if folder is None:
         return bundle.name
-    # Every run saves its model in a folder "model": the run's name tells more.
+    # Every run saves its model in a folder "model", so the name of the run is shown.
     in_run = folder.name == "model" and (folder.parent / "recipe.toml").is_file()
     if in_run:
         return folder.resolve().parent.name

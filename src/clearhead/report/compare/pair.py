@@ -37,6 +37,7 @@ class ModelPair:
         # Images of a known class make better examples than crops of unknown content.
         numbers = [i for i, name in enumerate(self.inputs.subjects) if name.lower() in known]
         if not numbers:
+            # Texts, and images of unknown classes: any of them.
             numbers = list(range(len(self.inputs.items)))
         # evenly from the first to the last
         places = np.unique(np.linspace(0, len(numbers) - 1, SHOWN).round().astype(int))
@@ -60,6 +61,7 @@ class ModelPair:
     def need_images(self) -> None:
         """Raise if the models do not read images."""
         if not self.images:
+            # Both models read the same kind of input.
             kind = READS[next(iter(self.models.values())).reads]
             raise UnfitError(f"this is measured on images, and these models read {kind}")
 

@@ -57,6 +57,7 @@ def _parts(text: str) -> tuple[str, str]:
         # A gap of the text's own counts before its last word.
         if mask in text:
             before, _, after = text.partition(mask)
+            # Only the first gap of a text is asked about.
             return before.rstrip(), after
     words = text.rstrip()
     bare = words.rstrip(MARKS)

@@ -72,6 +72,7 @@ def sizes(pair: ModelPair) -> Section:
         count[name] = sum(p.numel() for p in bundle.model.parameters())
         # Quantised parameters take fewer bytes than their number suggests.
         size[name] = sum(p.nbytes for p in bundle.model.parameters())
+        # MB are millions of bytes.
         rows.append((name, bundle.name, f"{count[name]:,}", f"{size[name] / 1e6:.1f}"))
     table = draw.Table(columns=("model", "family", "parameters", "MB in memory"), rows=rows)
     return Section(numbers={"parameters": count, "bytes": size}, table=table)
@@ -91,6 +92,7 @@ def accuracy(pair: ModelPair) -> Section:
             best_classes: Any = classify(bundle, pair.inputs.items, top=1)
             # best[0] is the likeliest class, as a pair of name and probability.
             right = [best[0][0] == label for best, label in zip(best_classes, labels, strict=True)]
+            # The mean of booleans is the share of correct answers.
             shares[name] = float(np.mean(right))
     if not shares:
         raise UnfitError("the labels of the data are classes of neither model")
@@ -120,6 +122,7 @@ def speed(pair: ModelPair) -> Section:
                 batch.run(bundle.model)
             _finish(bundle)
             if turn:  # the first turn warms up
+                # One value per turn, whatever the number of batches.
                 seconds[name].append(time.perf_counter() - start)
     # The median ignores a turn in which the machine was busy with something else.
     rate = {name: len(pair.few) / float(np.median(times)) for name, times in seconds.items()}
@@ -175,6 +178,7 @@ def similarity(pair: ModelPair) -> Section:
     for (down, across), (matrix, rows, columns) in grids.items():
         # The same layers on both axes need only one name.
         caption = f"CKA within {down}" if down == across else f"CKA of {down} and {across}"
+        # Layers without the names of the models, which the axes have.
         figures[caption] = draw.similarity(
             matrix,
             rows=_short(rows),
@@ -228,6 +232,7 @@ def distance(pair: ModelPair) -> Section:
     numbers: dict[str, Any] = {}
     for name, bundle in models.items():
         heads = measure(bundle, pair.few)
+        # JSON gets every head; the plot shows the range over heads.
         numbers[name] = heads.tolist()
         # Depths are relative, because the models may have different numbers of layers.
         depth = np.linspace(0, 1, len(heads))
@@ -255,7 +260,7 @@ def distance(pair: ModelPair) -> Section:
     if pair.images:
         text = IMAGE_DISTANCE
     else:
-        # Both models read the same kind of input, so either tells.
+        # Both models read the same kind of input, so the first one decides.
         translate = next(iter(models.values())).reads == "pairs"
         text = TEXT_DISTANCE.format("the encoder" if translate else "each layer")
     return Section(figures={"attention distance": plot}, numbers=numbers, text=text + missing)
@@ -286,6 +291,7 @@ def _patch_distances(bundle: Bundle, images: list[Any]) -> Float[np.ndarray, "l 
     for image in images:
         about = float_input(bundle, image)
         with record_layout(about.model) as layout, watch(about.model, "**.weights") as tape:
+            # The answer is not needed, only what the pass leaves on the tape.
             about.logits(about.x)
         by_layer = []
         for name in tape:
@@ -312,6 +318,7 @@ def _token_distances(bundle: Bundle, texts: list[Any]) -> Float[np.ndarray, "l h
     for text in texts:
         # The pattern ends in "distance", so the statistic is recorded and not the map.
         with watch(bundle.model, _self_attention(bundle)) as tape:
+            # One text at a time, because padding would count as distance.
             for batch in Inputs(bundle, [text]).batches(0, 1):
                 batch.run(bundle.model)
         # (1, h, t) of each layer: the mean over tokens.
@@ -342,6 +349,7 @@ def fields(pair: ModelPair) -> Section:
     )
     figures = {"size by depth": sizes}
     for name, one in measured.items():
+        # The size is one curve per model; the shapes need a picture per layer.
         figures[f"receptive fields of {name}"] = _some_maps(one, name)
     return Section(
         figures=figures,
@@ -394,10 +402,12 @@ def salience(pair: ModelPair) -> Section:
         if any(every[place] is None for every in asked.values()):
             continue
         for name, bundle in models.items():
+            # The likeliest class or token is explained, so it may differ between the models.
             result = saliency(bundle, asked[name][place], method=method)
             # The target of a language model is a token, which may begin with a space.
             caption = f"{_input_name(pair, place, number)}, {name}: {result.target.strip()}"
             if result.probability is not None:
+                # Models that return only scores have no probability.
                 caption += f", {result.probability:.0%}"
             figures[caption] = result.figure()
     # Every text had only one word.
@@ -454,6 +464,7 @@ def lens(pair: ModelPair) -> Section:
         asked = [question for question in questions(bundle, pair.few) if question is not None]
         if not asked:
             raise UnfitError(ONE_WORD)
+        # KL divergence in nats, by layer, for each text or image.
         divergences = [_divergence_by_layer(bundle, question) for question in asked]
         # (inputs, l) -> l
         numbers[name] = torch.stack(divergences).mean(0).tolist()

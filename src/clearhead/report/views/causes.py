@@ -184,7 +184,6 @@ def targets(target: Word, against: Word) -> Any:
     """What a view measures: one answer, a pair whose difference is measured, or None."""
     if target is None and against is not None:
         raise InputError(f"against={against!r}: expected a target too")
-    # A difference needs both sides.
     return target if against is None else (target, against)
 
 

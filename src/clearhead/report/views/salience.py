@@ -42,6 +42,7 @@ class RegionShare(draw.Result):
         if self.saliency.tokens is None:
             from matplotlib.patches import Rectangle
 
+            # Pixels of the model's input; right and bottom are excluded.
             left, top, right, bottom = self.region
             for axes in figure.axes:
                 # matplotlib wants the corner, width and height.
@@ -117,7 +118,6 @@ def salience(
         stride=stride,
         done=done,
     )
-    # Without a region the map itself is the result.
     if region is None:
         return found
     numbers = whole_numbers("region", region)
@@ -154,6 +154,7 @@ def perturbation(
     maps: dict[str, Saliency] = {}
     for name in names:
         try:
+            # Every method explains the same answer, so that the curves can be compared.
             maps[name] = saliency(bundle, one, method=name, target=target, done=done)
         except IncompleteError as problem:
             # The only method has failed: the reason is the answer.

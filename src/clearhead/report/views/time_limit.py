@@ -69,6 +69,7 @@ class TimeLimit:
         seconds = self._phase_begun - self._begun + spent * total / max(self._finished, 1)
         # The end of a phase: the next report belongs to the next one.
         if self._finished >= total:
+            # What lies between two phases counts for the second.
             self._phase_begun, self._total = now, 0
         # The first passes alone are slower than the rest, and would give too high an estimate.
         elif spent >= MEASURED:
@@ -78,6 +79,7 @@ class TimeLimit:
         if seconds > limit:
             # The limit to suggest is above the estimate, because estimates vary.
             more = _round_up(seconds)
+            # What the user can change instead of the limit.
             cheaper = f", or {self._cheaper}" if self._cheaper else ""
             raise InputError(
                 f"the view {self._view} would take about {_spoken(seconds)}, and the limit is {_spoken(limit)}: "
