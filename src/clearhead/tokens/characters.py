@@ -69,6 +69,7 @@ class Characters(Tokenizer):
         points = _points(text)
         ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # the last entry is always -1
         if self.special:
+            # -1 is a character outside the alphabet
             return np.where(ids < 0, UNKNOWN, ids)
         if ids.min(initial=0) < 0:
             at = int(np.argmax(ids < 0))
@@ -84,6 +85,7 @@ class Characters(Tokenizer):
         """Decode ids into a text; special ids are left out, except <unk>, which is shown as U+FFFD."""
         row = as_row(ids, len(self))
         if self.special:
+            # <pad>, <start> and <end> have no text
             row = row[row >= UNKNOWN]
         # code points are UTF-32; lone surrogates are kept, so that decoding returns the same text
         return self._points[row].tobytes().decode("utf-32-le", "surrogatepass")

@@ -189,6 +189,7 @@ class Pieces(Tokenizer):
         values: dict[str, Any] = {
             "kind": self.kind,
             "model": base64.b64encode(self._model.to_bytes()).decode(),
+            # the ids that were given; all others follow from the usual names
             "special": self._overrides,
         }
         if self._first:

@@ -98,6 +98,7 @@ class Words(Tokenizer):
         # quoted: inside "..."; closed: the next word follows without a space
         text, quoted, closed = "", False, True
         for i in as_row(ids, len(self)).tolist():
+            # <pad>, <start> and <end> have no text
             if i < UNKNOWN:
                 continue
             word = self.symbols[i]

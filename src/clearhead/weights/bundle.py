@@ -75,6 +75,7 @@ class Bundle:
         # in place: a bundle and the model that it was made of are the same network
         accelerate(self.model.eval())
         if self.config is None and isinstance(self.model, Model):
+            # a bundle is frozen for its users, but not yet here
             object.__setattr__(self, "config", self.model.config)
         if self.special is None:
             object.__setattr__(self, "special", Special.of(self.tokens))
@@ -153,6 +154,7 @@ class Bundle:
         if self.tokens is None:
             problem = "has no tokenizer"
             if self.reads in ("images", "vectors"):
+                # a better hint than the missing tokenizer: the kind of its input
                 problem = f"reads {self.reads}"
             raise InputError(f"this {self.name} {problem}: expected a model that reads text")
         return self.tokens
@@ -187,8 +189,10 @@ class Bundle:
         """
         tokens, special = self.pair(), self.special or Special()
         if source is not None:
+            # the encoder reads the language of the source as a token of the text
             tokens = replace(tokens, before=_language(tokens.source, source))
         if target is not None:
+            # the decoder begins every answer with the language of the target
             special = replace(special, first=_language(tokens.target, target))
         return replace(self, tokens=tokens, special=special)
 

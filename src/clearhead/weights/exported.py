@@ -52,6 +52,7 @@ def export(model: str | Path | Bundle, folder: str | Path, *, apart: bool = Fals
     place = Path(folder)
     # written under a temporary name, so that the folder appears only when it is complete
     with new_folder(place) as temporary:
+        # adapters stay apart only if they are written apart
         bundle = model if isinstance(model, Bundle) else load(model, "cpu", merge=not apart)
         if apart and not (bundle.base and adapters(bundle.model)):
             raise InputError(

@@ -64,6 +64,7 @@ class _SkipRandom(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.normal_:
+            # nothing is drawn: the values come from a file
             return args[0]
         return func(*args, **kwargs or {})
 
@@ -92,6 +93,7 @@ def _numbers(options: Any, name: str) -> tuple[int, ...]:
     """The numbers of an option: one, or one per stage; none if its value is no number, or there is no such option."""
     value = getattr(options, name, None)
     if isinstance(value, tuple | list):
+        # one for each stage
         return tuple(value)
     if isinstance(value, int):
         return (value,)
@@ -111,6 +113,7 @@ def slots(model: nn.Module) -> dict[str, Slot]:
     # tied weights are one tensor in several modules, so they are found by identity
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
+        # of this module alone: its parts have their own turn
         parameters, buffers = (
             module.named_parameters(recurse=False),
             module.named_buffers(recurse=False),

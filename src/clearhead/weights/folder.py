@@ -294,6 +294,7 @@ def find(folder: str | Path) -> tuple[Path, str]:
     """The path of a model and its layout: a key of READERS; "huggingface" is followed by its model type."""
     path = Path(folder)
     if is_hub_name(str(folder)):
+        # a name with a slash, and no such folder here
         path = fetch(str(folder))
     # what is here counts before what ships, and the layouts that say what they are before those that do not
     if path.is_file() and path.suffix == ".gguf":
@@ -301,6 +302,7 @@ def find(folder: str | Path) -> tuple[Path, str]:
     if path.is_file() and path.suffix in state_files.SUFFIXES:
         return path, "file"
     if not path.exists():
+        # a name without a folder may be one of the shipped models
         path = in_zoo(str(folder)) or path
     if path.is_file():
         raise WeightsError(f"{path}: is a file, not a folder")
@@ -405,6 +407,7 @@ def describe(folder: str | Path) -> dict[str, Any]:
         "family": bundle.name,
         "parameters": sum(p.numel() for p in bundle.model.parameters()),
         "can": sorted(bundle.can),
+        # as `build` takes them
         "options": config.dump(bundle.config),
     }
     if bundle.note is not None:

@@ -99,6 +99,7 @@ def without_shared(
                     raise WeightsError(
                         f"{there.path}: the tensor {name} is not that of the model to be saved"
                     )
+                # the other folder holds it
                 del kept[name]
     return kept
 
@@ -311,6 +312,7 @@ def make_bundle(
     return Bundle(
         model,
         tokens,
+        # None: model.config
         None,
         folder,
         saved.special,

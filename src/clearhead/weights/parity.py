@@ -94,6 +94,7 @@ def parity(folder: str | Path, *, compare: bool = True) -> Certificate:
     if compare:
         try:
             reference, ours, theirs = _outputs(bundle, path, kind)
+            # the largest output gives the difference its scale
             difference, largest = float((ours - theirs).abs().max()), float(theirs.abs().max())
         except _NoReferenceError as problem:
             note = str(problem)
@@ -216,6 +217,7 @@ def _transformers(
     layout = huggingface.get_layout(model_type)
 
     def pretrained(class_name: str) -> Any:
+        # without dropout
         return getattr(transformers, class_name).from_pretrained(where, **options).eval()
 
     with quiet():

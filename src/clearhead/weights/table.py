@@ -237,6 +237,7 @@ def embeddings(c: Any, table: str, head: str = "lm_head.weight") -> Iterator[Row
 def conv_norms(names: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
     """Rows for our ConvNorms: for each the names of their convolution and of their batch norm."""
     for ours, (conv, norm) in names.items():
+        # a convolution has no bias if a batch norm follows, which would subtract it
         yield Row((f"{ours}.conv.weight",), (f"{conv}.weight",))
         yield from pairs({f"{ours}.norm": norm}, BATCH_NORM)
 
@@ -248,6 +249,7 @@ def with_counters(tensors: Tensors) -> Tensors:
         if name.endswith("running_mean"):
             counter = f"{name.removesuffix('running_mean')}num_batches_tracked"
             if counter not in tensors.shapes:
+                # only training counts batches
                 missing[counter] = torch.tensor(0)
     return tensors.replaced((), missing)
 
@@ -295,6 +297,7 @@ def fill(
         check_dtype(name, tensor, places[row.ours[0]][0], tensors.files[name])
         types[tensors.types.get(name) or dtype_name(tensor)] += tensor.numel()
         shapes = [tuple(places[ours][0].shape) for ours in row.ours]
+        # one of our parameters, or the parts of a joined matrix
         for ours, part in zip(row.ours, row.conversion.to_ours(tensor, shapes), strict=True):
             set_tensor(places[ours], part, device, dtype)
     model.to(device)  # constants, which are not in the state

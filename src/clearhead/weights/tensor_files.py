@@ -84,6 +84,7 @@ def open_tensors(folder: Path) -> Iterator[Tensors]:
     with ExitStack() as stack:
         # safetensors first: a folder often has the same weights in both formats
         for name in WHOLE:
+            # one whole file before an index of several
             if (folder / name).is_file():
                 yield _combined(folder / name, {name: set()}, stack)
                 return
@@ -236,6 +237,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in ordered:
+        # counted from the end of the header
         start, end = end, end + tensor.nbytes
         header[name] = {
             "dtype": TYPES[tensor.dtype],

@@ -87,6 +87,7 @@ def fill_pretrained(
         if weight is not None and _fits(name, weight, slot, source, target):
             slot.copy_(_fitted(name, weight, slot, source, target))
             used.add(id(weight))
+            # the name in the whole model
             names.add(name if start.into is None else f"{start.into}.{name}")
     unused = []
     # by identity, because the names within a part lack its prefix
@@ -171,6 +172,7 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
         if weight is None:
             return f"{name} is missing, expected {tuple(slot.shape)}"
         if not _fits(name, weight, slot, source, target):
+            # unlike the positions of patches, learned ones are not interpolated
             home = dict(target.named_modules()).get(name.rpartition(".")[0])
             is_learned = isinstance(home, Learned)
             note = ": learned positions cannot be used with another context" if is_learned else ""

@@ -257,6 +257,7 @@ class TensorEntry:
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
     """The metadata of a file, and its tensors by name; their bytes are only read from the disk when they are used."""
     try:
+        # as a plain array: slices of a memmap are objects that take longer to make
         return _read(np.memmap(path, np.uint8, "r").view(np.ndarray), path)
     except (ValueError, OverflowError) as cause:
         raise WeightsError(f"{path}: is not a whole GGUF file ({cause})") from cause
@@ -351,6 +352,7 @@ class _Cursor:
 
     def items(self, type_number: int, count: int) -> list[Any]:
         if type_number in SCALARS:
+            # values of one size lie side by side
             return self.array(SCALARS[type_number], count).tolist()
         if type_number == STRING:
             return [self.string() for _ in range(count)]

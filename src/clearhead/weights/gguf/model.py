@@ -78,7 +78,9 @@ def read(path: Path) -> tuple[dict[str, Any], Tensors]:
         path,
         {name: entry.shape for name, entry in entries.items()},
         dict.fromkeys(entries, path),
+        # a tensor is dequantised when it is read
         lambda name: torch.from_numpy(entries[name].read()),
+        # how each is stored in the file, for the certificate
         {name: entry.type for name, entry in entries.items()},
     )
 
@@ -102,11 +104,13 @@ def read_theirs(metadata: dict[str, Any], tensors: Tensors, path: Path) -> llama
         intermediate_size=get.size("feed_forward_length"),
         num_hidden_layers=get.size("block_count"),
         num_attention_heads=heads,
+        # as many key heads as heads, unless the file says fewer
         num_key_value_heads=get.size("attention.head_count_kv", heads),
         head_dim=head,
         max_position_embeddings=get.size("context_length"),
         rms_norm_eps=get.number("attention.layer_norm_rms_epsilon"),
         rope_parameters=_rope_parameters(get, tensors),
+        # without an output layer the embeddings are read as one
         tie_word_embeddings="lm_head.weight" not in tensors.shapes,
     )
 
@@ -156,6 +160,7 @@ def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
             raise WeightsError(
                 f"{get.path}: {ROPE_FACTORS} with llama.{key}={factor}: expected one kind of scaling"
             )
+        # the lowest frequency is divided by the whole factor, the others by less
         factor = float(tensors[ROPE_FACTORS].max())
         return base | {
             "rope_type": "llama3",
@@ -176,6 +181,7 @@ def rows(c: Config) -> Iterator[Row]:
         if layer in heads:
             yield Row(row.ours, row.theirs, neighbours(heads[layer]))
         else:
+            # all other matrices are stored as Hugging Face has them
             yield row
 
 
@@ -283,6 +289,7 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
     # several patterns split one after the other, then bytes are written as letters
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
     backend.pre_tokenizer = pre_tokenizers.Sequence(
+        # the patterns above have split the text already
         [*splits, pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
@@ -299,6 +306,7 @@ def _byte_pairs(metadata: dict[str, Any], names: list[str], path: Path) -> Subwo
         before, after = ([names[i] for i in ids] for ids in (first, last))
         backend.post_processor = processors.TemplateProcessing(
             single=[*before, "$A", *after],
+            # each once: BOS and EOS may be the same token
             special_tokens=[(names[i], i) for i in dict.fromkeys(first + last)],
         )
     return Subwords(backend.to_str())
@@ -319,14 +327,18 @@ def _sentence_pieces(metadata: dict[str, Any], names: list[str]) -> Pieces:
         pieces=tuple(names),
         scores=tuple(map(float, scores)),
         types=tuple(types),
+        # what GGUF calls "llama" is the BPE of SentencePiece
         kind="bpe",
+        # an unknown character becomes the pieces of its bytes
         bytewise=True,
         lead=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        # runs of spaces are kept, as in code
         tidy=False,
     )
     special = {}
     for name, key in (("start", "bos"), ("end", "eos"), ("unknown", "unknown"), ("pad", "padding")):
         i = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        # an id outside of the vocabulary stands for none
         if i is not None and 0 <= i < len(names):
             special[name] = int(i)
     # llama.cpp puts BOS before a text unless the file says otherwise

@@ -59,6 +59,7 @@ def read_pooling(folder: Path) -> dict[str, Any]:
                 f"expected {', '.join(READ)}"
             )
         if module == "Pooling":
+            # modules may be in folders of any name
             path = folder / place / "config.json"
     if not path.is_file():
         return {}
@@ -101,6 +102,7 @@ def read_limits(folder: Path) -> Limits:
 def sentence_tokens(folder: Path, tokens: Tokenizer | Pair | None) -> Tokenizer | Pair | None:
     """The tokenizer of a folder, which lowercases texts if the files of sentence-transformers say so."""
     if isinstance(tokens, Subwords) and read_limits(folder).do_lower_case:
+        # this setting is not in tokenizer.json
         return Subwords(lowered(tokens.to_str()))
     return tokens
 

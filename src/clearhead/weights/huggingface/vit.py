@@ -118,6 +118,7 @@ def encoder_keys(c: Config, model_type: str, class_name: str, activation: str) -
         "num_hidden_layers": c.depth,
         "num_attention_heads": c.heads,
         "hidden_act": activation,
+        # one rate of ours, that of the residual stream, for both of theirs
         "hidden_dropout_prob": c.dropout,
         "attention_probs_dropout_prob": c.dropout,
         "layer_norm_eps": c.eps,
@@ -251,6 +252,7 @@ def class_token(
     """The output of transformers: the logits of a class with a head, or else the vector of the class token."""
     out = pretrained(class_name)(images, **options)
     if class_name.endswith("Model"):
+        # a model without a head
         return cast(Tensor, out.last_hidden_state[:, 0])
     return cast(Tensor, out.logits)
 
@@ -303,6 +305,7 @@ class Dinov2(ImageEncoder):
         has_registers = self.model_type == "dinov2_with_registers"
         options = self.sizes(shapes) | {
             "hidden": hidden_width(self.hidden_size, self.mlp_ratio, swiglu=self.use_swiglu_ffn),
+            # the key has a default, also for a model without registers
             "registers": self.num_register_tokens if has_registers else 0,
             "antialias": has_registers,
             "layer_scale": self.layerscale_value,
@@ -318,6 +321,7 @@ class Dinov2(ImageEncoder):
 def hidden_width(width: int, ratio: int, *, swiglu: bool) -> int:
     """The width inside the MLP; with a gate two thirds of it, rounded up to a multiple of 8."""
     if swiglu:
+        # with a gate two thirds have about as many weights (Shazeer 2020)
         return (int(width * ratio * 2 / 3) + 7) // 8 * 8
     return width * ratio
 
@@ -364,6 +368,7 @@ def dinov2_rows(prefix: str, c: Config) -> Iterator[Row]:
     places = ("embed.cls_place", "embed.places")
     yield Row(places, (f"{prefix}.embeddings.position_embeddings",), TABLE)
     if c.registers:
+        # registers have no positions
         yield Row(("embed.registers",), (f"{prefix}.embeddings.register_tokens",))
     yield from pairs({"embed.project": f"{prefix}.embeddings.patch_embeddings.projection"})
     yield from pairs({"norm": f"{prefix}.layernorm"})

@@ -94,6 +94,7 @@ class Settings:
 def _matching(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
     """The value of the first pattern that matches the end of a module's name, as in PEFT."""
     for ending, value in pattern.items():
+        # the whole name of a module, or its end behind a dot
         if re.match(rf"(.*\.)?({ending})$", module):
             return value
     return default
@@ -195,6 +196,7 @@ def load(
         _check_base(folder, path, bundle, saved, replaced(rows, changed))
         bundle = replace(
             bundle,
+            # what the model was trained with, where the folder says it
             labels=saved.labels or bundle.labels,
             special=saved.special or bundle.special,
             columns=saved.columns,
@@ -303,6 +305,7 @@ def _check_base(
     # what the folder replaces may differ
     kept = {name: x for name, x in own_tensors(bundle.model).items() if name not in without}
     if saved.base is None or any(x.is_meta for x in kept.values()):
+        # another library wrote the folder, or no weights were read
         return
     if saved.base != fingerprint(kept):
         warnings.warn(
@@ -331,6 +334,7 @@ def _read_tensors(folder: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[
             )
         # with bias="all" the file also has those of modules that it replaces
         if ".original_module." not in name:
+            # without the wrappers that PEFT puts around a module
             plain = name.removeprefix(PREFIX).replace(BASE, ".").replace(".modules_to_save.", ".")
             named[plain] = x
     with_a = {name.removesuffix(A) for name in named if name.endswith(A)}
@@ -373,10 +377,12 @@ def _on_huggingface(
     """A base model of Hugging Face, some of whose tensors are replaced."""
     shared: list[str] = []
     if not settings.ensure_weight_tying:
+        # by default PEFT lets the copies of a shared table part
         shared = _shared(path, layout, changed, adapted, settings)
     words: Mapping[str, Any] = {}
     if shared:
         if layout.untied is None:
+            # no model of this type has separate tables
             raise WeightsError(
                 f"{folder}: its adapters change one of {', '.join(shared)}, which are one table in the base model: "
                 "expected adapters of all of them, or none"
@@ -514,9 +520,11 @@ def _attach(
         assert isinstance(linear, Linear)
         lora = LoraLinear.convert(
             linear,
+            # the part of the shared rank that this map uses
             rank=int(columns.sum()),
             scale=settings.scale(module),
             dropout=settings.lora_dropout,
         )
         for slot, x in (("lora_a", a[columns]), ("lora_b", block[:, columns])):
+            # each column of B belongs to a row of A
             setattr(lora, slot, nn.Parameter(x.to(linear.weight.device, copy=True).contiguous()))

@@ -64,6 +64,7 @@ class Changes:
     def bias(self) -> str:
         """PEFT's word for which biases are in the file."""
         if any(n.endswith(".bias") and not _inside(n, self.modules) for n in self.tensors):
+            # biases by themselves, and not as part of a whole module
             return "all"
         return "none"
 
@@ -103,11 +104,13 @@ def find_changes(
         (x,) = export(model, [row]).values()
         stored = [name for name in names[i] if _inside(name, modules)]
         own_name = alone.get(i)
+        # changed, and in no module that is stored whole
         if not stored and own_name:
             stored = [own_name]
         # under each of its names, because PEFT makes a copy of every module with a shared weight
         tensors |= dict.fromkeys(stored, x)
         if not stored:
+            # read from the base model again
             kept |= {name: theirs[name] for name in row.ours}
     return Changes(tensors=tensors, modules=modules, base=fingerprint(kept))
 
@@ -228,6 +231,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
         lora_dropout=next(iter(adapters(bundle.model).values())).lora_dropout,
         bias=changes.bias,
         modules_to_save=changes.modules or None,
+        # a GPT-2 stores its matrices as (inputs, outputs)
         fan_in_fan_out=any(row.conversion in (TRANSPOSED, JOINED_TRANSPOSED) for row in rows),
     )
     tensors = dict(changes.tensors)
@@ -242,6 +246,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
         "model": family_of(bundle.model),
         "options": config.dump(bundle.config),
         "special": config.dump(bundle.special),
+        # tells a changed base model when the adapters are loaded
         "base": changes.base,
     }
     if bundle.labels:
@@ -348,8 +353,10 @@ def _settings(
     return Settings(
         r=rank,
         lora_alpha=alpha,
+        # PEFT chooses modules by the ends of their names
         target_modules=_endings(updates, known),
         **options,
+        # only the modules that differ from r and lora_alpha
         rank_pattern=_patterns(ranks, rank, known),
         alpha_pattern=_patterns(alphas, alpha, known),
     )
@@ -388,6 +395,7 @@ def _token_files(bundle: Bundle, layout: Layout | None) -> dict[str, bytes]:
     """The files of the tokenizer in the format of the base model; raises if that cannot express it."""
     check_tokens(bundle.tokens, bundle.config, "cannot be saved")
     if layout is None:
+        # our own files can hold every tokenizer
         return {}
     return huggingface.token_files(bundle, layout, bundle.special or Special())
 
@@ -400,6 +408,7 @@ def _write_tokens(
     text.remove(folder)
     remove_tokens(folder)
     if layout is None and bundle.tokens is not None:
+        # the base model's folder is in our own layout, and so are these files
         text.save(bundle.tokens, folder)
     for name, content in files.items():
         atomic_write(folder / name, content)
