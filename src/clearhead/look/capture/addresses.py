@@ -103,6 +103,7 @@ class Tree:
         for path, module in self.parts:
             if not can_attend(type(module)):  # type: ignore[arg-type]
                 continue
+            # A module that holds our Attention: the tap inside of it records already.
             if ours and any(isinstance(part, Attention) for part in module.modules()):
                 continue
             attending[module] = path
@@ -139,6 +140,7 @@ def can_attend(kind: type[nn.Module]) -> bool:
     """
     if issubclass(kind, nn.MultiheadAttention):
         return True
+    # A class of torch with a base elsewhere, such as a user's subclass, may attend.
     homes = [base.__module__ for base in kind.__mro__]
     if "torch.fx.graph_module" in homes:  # it runs what it was traced from
         return True
@@ -159,6 +161,7 @@ def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
 def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The names that a pattern matches: `*` is one part between dots, `**` any number of parts."""
     *before, last = pattern.split(".")
+    # All other parts are literal.
     parts = [{"*": r"[^.]+", "**": r".+"}.get(part, re.escape(part)) for part in (*before, last)]
     # "**." may also stand for nothing at all
     expression = re.compile(r"\.".join(parts).replace(r".+\.", r"(?:.+\.)?"))
@@ -170,6 +173,7 @@ def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:
 def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
     """errors.nearest() over addresses, which may also be written with * for a number."""
     path, dot, leaf = str(name).rpartition(".")
+    # TransformerLens users find their names here; with or without "hook_".
     for hook, ours in LENS.items():
         if leaf in (hook, hook.removeprefix("hook_")):
             return f"; {hook} of TransformerLens is {ours} here"
@@ -186,6 +190,7 @@ def nearest_addresses(name: str, names: Mapping[str, Any]) -> str:
     known = list(names)
     if leaf in INSIDE:
         known = [other for other in names if other.rpartition(".")[2] == leaf] or known
+    # Last resort: the nearest address, its numbers as given or as *.
     return nearest(name, [*known, *dict.fromkeys(map(_starred, known))])
 
 

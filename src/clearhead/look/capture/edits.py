@@ -28,6 +28,7 @@ def silence(heads: Sequence[int]) -> Edit:
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
+        # (h,) -> (h, 1, 1), to broadcast over (b, h, t, e)
         off = [head in heads for head in range(x.shape[1])]
         return x.masked_fill(torch.tensor(off, device=x.device)[:, None, None], 0.0)
 
@@ -51,6 +52,7 @@ def scale(heads: Mapping[int, float]) -> Edit:
 
     def change(x: Tensor) -> Tensor:
         _check(heads, x)
+        # Heads that are not named keep the factor 1.
         factor = torch.ones(x.shape[1], dtype=x.dtype)
         for head, by in heads.items():
             factor[head] = by
@@ -78,6 +80,7 @@ def patch(heads: Sequence[int], what: Tensor) -> Edit:
             raise InputError(
                 f"a patch of shape {tuple(what.shape)} does not fit heads of shape {tuple(x.shape)}"
             )
+        # The activation itself may be in use elsewhere, so a copy is changed.
         x = x.clone()
         x[:, list(heads)] = what[:, list(heads)].to(x)
         return x
@@ -92,6 +95,7 @@ def checked_edit(pattern: str, change: Any) -> Edit:
             f"the edit of {pattern!r} is a {type(change).__name__}: expected a function of the activation"
         )
     try:
+        # A call with one argument must be possible, whatever the argument is called.
         inspect.signature(change).bind(None)
     except TypeError as cause:
         raise InputTypeError(
@@ -104,6 +108,7 @@ def checked_edit(pattern: str, change: Any) -> Edit:
 
 
 def _check_list(heads: Any) -> None:
+    # A string is iterable, and its letters are no heads.
     if isinstance(heads, int | str) or not hasattr(heads, "__iter__"):
         raise InputTypeError(f"heads={heads!r}: expected a list of heads, such as [2]")
 
@@ -113,6 +118,7 @@ def _check(heads: Sequence[int] | Mapping[int, float], x: Tensor) -> None:
         raise InputTypeError(
             f"a {type(x).__name__} has no heads: expected an address '...attn.heads'"
         )
+    # (b, h, t, e)
     if x.ndim != 4:
         raise InputError(
             f"an activation of shape {tuple(x.shape)} has no heads: expected an address '...attn.heads'"

@@ -47,6 +47,7 @@ class Session:
         """Wait until no other thread watches or edits the model, and let others wait until this session ends."""
         self.undo_with(partial(_end_turn, self))
         with _LOCK:
+            # Sessions of the same thread may nest; those of other threads wait.
             while any(other.thread != self.thread for other in _OPEN.get(self.root, ())):
                 _TURNS.wait()
             _OPEN.setdefault(self.root, []).append(self)
@@ -109,6 +110,7 @@ def call_before(
         first: Before all other hooks of the modules.
     """
     hook, modules = Hook(act), list(modules)
+    # Registered before the hooks are set, so that an interrupt in between is undone as well.
     session.undo_with(partial(_remove, modules, hook))
     for module in modules:
         tables: Any = module
@@ -145,6 +147,7 @@ def _remove(modules: list[nn.Module], hook: Hook) -> None:
     returned, which a KeyboardInterrupt may prevent, and its handle takes ten times as long as the two entries.
     """
     for module in modules:
+        # A hook is in some of the tables only, hence the default None.
         for table in _TABLES:
             getattr(module, table).pop(hook, None)
 
@@ -161,11 +164,13 @@ def on_output(session: Session, module: nn.Module, act: Callable[[Any], Any]) ->
     def hook(self: nn.Module, _: Any, out: Any) -> Any:
         if self is not module:  # a copy of it, which shares its hooks
             return None
+        # Outputs with several values are given to `act` as they are.
         if type(out) is not tuple or sum(x is not None for x in out) != 1:
             return act(out)
         new = act(next(x for x in out if x is not None))
         if new is None:
             return None
+        # The tuple keeps its form: only its one tensor is exchanged.
         return tuple(None if x is None else new for x in out)
 
     call_after(session, [module], hook)

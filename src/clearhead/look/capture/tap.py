@@ -57,6 +57,7 @@ class Listener:
 
     def begin(self) -> None:
         """Begin a call; one that ended in an error leaves nothing."""
+        # Other threads may run the same model: their calls are not this watch's.
         if self.thread == threading.get_ident():
             self.pending.clear()
 
@@ -75,12 +76,14 @@ class Listener:
         """Record what comes before the weights, the weights, and what is computed from them."""
         if self.thread != threading.get_ident():
             return
+        # Whether it is a step decides where all records of the call go.
         self.continues = self.is_next_step(source)
         for leaf, x in self.pending:
             self._record(leaf, x)
         self.pending.clear()
         if "weights" in self.wanted:
             self._record("weights", compact_copy(source))
+        # A LazyCall computed no scores: they are computed now.
         if "scores" in self.wanted and isinstance(source, LazyCall):
             # of an explicit computation they came before the weights
             self._record("scores", _scores(source))
@@ -110,11 +113,16 @@ class Listener:
         offset, queries = source.offset, source.shape[2]
         if self.text.searching:
             continues = True
+        # Offsets per row, of prompts that differ in length; on a GPU they are not read, which would
+        # wait for it.
         elif isinstance(offset, Tensor):
             continues = offset.device.type != "cpu" or bool(offset.any())
+        # A step begins right after the last query of the call before.
         elif offset:
             continues = offset == self.end
         else:
+            # No offset and one query: a step within one call of the model, as a recurrent decoder
+            # takes them.
             continues = queries == 1 and self.text.calls == self.calls
         self.calls = self.text.calls
         self.end = (offset if isinstance(offset, int) else 0) + queries
@@ -139,6 +147,7 @@ class WatchTap(Tap):
     @property
     def explicit(self) -> bool:  # type: ignore[override]
         """Whether scores and weights must really be computed in this thread."""
+        # One tap serves all threads, so that each looks for its own listeners and edits.
         mine = threading.get_ident()
         if any(listener.explicit and listener.thread == mine for listener in self.listeners):
             return True
@@ -168,6 +177,7 @@ class WatchTap(Tap):
 
     def weights(self, weights: Tensor, mask: Mask) -> Tensor:
         """Edit and record the weights of an explicit computation."""
+        # Edits come first, so that the record holds what the model uses.
         weights = self.edited("weights", weights)
         offset = mask.offset if isinstance(mask.offset, int | Tensor) else 0
         for listener in list(self.listeners):
@@ -179,6 +189,7 @@ class WatchTap(Tap):
         self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None
     ) -> None:
         """Record the inputs of a fused kernel."""
+        # The model may overwrite its bias and cache after this call.
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
         q, k = q.detach(), k.detach()
@@ -218,6 +229,7 @@ class WatchTap(Tap):
 
 def changed(name: str, change: Edit, x: Any) -> Any:
     """Apply an edit; raises if it does not return a tensor of the same shape."""
+    # Checkpointing would run the layer again without the edit, and its gradients would be wrong.
     if checkpointed():
         raise InputError(
             f"{name} is edited in a part of the model under gradient checkpointing, which computes it again in the "
@@ -231,6 +243,7 @@ def changed(name: str, change: Edit, x: Any) -> Any:
                 f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same"
             )
         return y
+    # Shape and dtype must stay, or the layers behind would fail in places that name no edit.
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise InputError(
@@ -252,6 +265,7 @@ def checkpointed() -> bool:
     if file is None or recomputing():  # not imported: nothing is checkpointed
         return False
     frame: FrameType | None = sys._getframe()
+    # Look for torch.utils.checkpoint among the Python frames that are running.
     while frame is not None:
         if frame.f_code.co_filename == file.__file__:
             # Reentrant checkpointing runs the forward pass without gradients, inside of an autograd function.
@@ -267,6 +281,7 @@ def kept(value: Any, grad: bool) -> Any:
     def copy(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
+        # A clone: the model may write to the activation in place.
         if not grad:
             return x.detach().clone()
         if x.requires_grad and not x.is_leaf:  # torch keeps gradients of leaves only

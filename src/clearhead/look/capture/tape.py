@@ -40,6 +40,7 @@ class TextCounter:
 
     def announce(self, model: nn.Module) -> None:
         """Begin another text: a search on `model` starts."""
+        # Searches in other threads are counted by other watches.
         if threading.get_ident() != self.thread:
             return
         self.number += 1
@@ -54,6 +55,7 @@ class TextCounter:
         if threading.get_ident() != self.thread:
             return
         self.calls += 1
+        # A watched part of the model is called by its search, so that its calls belong to the text.
         if self.searching and not self._part:
             self.searching = False
             self.number += 1
@@ -181,9 +183,11 @@ class Tape:
         if len(records) == 1:
             return records[0]
         problem = f"{len(records)} calls of {name!r} do not join: take them apart with tape.calls"
+        # Keys, values and scores of a step contain those of the steps before.
         if leaf in GROWING:
             raise InputError(f"{problem}, or watch with keep='last'")
         records = _repeat_rows(records)
+        # A call per step becomes one map, whose sources stay apart.
         if all(isinstance(record, AttentionMap) for record in records):
             return AttentionMap([source for record in records for source in record.sources])
         try:
@@ -197,6 +201,7 @@ class Tape:
     def _without_replaced(self, name: str, records: list[Any], first: int) -> list[Any]:
         """The records of one text without the queries that later steps of it have replaced."""
         calls = range(first, first + len(records))
+        # Indices of calls are counted over all texts: from the first call of this one.
         replaced = {i - first: n for i, n in self._replaced[name].items() if i in calls}
         if not replaced or self._leaves[name] in GROWING:
             return records
@@ -250,6 +255,7 @@ class Tape:
                 f"{name!r} is {described(kept[0])}: expected one tensor, to have one gradient"
             )
         grads = [x.grad for x in kept if x.grad is not None]
+        # Calls without a gradient: not in the graph at all, or backward has not run.
         missing = [x for x in kept if x.grad is None]
         if any(not x.requires_grad for x in missing):
             raise InputError(
@@ -309,6 +315,7 @@ class Tape:
         if keep == "last":
             self._calls[name].clear()
             self._starts[name].clear()
+        # A text begins: the first record, one that continues nothing, or one of another text.
         if not self._calls[name] or not continues or self._text.get(name) != text:
             self._starts[name].append(len(self._calls[name]))
         elif replaced:
@@ -343,7 +350,9 @@ def _repeat_rows(records: list[Any]) -> list[Any]:
     """Repeat the row of a prompt that was read once for all its beams or samples."""
     if not all(isinstance(record, AttentionMap | Tensor) for record in records):
         return records
+    # Beams and samples are rows of the last step; the prompt was read once.
     rows = records[-1].shape[0]
+    # Rows that differ in number are not a prompt and its samples.
     if not all(record.shape[0] in (1, rows) for record in records):
         return records
     return [_repeated(record, rows) for record in records]

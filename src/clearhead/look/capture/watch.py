@@ -59,6 +59,7 @@ def run_eagerly(session: Session) -> None:
     session.undo_with(partial(_release, session))
     with _STANCE_LOCK:
         stance = torch._dynamo.eval_frame._stance
+        # The first session keeps the stance that it found; later ones find "force_eager".
         if not _BEFORE:
             _BEFORE.append(stance)
         if session not in _ASKING:
@@ -71,6 +72,7 @@ def _release(session: Session) -> None:
     with _STANCE_LOCK:
         if session in _ASKING:
             _ASKING.remove(session)
+        # The last one to leave restores it.
         if _BEFORE and not _ASKING:
             torch._dynamo.eval_frame._set_stance(_BEFORE[0])
             _BEFORE.clear()
@@ -143,6 +145,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
             else:
                 assert isinstance(module, Attention)
                 assert leaf is not None
+                # Named activations of our attention are grouped by module: one tap entry for each.
                 inside.setdefault(module, {})[leaf] = name
         for attention, wanted in inside.items():
             _enter_tap(attention, "listeners", Listener(tape, wanted, grad, keep, text), session)
@@ -175,6 +178,7 @@ def _in_order(
     """The names of the activations at all addresses, in the order of their modules."""
     number = {module: i for i, (_, module) in enumerate(tree.parts)} if awaited else {}
     names = [*watched, *awaited]
+    # Modules in the order of the tree, foreign ones among our own.
     names.sort(key=lambda name: number.get(addresses[name][0], 0))
     return {name: addresses[name][1] for name in names}
 
@@ -229,6 +233,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
             _check_editable(pattern, names, both)
             change = _counted(pattern, checked_edit(pattern, given), used)
             for name in names:
+                # Only running the model shows whether such an address exists.
                 if name not in known:
                     awaited[pattern] = change
                     continue
@@ -243,6 +248,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
             foreign = ForeignEdit(tree, awaited, known)
             _intercept(foreign, session)
         yield
+        # An edit that changed nothing is an error, since the user would trust an unedited run.
         unused = [pattern for pattern in changes if pattern not in used]
         if unused:
             why = IDLE
@@ -313,6 +319,7 @@ def _watch_module(
     """Record the outputs or inputs of a module until the session ends."""
 
     def record(out: Any) -> None:
+        # The model may be called from several threads: only the watching one is recorded.
         if threading.get_ident() != text.thread or recomputing():
             return
         # Does this call continue the text of the call before? While a search runs it does: the search announces each
@@ -333,6 +340,7 @@ def _edit_module(
     """Edit the outputs or inputs of a module until the session ends."""
 
     def act(x: Any) -> Any:
+        # Only the thread of the `with` edits; others get the untouched activation.
         if threading.get_ident() == session.thread:
             return changed(name, change, x)
         return None
@@ -377,7 +385,9 @@ def _leave_tap(attention: Attention, part: str, entry: Any) -> None:
         if not isinstance(tap, WatchTap):
             return
         entries: list[Any] = getattr(tap, part)
+        # By identity: equal entries of two watches are two entries.
         entries[:] = [other for other in entries if other is not entry]
+        # Nothing is wanted any more: attention runs without a tap, at its usual speed.
         if not tap.listeners and not tap.edits:
             attention.tap = None
 
@@ -413,6 +423,7 @@ def _missing_records(
         root: The model.
         foreign: The watch of attention that is not ours.
     """
+    # Patterns without any record; each gets one sentence that says why.
     empty = [name for name in names if not matching(name, dict.fromkeys(tape))]
     if foreign is not None:
         if foreign.stack.passes:
@@ -420,6 +431,7 @@ def _missing_records(
         else:
             why = f"this {type(root).__name__} was not called inside the `with`, in the thread that opened it"
             tape.explain(why)
+            # The model did not run at all: no other reason matters.
             if not list(tape):
                 return [f"nothing was recorded at {listed(empty)}: {why}"] if empty else []
 

@@ -75,6 +75,7 @@ class MissedAttention:
     def add(self, path: str, candidate: Candidate) -> None:
         """Remember what was not taken in a module; what is probably attention comes first."""
         known = self.candidates.get(path)
+        # A likely candidate replaces any, an unlikely one only another unlikely one.
         if candidate.likely or known is None or not known.likely:
             self.candidates[path] = candidate
 
@@ -98,6 +99,7 @@ class MissedAttention:
                 "calls scaled_dot_product_attention nor returns weights: load it with attn_implementation='sdpa', or "
                 "with 'eager' if it refuses that"
             )
+        # Candidates where the patterns expected attention tell more than others.
         candidates = named or self.candidates
         returned = any(one.reason == NOT_RETURNED for one in candidates.values())
         hint = HINTS.get(type(self.root).__module__.partition(".")[0], HINT)
@@ -113,6 +115,7 @@ class MissedAttention:
 
     def partial(self, patterns: Collection[str]) -> str:
         """What was probably attention and not seen where patterns that did see some expected it; empty if nothing."""
+        # Patterns that matched nothing are reported elsewhere as unused.
         used = [pattern for pattern in patterns if pattern not in self.patterns.unused]
         likely = {
             path: candidate
@@ -139,6 +142,7 @@ def _sentence(candidates: Mapping[str, Candidate]) -> str:
     """A sentence about the first of what is not taken as attention, preferably one that has met values."""
 
     def rank(item: tuple[str, Candidate]) -> tuple[bool, bool]:
+        # False sorts first: likely ones, then those whose product was seen.
         return not item[1].likely, item[1].reason in (UNMET, WRONG_AXES)
 
     path, candidate = min(candidates.items(), key=rank)
@@ -174,6 +178,7 @@ def why_not_recorded(*tensors: Tensor) -> str:
         return "its tensors are nested: expected a padded batch and a mask"
     if any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
         return "it runs inside a transform of torch.func"
+    # FakeTensor exists only once torch has imported its module.
     fake = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", ())
     if any(x.is_meta or isinstance(x, fake) for x in tensors):
         return "its tensors hold no numbers"
@@ -205,6 +210,7 @@ class AddressPatterns:
     def at(self, site: CallSite) -> dict[str, str]:
         """The activations that are asked for at a call site, and their addresses."""
         key = (site.path, site.index)
+        # Matching is slow and the same in every pass: once per module and number of its call.
         if key not in self._known:
             self._known[key] = self._match(site)
         return self._known[key]
@@ -220,6 +226,7 @@ class AddressPatterns:
             if matched:
                 self.unused.pop(pattern, None)
         asked = [leaf for leaf in INSIDE if leaf in leaves]
+        # A pattern may match a leaf of our own attention as well, which has a tap of its own.
         free = [leaf for leaf in asked if site.address(leaf, "") not in self.taken]
         return {leaf: site.address(leaf) for leaf in free}
 
@@ -268,6 +275,7 @@ class ForeignAttention:
 
     def add_candidate(self, candidate: Candidate) -> None:
         """Remember what was seen in the running module and is not taken as attention."""
+        # The innermost running module: the softmax was taken in its forward.
         path = self.stack.frames[-1].path if self.stack.frames else None
         if path is not None:
             self.missed.add(path, candidate)
@@ -282,6 +290,7 @@ class ForeignAttention:
 
     def notice_fast_path(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Say once that torch's fast path is off meanwhile."""
+        # Warn once per watch: every layer of the model takes the same path.
         if self._noticed or not self.stack.frames:
             return
         if uses_fast_path(self.stack.frames[-1].module, query, key, value):
@@ -305,8 +314,11 @@ class ForeignAttention:
         if frame.attended or frame.path is None:  # its attention was seen, or it cannot attend
             return
         weights = _weights_in(out)
+        # A backward pass repeats the modules of a checkpointed part, whose weights are recorded
+        # already.
         if weights is None or recomputing():
             return
+        # The queries of the weights must be the tokens that the module reads.
         if fits_tokens(frame, weights):
             site = self.stack.call_site(frame)
             assert site is not None
@@ -353,9 +365,11 @@ class ForeignWatch(ForeignAttention):
         """Add the listener of a call site to the tap, if anything is wanted there."""
         if recomputing():
             return
+        # A first call in a new pass of the model: no step is known yet.
         if self.stack.passes != self.steps.passes:
             self.steps.begin(self.stack.passes)
         listener = self._listener(site)
+        # Not recorded, but its lengths still tell whether this pass is a decoding step.
         if listener is None:
             self.steps.skip(site, q.shape[0], q.shape[-2], k.shape[-2])
             return
@@ -365,11 +379,13 @@ class ForeignWatch(ForeignAttention):
     def weights_returned(self, site: CallSite, weights: Tensor) -> None:
         """Record weights."""
         tap = WatchTap()
+        # The weights stand for queries and keys, of which only the lengths are read.
         self.enter(tap, site, weights, weights.mT)
         if not tap.listeners:
             return
         rows, _, queries, keys = weights.shape
         at = position_of([site], rows, queries, keys, lambda: weights.detach() > 0)
+        # Only weights come out of such a module: the rest was never seen.
         tap.leave_out(
             ("q", "k", "v", "scores", "heads"),
             "its module computes attention itself and returns the weights",
@@ -381,6 +397,7 @@ class ForeignWatch(ForeignAttention):
         key = (site.path, site.index)
         if key not in self._listeners:
             wanted = self.patterns.at(site)
+            # Addresses enter the tape when their module runs for the first time.
             for leaf, address in wanted.items():
                 self.tape.add(address, leaf)
             made = ForeignListener(self.tape, wanted, self.grad, self.keep, self.text, self.steps)
@@ -422,6 +439,7 @@ class ForeignEdit(ForeignAttention):
 
 def _weights_in(out: Any) -> Tensor | None:
     """The attention weights (b, h, q, k) in the output of a module: their rows sum to 1, fully masked ones to 0."""
+    # The first output is the module's result; weights come after it.
     parts: Iterable[Any] = out[1:] if isinstance(out, tuple | list) else ()
     for x in parts:
         if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
@@ -432,6 +450,7 @@ def _weights_in(out: Any) -> Tensor | None:
         sums = weights.sum(-1, dtype=torch.float32)
         whole = (sums - 1).abs() < SUM
         positive = bool((weights >= 0).all())
+        # Rows sum to 1, or to 0 where every key is masked; not all of them may be masked.
         if positive and bool((whole | (sums == 0)).all()) and bool(whole.any()):
             return x
     return None

@@ -44,20 +44,24 @@ class ProductAxes:
             x = x.permute(axes)
         if self.heads is None:
             return x
+        # (rows x heads, ...) -> (rows, heads, ...)
         return x.unflatten(0, (x.shape[0] // self.heads, self.heads))
 
     def back(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """A tensor with four axes in the form that it had before."""
+        # (rows, heads, ...) -> (rows x heads, ...)
         if self.heads is not None:
             x = x.flatten(0, 1)
         if axes == tuple(range(x.ndim)):
             return x
+        # The inverse permutation: axis i of the result is where `axes` put it.
         return x.permute(tuple(axes.index(i) for i in range(x.ndim)))
 
 
 def matmul_axes(axes: int, dim: int) -> ProductAxes | None:
     """The axes of torch.matmul or torch.bmm for weights with so many axes that sum to 1 over axis `dim`."""
     order = tuple(range(axes))
+    # weights @ values sums over the last axis of the weights, which must be the softmax's.
     if dim == axes - 1:
         return ProductAxes(order, order, order)
     return None
@@ -74,6 +78,7 @@ def einsum_axes(equation: Any, axes: int, dim: int) -> ProductAxes | None:
     written = str(equation).replace(" ", "").replace("...", "*+"[: axes - 2])
     inputs, _, out = written.partition("->")
     weights, _, values = inputs.partition(",")
+    # A repeated letter is a diagonal, which no attention takes.
     distinct = len(set(weights)) == len(weights) and len(set(values)) == len(values)
     if not distinct or not len(weights) == len(values) == axes:
         return None
@@ -82,6 +87,7 @@ def einsum_axes(equation: Any, axes: int, dim: int) -> ProductAxes | None:
     lead = [axis for axis in weights if axis in values and axis != key]
     queries = [axis for axis in weights if axis not in values]
     features = [axis for axis in values if axis not in weights]
+    # The key is summed over, so that both factors have it and the product does not.
     if key not in values or len(queries) != 1:
         return None
     if sorted(out) != sorted([*lead, *queries, *features]):
@@ -140,6 +146,7 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
         v: The values.
         around: The modules around it, outermost first.
     """
+    # An attention that was given q, k and v: the module around it was given the tokens.
     if _is_core(frame, v):
         for outer in reversed(around):
             readings = sources(outer, v, ())
@@ -149,6 +156,7 @@ def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
     readings = [reading for x in frame.inputs for reading in _readings(x)]
     if readings:
         return readings
+    # Two axes (n, d) without rows, if nothing else can be read as tokens.
     rows = [x for x in frame.inputs if x.ndim == 2 and x.is_floating_point()]
     return [Source(1, *x.shape) for x in rows]
 
@@ -158,6 +166,7 @@ def _readings(x: Tensor) -> list[Source]:
     if not x.is_floating_point():
         ids = x.ndim == 2 and not x.dtype.is_complex and x.dtype.itemsize > 1  # a mask has one byte
         return [Source(x.shape[0], x.shape[1], None)] if ids else []
+    # (b, n, d), or (n, b, d) as nn.MultiheadAttention has it by default.
     if x.ndim == 3:
         first, second, features = x.shape
         return [Source(first, second, features), Source(second, first, features, other=second)]
@@ -207,6 +216,7 @@ def refusal(frame: Frame, readings: Sequence[Source], v: Tensor, p: Product) -> 
         v: The values.
         p: The product.
     """
+    # Other uses are excluded first, because they may have fitting sizes as well.
     reason = _other_use(frame, v, p)
     if not reason and not _over_tokens(frame, readings, v, p):
         reason = _NOT_TOKENS
@@ -219,6 +229,7 @@ def refusal(frame: Frame, readings: Sequence[Source], v: Tensor, p: Product) -> 
 
 def _other_use(frame: Frame, v: Tensor, p: Product) -> str:
     """Why a product is something else than attention, whatever its sizes; empty if nothing says so."""
+    # A fused call is the module's attention, so that its softmax is something else.
     if frame.fused:
         return "its module also calls a fused attention"
     if p.axes in frame.features:
@@ -231,12 +242,15 @@ def _other_use(frame: Frame, v: Tensor, p: Product) -> str:
 def _over_tokens(frame: Frame, readings: Sequence[Source], v: Tensor, p: Product) -> bool:
     """Whether the keys of a product are tokens of its module."""
     has_cache = frame.cache is not None or frame.module in _ATTENDED
+    # With a cache the queries are the new tokens, and the keys are more than these.
     cached = has_cache and p.queries <= p.keys
     plain = p.axes == 4 and p.last  # weights (b, h, q, k)
+    # The common form needs no evidence from the scores if the sizes fit only tokens.
     if plain:
         fitting = [s for s in _batch_first(frame) if _fits(s.rows, s.tokens, p, cached)]
         if any(not _may_be_channels(source, p) for source in fitting):
             return True
+    # Everything else must be the softmax of a product of the same module.
     if not p.scored:
         return False
     if not readings and _is_core(frame, v):
@@ -262,6 +276,7 @@ def _is_parameter(v: Tensor, module: nn.Module) -> bool:
     if v.is_meta:
         return False
     parameters = [p for p in module._parameters.values() if p is not None]
+    # Views share the memory of their parameter.
     memory = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     return bool(memory) and v.untyped_storage().data_ptr() in memory
 
@@ -286,6 +301,7 @@ def _fits(rows: int, tokens: int, p: Product, cached: bool) -> bool:
     """Whether tokens are the keys, the queries of a module with a cache, or the queries of windows."""
     if tokens == p.keys or (cached and tokens == p.queries):
         return True
+    # Windows: all rows together have each token once.
     return p.queries == p.keys and p.rows * p.queries == rows * tokens
 
 
@@ -296,6 +312,7 @@ def _is_source(source: Source, p: Product, cached: bool) -> bool:
     heads = several // source.rows if p.axes == 3 and source.rows else p.heads
     windows = p.queries == p.keys and p.rows * p.queries == source.rows * source.tokens
     same_rows = p.rows == source.rows
+    # A number of rows that is a multiple of the source's may have heads in it.
     if p.axes == 3:
         same_rows = several % max(1, source.rows) == 0
     if not windows and not same_rows:
@@ -327,11 +344,13 @@ def fits_tokens(frame: Frame, weights: Tensor) -> bool:
     # the module was called with queries or keys (b, h, n, e)
     split = [x for x in frame.inputs if x.ndim == 4 and x.is_floating_point()]
     split = [x for x in split if x.shape[0] == b]
+    # (b, h, q, k) with q tokens of the source, or with the queries of (b, h, n, e).
     from_tokens = any(source.rows == b and source.tokens == q for source in readings)
     from_queries = any(x.shape[:3] == (b, h, q) for x in split)
     if not from_tokens and not from_queries:
         return False
     cached = frame.cache is not None or any(x.shape[2] in (k, k - q) for x in split)
+    # q == h: the axes might be exchanged, so that the keys must fit, too.
     return q != h or q == k or cached or frame.was_given(b, q, k)
 
 
@@ -390,6 +409,7 @@ class Softmaxes:
             weights: Its output.
             dim: Its axis.
         """
+        # Softmaxes whose weights are gone can meet no values any more.
         alive = [softmax for softmax in self._open if softmax.weights() is not None]
         self._open = alive[1 - OPEN :]  # with the new one, OPEN at most
         if weights.ndim < 3 or dim is None or not frames:
@@ -398,12 +418,15 @@ class Softmaxes:
         scored = not wide(scores) and all(
             _is_product(frame, weights.shape, dim) for frame in frames
         )
+        # More than four axes cannot be read as rows, heads, queries and keys.
         if weights.ndim > 4:
             return scored
+        # Over the last axis, or over another one if the scores are a product.
         if dim == last or (scored and dim):
             refs = [weakref.ref(frame) for frame in frames]
             self._open.append(Softmax(refs, weakref.ref(weights), weights.ndim, dim, scored))
             return self._open[-1].likely
+        # Over the last axis but one, as linear attention normalises its keys.
         if dim == last - 1 and weights.shape[last] > 1:
             for frame in frames:
                 frame.features |= {weights.ndim}
@@ -417,6 +440,7 @@ class Softmaxes:
 
     def passed(self, softmax: Softmax, weights: Tensor, new: Tensor) -> None:
         """Take what dropout or a cast has made of the weights; `weights` is a copy if that was done in place."""
+        # A cast to the same dtype returns the tensor itself: nothing has changed.
         if new is not weights:
             if softmax.before is None:
                 softmax.before = weights
@@ -431,6 +455,7 @@ class Softmaxes:
             if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
                 self._packed = weakref.ref(new)  # (b, g * n, 1, e) -> (b, g, n, e)
         softmax = self.of_weights(x)
+        # The last axis must stay that of the keys.
         if softmax is not None and new.shape[-2:] == x.shape[-2:] and softmax.dim == x.ndim - 1:
             softmax.weights, softmax.dim = weakref.ref(new), new.ndim - 1
 
@@ -443,6 +468,7 @@ class Softmaxes:
         softmax = self.of_weights(x)
         if softmax is None or not isinstance(new, Tensor) or softmax.dim != x.ndim - 1:
             return
+        # Exactly one key less, and no dropout before: otherwise it is some other slice.
         if new.shape != (*x.shape[:-1], x.shape[-1] - 1) or softmax.before is not None:
             return
         softmax.weights = weakref.ref(new)
@@ -455,6 +481,7 @@ class Softmaxes:
 
         As values, one of two tensors makes linear attention.
         """
+        # Any of them may be the scores of a softmax that follows.
         if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == y.ndim > 2:
             self._product = weakref.ref(out)
             for frame in frames:
@@ -480,6 +507,7 @@ class Softmaxes:
         self.reason = self._refusal(softmax, stacks, weights, v)
         if self.reason:
             return None
+        # The axes follow from the kind of product; what they mean follows from the sizes.
         axes, dim = weights.ndim, softmax.dim
         if equation is None:
             product_axes = matmul_axes(axes, dim)
@@ -492,9 +520,11 @@ class Softmaxes:
         for stack in stacks:  # the same call, as each watched model sees it
             readings = sources(stack[-1], v, stack[:-1])
             layout = product_axes
+            # Three axes hold rows and heads in one, which the module's inputs tell apart.
             if axes != 4:
                 layout = replace(product_axes, heads=self._heads(weights, v, keys, readings))
             four, values = layout.four(weights, layout.weights), layout.four(v, layout.values)
+            # Values must have as many keys, and a head per head of the weights or one for all.
             if values.shape[2] != keys or values.shape[1] not in (1, four.shape[1]):
                 self.reason = f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
                 return None
@@ -512,6 +542,7 @@ class Softmaxes:
                 apart=values.stride(3) > 1,
             )
             self.reason = refusal(stack[-1], readings, v, product)
+            # The first watch whose module accepts the product is enough: all see the same call.
             if not self.reason:
                 return layout
         return None
@@ -520,6 +551,7 @@ class Softmaxes:
         self, softmax: Softmax, stacks: Sequence[Sequence[Frame]], weights: Tensor, v: Any
     ) -> str:
         """Why a product of the weights cannot be attention, whatever its module was called with."""
+        # Values without as many axes are no values per key: a bias, or a plain matrix.
         if not isinstance(v, Tensor) or v.ndim != weights.ndim:
             if hasattr(v, "shape"):
                 return f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
@@ -538,12 +570,14 @@ class Softmaxes:
         (h, b, ...) was put into one axis, what the module was called with has h instead of b.
         """
         of_keys = [source.rows for source in readings if source.tokens == keys]
+        # Known from the view that joined them, if it was seen.
         for x in (weights, v):
             for flat, rows, heads in self._flat:
                 if flat() is x:
                     swapped = x is v and heads in of_keys and rows not in of_keys
                     return 1 if swapped else heads
         first = weights.shape[0]  # b * h
+        # Rows of the source divide the first axis into heads.
         fitting = [rows for rows in of_keys if rows and first % rows == 0]
         if not fitting:
             return 1
@@ -573,6 +607,7 @@ class Softmaxes:
             v: The values.
             layout: Which axes these have.
         """
+        # Queries, keys and scores came before the product, and are gone by now.
         late = [leaf for leaf, _, _ in tap.edits if leaf in LATE]
         if late:
             raise InputError(
@@ -595,6 +630,7 @@ class Softmaxes:
                 site.frame.products.clear()
         for listener in tap.listeners:
             listener.begin()
+        # v is edited before the product, weights as they are multiplied.
         v, edited = tap.passed("v", layout.four(v, layout.values)), tap.edited("weights", whole)
 
         def view(x: Tensor) -> Tensor:
@@ -611,11 +647,14 @@ class Softmaxes:
             at = position_of(sites, rows, queries, keys, lambda: shown.detach() > 0)
         for listener in tap.listeners:
             grad = listener.grad and listener.explicit
+            # The weights that are shown are those before dropout: a view of them collects their
+            # gradient.
             if grad and before is not None and shown is not before and shown is not edited:
                 copy = _with_gradient(before, view)
             else:
                 copy = kept(shown, grad)
             listener.record_call(DenseCall(weights=copy, offset=at.offset, first_key=at.first_key))
+        # The same kernel on the edited factors, in their own axes.
         out = func(layout.back(edited, layout.weights), layout.back(v, layout.values))
         return layout.back(tap.heads(layout.four(out, layout.out)), layout.out)
 
@@ -625,6 +664,7 @@ def _with_gradient(x: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
     seen = view(x.detach())
 
     def keep(grad: Tensor) -> None:
+        # Gradients of several backward passes add up, as in torch.
         if seen.grad is None:
             seen.grad = view(grad).clone()
         else:
@@ -643,6 +683,7 @@ def wide(x: Tensor) -> bool:
 def _is_product(frame: Frame, shape: torch.Size, dim: int) -> bool:
     """Whether a module has computed a product of this shape, perhaps transposed."""
     for size in frame.products:
+        # Queries and keys may be exchanged, as in k @ q.mT.
         transposed = (*size[:-2], size[-1], size[-2])
         if _same(size, shape, dim) or _same(transposed, shape, dim):
             return True

@@ -64,6 +64,7 @@ class Interception(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handle = HANDLERS.get(func)
+        # Functions without a handler are called as they are.
         if handle is not None:
             return handle(self, func, args, kwargs or {})
         if kwargs:
@@ -79,6 +80,7 @@ class Interception(TorchFunctionMode):
         """
         tap, sites = WatchTap(), list[CallSite]()
         for foreign in list(self.foreign):
+            # Each model has its own stack of modules, and its own address for this call.
             site = foreign.join(tap, q, k)
             if site is not None:
                 sites.append(site)
@@ -107,12 +109,14 @@ class Interception(TorchFunctionMode):
             q: The queries of a call.
             k: The keys.
         """
+        # Other shapes have no axis that could hold heads instead of queries.
         if not q.ndim == k.ndim == 4 or q.shape[1] != k.shape[1] or q.shape[2] == 1:
             return 1
         frames, (groups, queries) = self.frames(), q.shape[1:3]
         known = frozenset[int]().union(*(frame.heads for frame in frames))
         if groups in known:  # the heads stand where heads do
             return 1
+        # transformers knows how many query heads share a key head.
         repeats = [getattr(frame.module, "num_key_value_groups", 1) for frame in frames]
         module_agrees = groups * queries in known and queries in repeats
         if module_agrees or self.softmaxes.one_query(q):
@@ -144,11 +148,13 @@ class Interception(TorchFunctionMode):
         session.undo_with(partial(self._drop, foreign))
         foreign.follow(session)
         self.foreign.append(foreign)
+        # Nested watches share one mode, which is pushed by the first.
         if self not in _get_current_function_mode_stack():
             _push_mode(self)
 
     def _drop(self, foreign: ForeignAttention) -> None:
         self.foreign[:] = [other for other in self.foreign if other is not foreign]
+        # What is remembered belongs to the watch that ends.
         self._pass = None
         self.masks.clear()
         self.softmaxes = Softmaxes()
@@ -184,6 +190,7 @@ def _remove(mode: TorchFunctionMode) -> None:
 
 def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any) -> Tensor:
     """Answer F.scaled_dot_product_attention."""
+    # Query and key may be given by position or by name.
     given = dict(zip(("query", "key"), args, strict=False)) | kwargs
     q, k = given["query"], given["key"]
     packed = mode.packed(q, k)
@@ -191,6 +198,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     tap, sites = mode.join(one_query, k)
     for site in sites:  # a softmax of the same module is then not its attention
         site.frame.fused = True
+    # Nothing is wanted of this call: torch's own answer, untouched.
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
     axis = _heads_axis(sites, q)
@@ -217,6 +225,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
 
     if tap.explicit:  # scores or weights are edited, or their gradients kept: no kernel has them
         q, k, v = (x.to(call.dtype) for x in before)
+        # attend() expects as many key heads as value heads.
         if k.shape[1] != v.shape[1]:
             k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
         which, bias = editable_mask_and_bias(call, at.offset)
@@ -230,6 +239,8 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     lse = None
     # A view has a gradient only if the kernel is given that view itself.
     unchanged = (call.q, call.k, call.v) if tap.grad else before
+    # Edited inputs need a call of their own; some kernels return the log-sum-exp that statistics
+    # use.
     if any(x is not y for x, y in zip(unchanged, after, strict=True)):
         out = call.edited(func, *after)
     elif tap.measures:
@@ -259,6 +270,7 @@ def _heads_axis(sites: list[CallSite], q: Tensor) -> int:
     if q.ndim <= 4:
         return HEADS_AXIS
     known = frozenset[int]().union(*(site.frame.heads for site in sites))
+    # Axes are counted from the end, so that leading axes do not shift them.
     fitting = [axis - q.ndim for axis in range(1, q.ndim - 2) if q.shape[axis] in known]
     if not fitting:
         return HEADS_AXIS
@@ -279,6 +291,7 @@ def answer_multihead(mode: Interception, func: Callable[..., Any], args: Any, kw
     # An attention inside of another one ends before it, so that the outer one comes back.
     before, mode.multihead = mode.multihead, None
     try:
+        # With need_weights torch computes them step by step instead of calling SDPA.
         if given.arguments["need_weights"]:
             tap, _ = mode.join(given.arguments["query"], given.arguments["key"])
             if not tap.listeners and not tap.edits:
@@ -302,6 +315,7 @@ def answer_flex(mode: Interception, func: Callable[..., Any], args: Any, kwargs:
     check_flex(q, k, tap)
     q, k, v = tap.inputs(q, k, v)
     out, *more = func(q, k, v, *rest, **kwargs)
+    # Listeners need the weights: the same operator with unit vectors as values.
     if tap.listeners:
         with torch.no_grad(), full_precision(q.device):
             weights = flex_weights(func, q, k, tuple(rest))
@@ -322,6 +336,7 @@ def answer_softmax(
     mode: Interception, func: Callable[..., Tensor], args: Any, kwargs: Any
 ) -> Tensor:
     """Answer softmax."""
+    # A step of nn.MultiheadAttention, whose axes are known.
     if mode.multihead is not None:
         return mode.multihead.softmax(args[0], func, kwargs["dim"])
     out = func(*args, **kwargs)
@@ -341,6 +356,7 @@ def answer_copy(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     if softmax is None:
         return func(*args, **kwargs)
     weights = args[0]
+    # In place the old weights are overwritten: the copy keeps them for the record.
     if _in_place(func, args, kwargs):
         weights = weights.clone()
     out = func(*args, **kwargs)
@@ -382,6 +398,7 @@ def answer_product(
 ) -> Tensor:
     """Answer matrix products."""
     factors = (*args, *(kwargs[name] for name in FACTORS if name in kwargs))
+    # Two factors and no options: weights @ values, or queries and keys.
     if len(factors) == len(args) + len(kwargs) == 2:
         return _weighted_sum(mode, func, factors)
     # Three factors, or options: not weights @ values, but baddbmm may multiply queries and keys.
@@ -398,6 +415,7 @@ def answer_einsum(
 ) -> Tensor:
     """Answer torch.einsum."""
     equation, *factors = args
+    # torch.einsum takes its operands as a list, too.
     if len(factors) == 1 and isinstance(factors[0], tuple | list):
         factors = list(factors[0])
     if len(factors) != 2 or kwargs:
@@ -432,6 +450,7 @@ def _weighted_sum(
     layout = None
     if softmax is not None:
         layout = softmaxes.layout(softmax, mode.stacks(), weights, v, equation)
+    # The product may be of scores, which a later softmax is recognised by.
     if softmax is None or layout is None:
         if softmax is not None:
             mode.add_candidate(weights.shape, softmaxes.reason, softmax.likely)
@@ -439,6 +458,7 @@ def _weighted_sum(
         softmaxes.multiplied(mode.frames(), weights, v, out)
         return out
     whole = layout.four(weights, layout.weights)
+    # Only the lengths of queries and keys are read from these two.
     tap, sites = mode.join(whole, whole.mT)
     return softmaxes.product(softmax, tap, sites, func, weights, v, layout)
 

@@ -81,6 +81,7 @@ class Frame:
         if isinstance(self.module, nn.MultiheadAttention):
             return True
         floats = [x for x in self.inputs if x.is_floating_point()]
+        # Three tensors with four axes are q, k and v: the module around it was given the tokens.
         if sum(x.ndim == 4 for x in floats) >= 3:
             return self.parent is not None and self.parent.was_given(rows, queries, keys)
         return any(_is_source(x, rows, queries, keys) for x in floats)
@@ -94,11 +95,13 @@ def head_counts(module: nn.Module) -> frozenset[int]:
     config = getattr(module, "config", None)
     counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]
     sizes = [getattr(module, name, None) for name in HEAD_SIZES]
+    # The number of query heads is the width of the query projection over a head's size.
     for name in QUERIES:
         width = getattr(getattr(module, name, None), "out_features", None)
         for size in sizes:
             if isinstance(width, int) and isinstance(size, int) and size:
                 counts.append(width // size)
+    # bool is an int, too: `type(n) is int` leaves it out.
     return frozenset(n for n in counts if type(n) is int and n > 0)
 
 
@@ -117,6 +120,7 @@ class CallSite:
             leaf: The name of the activation.
             call: What stands for the number of the call; if not given, @1, @2 and so on from the second call on.
         """
+        # The first call of a module in a pass has no number.
         if call is None:
             call = f"@{self.index}" if self.index else ""
         return joined(f"{self.path}{call}", leaf)
@@ -168,6 +172,7 @@ class ModuleStack:
         """
         session.undo_with(self.frames.clear)
         modules = {self.root: "", **self.paths}
+        # Before all other hooks, and after errors as well, so that the stack is always complete.
         call_before(session, modules, self._begin, first=True)
         call_after(session, modules, partial(self._end, ended), always=True)
 
@@ -191,6 +196,7 @@ class ModuleStack:
     ) -> None:
         if threading.get_ident() != self.thread:
             return
+        # A module that was not followed in this thread, or began before the watch.
         if all(frame.module is not module for frame in self.frames):
             return
         while (frame := self.frames.pop()).module is not module:
@@ -224,6 +230,7 @@ class ModuleStack:
         cache: Any = next((x for x in given if _is_cache(type(x))), None)  # type: ignore[arg-type]
         if cache is None:
             return None
+        # The same cache in several modules of a pass keeps the length from before the pass.
         for state in self._caches:
             if state.ref() is cache:
                 return state
@@ -245,6 +252,7 @@ class ModuleStack:
         """Forget modules that no longer run: torch calls no hook after a KeyboardInterrupt or a SystemExit."""
         while self.frames and self.frames[-1].call is not None:
             frame: FrameType | None = sys._getframe()
+            # A frame that Python no longer runs was left by an exception.
             while frame is not None and frame is not self.frames[-1].call:
                 frame = frame.f_back
             if frame is not None:
@@ -295,6 +303,7 @@ def user_level(frame: FrameType) -> int:
     """The stacklevel with which a warning in this frame names the line that calls the outermost module."""
     level, outermost = 1, 0
     while frame.f_back is not None:
+        # The outermost call of a module is the line of the user's own code.
         if frame.f_code.co_filename == _MODULE:
             outermost = level
         level, frame = level + 1, frame.f_back
@@ -334,19 +343,23 @@ def position_of(
         allowed: Returns the mask, True where attention is allowed, with the axes queries and keys last; or None.
         causal: The mask is torch's causal flag.
     """
+    # One site per watch or edit; the first that knows a cache tells its length.
     cache = next((site.frame.cache for site in sites if site.frame.cache is not None), None)
     before = 0 if cache is None else cache.length
     # The queries are the first keys: by torch's flag, without a cache, or with an empty one.
     if causal or (queries == keys and not before):
         return Position(0)
+    # An empty cache: the queries are the first tokens of the text.
     if cache is not None and not before and keys >= queries:
         return Position(0)
     given = any(site.frame.was_given(rows, queries, keys) for site in sites)
     if cache is not None:
         if given or keys >= before + queries:  # a static cache has more keys than tokens so far
             return Position(before)
+        # A sliding window keeps the last keys: the queries end with them.
         if cache.forgets:
             return Position(keys - queries, before + queries - keys)
+    # Without a cache the mask decides; without a mask the lengths.
     return Position(first_position(queries, keys, None if given else allowed(), given))
 
 
@@ -376,6 +389,7 @@ class Steps:
         start = position_of([site], rows, queries, keys, lambda: None).offset
         key = (site.path, site.index)
         continues = site.frame.cache is not None or start == self._ends.get(key)
+        # Only a later start can be a step; a text of its own starts at 0.
         self.stepping |= start > 0 and continues
         self._ends[key] = start + queries
 
@@ -402,6 +416,7 @@ class ForeignListener(Listener):
     def meet(self, cache: CacheState | None) -> None:
         """Take the cache that the module of the present call was given."""
         last = None if self._cache is None else self._cache()
+        # The same cache object means the same text; without a cache this is not known.
         if cache is None:
             self._same, self._cache = None, None
         else:
@@ -425,9 +440,11 @@ class ForeignListener(Listener):
             continues = True
         elif self._same is not None:
             continues = self._same and self.start < start <= self.end
+            # After rejected drafts a cache goes back: the new queries replace the last ones.
             if continues:
                 self.replaced = self.end - start
         else:
+            # Without a cache: a step of cross-attention, or a start where the last call ended.
             crosses = start == 0 and queries == 1 and self.steps.stepping
             continues = crosses or 0 < start == self.end
         self.steps.stepping |= continues and start > 0
@@ -441,6 +458,7 @@ def _moved(source: Call, offset: int) -> Call:
     """A call whose first query is at another position, unless its mask depends on that."""
     if isinstance(source, DenseCall):
         return replace(source, offset=offset)
+    # An offset is part of a causal mask, so that such a call stays where it is.
     if source.mask.causal:
         return source
     return replace(source, mask=replace(source.mask, offset=offset or None))

@@ -53,6 +53,7 @@ class SDPACall:
         """The call with these arguments, in which `heads` is the axis of the heads, moved to where it mostly is."""
         call = _bind(*args, **kwargs)
         call.packed = packed
+        # NesT and others: bring the axis of the heads to its usual place.
         if heads != HEADS_AXIS:
             axes = call.q.ndim
             call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
@@ -85,6 +86,7 @@ class SDPACall:
 
         Of grouped heads the third axis from the end is that of the heads.
         """
+        # Query heads on the axis of queries: the keys and values have one head each.
         if self.packed > 1:
             of_keys = x is self.k or x is self.v
             x = x.expand(*self.lead, *x.shape[-2:])
@@ -102,6 +104,7 @@ class SDPACall:
             shared = x.shape[1] == 1 and x is not self.q  # one key head of all queries stays one
             if x.shape[1] == self.lead[1] or shared:
                 return x
+        # Rows or heads of k and v may broadcast, as SDPA allows.
         return _four(x.expand(*self.lead, *x.shape[-2:]))
 
     def shaped(self, out: Tensor) -> Tensor:
@@ -116,6 +119,8 @@ class SDPACall:
         mask = self.attn_mask
         if mask is None:
             return None
+        # The axes before the keys are (g, n), both of heads: a mask that is the same for all of
+        # them broadcasts.
         if self.packed > 1:
             same_for_heads = mask.ndim < 3 or mask.shape[-3] == 1
             same_for_queries = mask.ndim < 2 or mask.shape[-2] == 1
@@ -134,6 +139,7 @@ class SDPACall:
     def allowed(self) -> Tensor | None:
         """Where the mask allows attention."""
         mask = self.four_mask
+        # A mask of bools allows or forbids; an additive one forbids by its lowest numbers.
         if mask is None or mask.dtype == torch.bool:
             return mask
         return mask.detach() > torch.finfo(mask.dtype).min / 2
@@ -144,6 +150,7 @@ class SDPACall:
             q = self.shaped(q)
         mask = self.attn_mask
         old, new = (self.q, self.k, self.v), (q, k, v)
+        # The usual case: the same sizes, and the call's own shape.
         if all(x.numel() == y.numel() for x, y in zip(old, new, strict=True)):
             q, k, v = (y.reshape(x.shape) for x, y in zip(old, new, strict=True))
         else:  # keys or values were broadcast over rows or heads
@@ -258,6 +265,7 @@ class Masks:
             return mask.detach().clone()
         # the same memory, read in the same way, and not written to since
         key = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, mask._version)
+        # Masks are shared by layers, and a copy per layer would take their memory many times.
         if key not in self._copies:
             self._copies[key] = (mask, _compact(mask.detach()).clone())
         return self._copies[key][1]
@@ -266,6 +274,7 @@ class Masks:
 def _compact(mask: Tensor) -> Tensor:
     """A view of a mask in which axes that are only expanded have size 1."""
     for axis in range(mask.ndim):
+        # An expanded axis has the stride 0: one of its entries is enough.
         if mask.stride(axis) == 0 and mask.shape[axis] > 1:
             mask = mask.narrow(axis, 0, 1)
     return mask
@@ -296,6 +305,7 @@ def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | No
     additive = call.four_mask
     if additive is None or additive.dtype == torch.bool:
         return mask_and_bias(call, additive, offset)
+    # Half of the lowest number, in case something was added to it.
     allowed = additive.detach() > torch.finfo(additive.dtype).min / 2
     bias = Bias(dense=additive.masked_fill(~allowed, 0.0).to(call.mask_dtype))
     return Mask(offset=offset or None, allow=allowed), bias
@@ -314,8 +324,11 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
         allowed: A mask, True where attention is allowed, with the axes queries and keys last.
         given: The module was called with as many tokens as there are keys.
     """
+    # As many queries as keys, or keys made of the module's own input: the first query is at the
+    # first key.
     if queries == keys or given or 0 in (queries, keys):
         return 0
+    # Without a mask the queries are taken as the last tokens.
     if allowed is None or allowed.is_meta:
         return max(0, keys - queries)
     # (q, k): whether any row and head may attend
@@ -325,6 +338,7 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
     first, none = last - torch.arange(queries, device=last.device), ~some.any(-1)
     least, most = first.masked_fill(none, keys).min(), first.masked_fill(none, -queries).max()
     low, high = torch.stack([least, most]).tolist()  # one read of the device
+    # The same shift for every query: a causal mask, whose shift is the position.
     if low == high >= 0:
         return int(low)
     if queries > 1:
@@ -360,10 +374,12 @@ def output_and_lse(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, 
     choice = torch._fused_sdp_choice(
         q, k, v, None, 0.0, call.causal, scale=call.scale, enable_gqa=call.grouped
     )
+    # What selects a kernel, and with it the bits of its result.
     kind = (
         choice, q.device, q.dtype, call.causal, call.scale,
         *(part for x in (q, k, v) for part in (x.shape, x.stride())),
     )  # fmt: skip
+    # Known to differ: no second attempt.
     if _SAME.get(kind) is False:
         return sdpa(), None
     try:
@@ -382,6 +398,7 @@ def output_and_lse(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, 
     _SAME[kind] = False
     if both is None:
         return out, None
+    # The same bits and the same layout in memory, or later kernels would differ.
     _SAME[kind] = torch.equal(out, both[0]) and out.stride() == both[0].stride()
     if _SAME[kind]:
         return out, both[1]
@@ -393,6 +410,7 @@ def _has_lse(call: SDPACall) -> bool:
     every = (call.q, call.k, call.v)
     if call.q.device.type not in DEVICES or call.queries < FROM:
         return False
+    # A mask selects other kernels, and dropout draws other numbers in each call.
     if call.attn_mask is not None or call.dropout != 0.0:
         return False
     if any(x.ndim != 4 or 0 in x.shape for x in every):
@@ -422,6 +440,7 @@ def check_flex(q: Tensor, k: Tensor, tap: WatchTap) -> None:
 def flex_weights(func: Callable[..., Any], q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> Tensor:
     """The weights (b, h, q, k) of a call of FlexAttention: its output where the values are unit vectors, P I = P."""
     kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+    # P I = P: unit vectors as values return the weights themselves.
     units = torch.eye(k.shape[2], dtype=kind, device=k.device).expand(*k.shape[:2], -1, -1)
     weights: Tensor = func(q.detach().to(kind), k.detach().to(kind), units, *rest)[0]
     return weights
@@ -477,6 +496,7 @@ class MultiheadSteps:
 
     def product(self, func: Callable[..., Tensor], args: tuple[Any, ...]) -> Tensor:
         """torch.bmm or torch.baddbmm: of queries and keys, or of weights and values."""
+        # The first product has the scores, the second one the output.
         if self.weights is None:
             return self._scores(func, *args)
         v = self._passed("v", args[1])
@@ -489,6 +509,7 @@ class MultiheadSteps:
         """The product of queries and keys, plus a mask if there is one: (mask, q, k) or (q, k)."""
         *mask, q, k = args
         factor = math.sqrt(1.0 / float(q.shape[-1]))  # by which torch has scaled the queries
+        # torch scales the queries before the product; listeners are shown the unscaled ones.
         plain = self._four(q) / factor
         edited = self.tap.passed("q", plain)
         if edited is not plain:  # else the bits stay those of torch

@@ -55,6 +55,7 @@ class AttentionMap:
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, heads, queries, keys)."""
         b, h = self.sources[0].shape[:2]
+        # Sliding windows forget keys, so that the last key of any call is the map's last one.
         keys = max(s.first_key + s.shape[3] for s in self.sources)
         return b, h, sum(s.shape[2] for s in self.sources), keys
 
@@ -73,6 +74,7 @@ class AttentionMap:
         q = self.shape[2]
         if not -q <= i < q:
             raise InputIndexError(f"query {i}: there are {q}")
+        # A negative number counts from the last query.
         i %= q
         return self.tile((i, i + 1), (0, self.shape[3]))[:, :, 0]
 
@@ -95,11 +97,13 @@ class AttentionMap:
             low = max(keys[0] - source.first_key, 0)
             high = max(min(keys[1] - source.first_key, source.shape[3]), low)
             left = min(low + source.first_key, keys[1]) - keys[0]  # columns before them
+            # Queries of this call, in bands that fit into the cache.
             for some in steps(source, own):
                 if low < high:
                     part = tile(source, some, (low, high))
                 else:
                     part = source.zeros(*self.shape[:2], some[1] - some[0], 0)
+                # Keys outside of the call have weight 0 on both sides of what it has.
                 parts.append(F.pad(part, (left, width - left - part.shape[3])))
         return torch.cat(parts, dim=2)
 
@@ -115,6 +119,7 @@ class AttentionMap:
                 padded = F.pad(b.weights, (0, max(0, k - b.weights.shape[-1])))
                 value, at = padded.topk(k, dim=-1)
                 first = b.keys[0] + source.first_key
+                # Padded and masked keys have the weight 0: their index is 0.
                 if first:
                     at = torch.where(value > 0, at + first, 0)
                 weights.append(value)
@@ -141,6 +146,7 @@ class AttentionMap:
         ny, nx = (size, size) if isinstance(size, int) else size
         if ny < 1 or nx < 1:
             raise InputError(f"pool({size}): expected sizes of 1 or more")
+        # No more cells than queries or keys.
         ny, nx = min(ny, q), min(nx, k)
         sums = self.sources[0].zeros(b, h, ny, nx)
         # the cell of each key, and of each query
@@ -152,6 +158,7 @@ class AttentionMap:
                 x = sums.new_zeros(b, h, part.weights.shape[2], nx)
                 x.index_add_(3, columns[_columns(source, part)], part.weights.to(sums.dtype))
                 sums.index_add_(2, cells[part.rows[0] + first : part.rows[1] + first], x)
+        # Sums per cell become means over its queries.
         return sums / torch.bincount(cells, minlength=ny)[:, None]
 
     def dense(self, *, limit: int = DENSE_LIMIT) -> Float[Tensor, "b h q k"]:
@@ -171,6 +178,7 @@ class AttentionMap:
 
         `grid` and `special` are for patches of an image: see look.statistics.
         """
+        # One pass per call for all statistics that are asked for.
         parts = [statistics(source, *names, grid=grid, special=special) for source in self.sources]
         return {name: join(name, [part[name] for part in parts]) for name in names}
 
@@ -191,6 +199,7 @@ class AttentionMap:
 
     def maximum(self) -> tuple[Float[Tensor, "b h q"], Int[Tensor, "b h q"]]:
         """The largest weight of each query, and its key."""
+        # Both come from one pass over the map.
         both = self.statistics("maximum", "peak")
         return both["maximum"], both["peak"]
 
@@ -209,6 +218,7 @@ class AttentionMap:
                 raise InputIndexError(
                     f"keys from {int(index.min())} to {int(index.max())}: there are {k}"
                 )
+            # Keys by number become booleans, so that both forms take the same product.
             chosen = torch.zeros(k, dtype=torch.bool, device=index.device)
             chosen[index.long()] = True
         parts = []
@@ -216,6 +226,7 @@ class AttentionMap:
             for source in self.sources:
                 for part in bands(source):
                     inside = chosen[_columns(source, part)].to(part.weights.dtype)
+                    # (b, h, r, c) @ (c,) -> (b, h, r)
                     parts.append(part.weights @ inside)
         return torch.cat(parts, dim=2)
 
@@ -236,6 +247,7 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
     """Join a statistic of successive calls: those of queries follow one another, what keys receive is added up."""
     if name != "received":
         return torch.cat(parts, dim=2)
+    # Early steps have fewer keys than late ones: the missing ones received nothing.
     keys = max(part.shape[2] for part in parts)
     return torch.stack([F.pad(part, (0, keys - part.shape[2])) for part in parts]).sum(0)
 
@@ -245,6 +257,7 @@ def compact_copy(source: Call) -> Call:
     if isinstance(source, DenseCall):
         return source
     b, h, q, k = source.shape
+    # Whichever is smaller: b h q k weights, or queries and keys of width e.
     if b * h * q * k > source.q.numel() + source.k.numel():
         return source.owned()
     part = band(source, (0, q), (0, k))

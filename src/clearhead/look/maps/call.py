@@ -40,6 +40,7 @@ class Pattern:
     @cached_property
     def first(self) -> int:
         """The number of keys, from the first on, that all queries may attend to: most of a band's in a causal mask."""
+        # A mask per row and head rarely opens a key to all queries, and looking for one costs time.
         if not self.shared:
             return 0
         closed = (~self.allowed.flatten(0, -2).all(0)).nonzero()  # keys closed to some query
@@ -109,6 +110,7 @@ class LazyCall:
 
     def owned(self) -> LazyCall:
         """A copy whose tensors nothing later writes to: a KV cache, for example, reuses its storage."""
+        # A mask or bias that is a copy already need not be copied again.
         lse = None if self.given is None else self.given.clone()
         mask = self.mask if self.copied else self.mask.each(Tensor.clone)
         return replace(self, q=self.q.clone(), k=self.k.clone(), mask=mask, given=lse)
@@ -135,6 +137,7 @@ class LazyCall:
         dtype, groups, (_, h, n, m) = _wide(self.k.dtype), self.k.shape[1], self.shape
         q = self.q if rows == (0, n) else self.q[:, :, slice(*rows)]
         k = self.k if keys == (0, m) else self.k[:, :, slice(*keys)]
+        # The scale is applied to the queries, which are fewer numbers than the scores.
         q, k = q.to(dtype) * self.scale, k.to(dtype)
         with full_precision(self.device):
             if groups == h:
@@ -157,6 +160,7 @@ class LazyCall:
     def _pattern(self, rows: tuple[int, int], keys: tuple[int, int]) -> Pattern | None:
         """Which scores the mask allows; None: all."""
         mask, size = self.mask, (self.shape[2], self.shape[3])
+        # Without a mask, or with one that forbids nothing in this call.
         if mask.free:
             return None
         small = (rows[1] - rows[0]) * (keys[1] - keys[0]) <= SMALL
@@ -166,6 +170,7 @@ class LazyCall:
             numbers = (mask.causal, mask.window, mask.lengths, mask.offset)
             return _pattern_of_numbers(numbers, size, rows, keys, self.device)
         computed = mask.causal or not mask.window is mask.lengths is mask.documents is None
+        # A dense mask alone need not be combined with anything that is computed.
         if mask.allow is not None and not computed:
             allowed = _part(mask.allow.to(self.device), rows, keys)
         else:
@@ -177,10 +182,12 @@ class LazyCall:
         """The same call with the first keys masked, so that the weights on the other keys sum to 1."""
         left = torch.arange(self.shape[3], device=self.device) >= keys
         allow = left if self.mask.allow is None else self.mask.allow & left
+        # The log-sum-exp of all keys does not hold any more.
         return replace(self, mask=replace(self.mask, allow=allow), given=None)
 
     def only(self, head: int) -> LazyCall:
         """One query head of the call, with the key head of its group."""
+        # Head h reads the keys of group h g / heads.
         group = head * self.k.shape[1] // self.q.shape[1]
         own, key_head = slice(head, head + 1), slice(group, group + 1)
 
@@ -225,6 +232,7 @@ class LazyCall:
 
         Their sum is the logarithm of the denominator of the softmax. Apart, they hold it where all scores are very low.
         """
+        # The kernel's own log-sum-exp: m + ln(sum) with a sum of 1.
         if self.given is not None:
             lse = self.given[:, :, slice(*rows)].to(_wide(self.k.dtype))[..., None]
             return torch.stack([lse, torch.zeros_like(lse)])
@@ -308,6 +316,7 @@ Call = LazyCall | DenseCall
 def _part(allow: Tensor, rows: tuple[int, int], keys: tuple[int, int]) -> Bool[Tensor, "#b #h r c"]:
     """A tile of a mask that broadcasts to (b, h, q, k)."""
     allow = allow.reshape((1,) * (4 - allow.ndim) + tuple(allow.shape))
+    # Axis 2 or 3 of size 1 broadcasts, so that it is not cut.
     if allow.shape[2] > 1:
         allow = allow[:, :, slice(*rows)]
     if allow.shape[3] > 1:
@@ -318,6 +327,7 @@ def _part(allow: Tensor, rows: tuple[int, int], keys: tuple[int, int]) -> Bool[T
 def _keys_left(call: Call, queries: int) -> int:
     """The number of keys of the first queries of a call, if later keys are those of its other queries."""
     _, _, all_queries, keys = call.shape
+    # Where the queries end with the keys, the keys of the queries that are cut go with them.
     if isinstance(call.offset, int) and call.offset + all_queries == keys:
         return keys - (all_queries - queries)
     return keys
@@ -327,6 +337,7 @@ def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
     """The first queries and keys of a tensor that broadcasts to (b, h, q, k)."""
     if x is None or x.ndim == 0:
         return x
+    # An axis of size 1 broadcasts.
     if x.shape[-1] > 1:
         x = x[..., :keys]
     if x.ndim < 2 or x.shape[-2] == 1:
@@ -336,6 +347,7 @@ def _corner(x: Tensor | None, queries: int, keys: int) -> Tensor | None:
 
 def _head(x: Tensor | None, own: slice) -> Tensor | None:
     """One head of a tensor that broadcasts to (b, h, q, k)."""
+    # Without a head axis, or with one for all heads.
     if x is None or x.ndim < 3 or x.shape[-3] == 1:
         return x
     return x[..., own, :, :]
@@ -392,6 +404,7 @@ def steps(source: Call, rows: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """Cut a range of queries into ranges whose scores fit into the processor's cache."""
     b, h, _, k = source.shape
     room = TILE_CUDA if source.device.type == "cuda" else TILE
+    # At least 16 queries, so that products stay efficient, and 256 at most.
     step = max(16, min(256, room // max(1, b * h * k)))
     end = max(rows[1], rows[0] + 1)  # an empty range is one empty step
     for start in range(rows[0], end, step):
@@ -406,6 +419,7 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
         if keys[0] <= first and last <= keys[1]:
             return band(source, rows, keys).weights
     scores, pattern = source.scores(rows, keys)
+    # Otherwise the denominator comes from all keys, whichever are in the tile.
     largest, rest = source.norm(rows)
     weights = (scores - largest - rest).exp_()  # p = exp(s - lse)
     if pattern is None:
@@ -416,6 +430,7 @@ def tile(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Float[Te
 def band(source: Call, rows: tuple[int, int], keys: tuple[int, int]) -> Band:
     """The band of some queries; `keys` must contain all keys that these can reach."""
     b, h, _, _ = source.shape
+    # These queries reach no key.
     if keys[0] == keys[1]:
         none = source.zeros(b, h, rows[1] - rows[0], 0)
         return Band(rows, keys, none, none)

@@ -118,6 +118,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
         raise InputError(
             f"this {about.name} reads text: cls_maps is for images, `attention` for texts"
         )
+    # Our models without a class token are known before they run.
     if getattr(getattr(about.model, "embed", None), "cls", ()) is None:
         raise _without_cls(about)
     names = _attentions(about, layer)
@@ -133,6 +134,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     places = {name: layout.places(row.shape[-1]) for name, row in rows.items()}
     if not any(places.values()):
         raise _without_patches(about)
+    # A class token is a token before the grid; a model of registers alone is not told apart here.
     with_cls = {name: axes for name, axes in places.items() if axes is not None and axes.special}
     if not with_cls:
         raise _without_cls(about)
@@ -145,6 +147,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     every = ours or list(with_cls)
     axes, row = with_cls[name], rows[name].detach().cpu()
     assert axes.grid is not None
+    # (h, k) -> (h, y, x), without the tokens before the grid
     return ClsMaps(
         maps=row[:, axes.special :].unflatten(1, axes.grid),
         layer=name.removesuffix(".weights"),
@@ -160,6 +163,7 @@ def _attentions(about: FloatInput, layer: int | str) -> list[str]:
     """The address of the attention to watch; of a foreign model, whose layers are known after it ran, all of them."""
     tree = Tree(about.model)
     ours = matching("blocks.*.attn.weights", tree.known)
+    # Our own attention: the one layer that is asked for.
     if isinstance(layer, int) and ours:
         if not -len(ours) <= layer < len(ours):
             raise InputIndexError(f"layer {layer}: there are {len(ours)}, counted from 0")
@@ -169,6 +173,7 @@ def _attentions(about: FloatInput, layer: int | str) -> list[str]:
         raise _without_patches(about)
     if isinstance(layer, int):
         return ["**.weights"]
+    # An address is taken as it is, of any model.
     return [f"{layer}.weights"]
 
 

@@ -63,6 +63,7 @@ def rollout(
         fused = _fused(layer, fusion)
         identity = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
         mixed = residual * identity + (1 - residual) * fused
+        # A fully masked row of A is 0: scaled to the sum 1, it becomes the identity's.
         mixed = mixed / mixed.sum(-1, keepdim=True)
         result = mixed if result is None else mixed @ result
     assert result is not None
@@ -108,6 +109,7 @@ def relevance(
 
 def weights_of(layer: AttentionMap) -> Tensor:
     """The tensor of weights that an explicit attention has computed, which gradients can be taken of."""
+    # One pass was recorded: the map has one call, whose weights are part of the graph.
     source = layer.sources[0]
     assert isinstance(source, DenseCall)
     return source.weights
@@ -128,6 +130,7 @@ def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
             "rollout has no self-attention maps: watch '...attn.weights' of a model with self-attention"
         )
     layers = list(square.values())
+    # (b, t, t) of every layer must have the same size to be multiplied.
     sizes = sorted({(layer.shape[0], layer.shape[2]) for layer in layers})
     if len(sizes) > 1:
         shapes = ", ".join(f"{rows} x {tokens}" for rows, tokens in sizes)
@@ -135,6 +138,7 @@ def square_maps(maps: Mapping[str, AttentionMap]) -> dict[str, AttentionMap]:
             f"maps of (rows x tokens) {shapes} are not layers of one stack: expected the maps of one encoder or decoder"
         )
     b, _, t, _ = layers[0].shape
+    # One map (b, t, t) of all heads must fit into memory.
     if b * t * t > DENSE_LIMIT:
         raise MapSizeError(
             f"maps of {b} x {t} x {t} are over the limit of {DENSE_LIMIT:,} weights: {LARGE}"
@@ -167,7 +171,9 @@ def _fused(layer: AttentionMap, fusion: str) -> Float[Tensor, "b t t"]:
     heads, result = layer.shape[1], None
     for head in range(heads):
         weights = layer.only(head).dense()[:, 0]  # (b, t, t)
+        # A sum over heads is scaled below, so that "mean" needs no division.
         result = weights if result is None else FUSIONS[fusion](result, weights)
     assert result is not None
+    # A fully masked row has the sum 0 and stays 0.
     total = result.sum(-1, keepdim=True)
     return result / total.clamp(min=torch.finfo(result.dtype).tiny)

@@ -125,8 +125,10 @@ def attention_view(
             raise InputIndexError(
                 f"sinks {list(sinks)}: there are {dense.shape[3]} keys, counted from 0"
             )
+        # Given keys are sinks of every row and head.
         at = torch.zeros_like(dense[:, :, 0], dtype=torch.bool)
         at[..., list(sinks)] = True
+    # (b, h, q): what the view without sinks takes away from each query.
     removed = (dense * at[:, :, None]).sum(-1)
     return AttentionView(
         view=view, weights=VIEWS[view](dense, at, values), sinks=at, removed=removed
@@ -139,6 +141,7 @@ def _raw(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor:
 
 def _without_sink(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor:
     left = weights.masked_fill(sinks[:, :, None], 0.0)
+    # A query whose weight is all on sinks keeps zeros instead of a division by 0.
     total = left.sum(-1, keepdim=True)
     return torch.where(total > 0, left / total.clamp(min=torch.finfo(left.dtype).tiny), 0.0)
 
@@ -150,6 +153,7 @@ def _value_norm(weights: Tensor, sinks: Tensor, values: Tensor | None) -> Tensor
             f"view='value-norm' got {got} for {weights.shape[1]} heads and {weights.shape[3]} keys: expected the "
             "values of this attention, watched at '...attn.v'"
         )
+    # Kobayashi et al. 2020: the output is sum_j p_ij v_j, whose terms have the norm |p_ij| |v_j|.
     norms = values.to(weights.dtype).norm(dim=-1)  # (b, g, k)
     norms = norms.repeat_interleave(weights.shape[1] // norms.shape[1], dim=1)  # (b, h, k)
     return weights.abs() * norms[:, :, None]  # |p_ij| |v_j|

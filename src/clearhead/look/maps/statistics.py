@@ -72,6 +72,7 @@ class Places:
     def __init__(self, source: Call, grid: tuple[int, int] | None = None, special: int = 0) -> None:
         self.source, self.grid, self.special = source, grid, special
         _, _, n, k = source.shape
+        # A grid has every token as query and key, so that lengths must agree.
         if grid is not None and not n == k == grid[0] * grid[1] + special:
             raise InputError(
                 f"{n} queries and {k} keys are not {special} special tokens and a grid of "
@@ -109,6 +110,7 @@ class Places:
         device = self.source.device
         if self.grid is None:
             return line(self.source.first_key, self.source.shape[3], device)[None, :, None]
+        # (rows, columns) of each patch, row by row; special tokens get (0, 0), which nothing reads.
         patch = torch.arange(self.grid[0] * self.grid[1], device=device)
         points = torch.stack([patch // self.grid[1], patch % self.grid[1]], dim=-1).float()
         return torch.cat([points.new_zeros(self.special, 2), points])[None]
@@ -150,9 +152,11 @@ def statistics(
         raise InputError(
             f"special={special}, grid={grid}: expected a number of tokens before a grid"
         )
+    # Places are made only where a statistic needs them.
     placed = [name for name in names if name in PLACED]
     places = Places(source, grid, special) if placed else None
     with full_precision(source.device):
+        # The streaming kernels, where they take this call.
         if stream.serves(source, grid if placed else None):
             result = stream.statistics(source, names, places, special)
         elif special and placed:
@@ -163,6 +167,7 @@ def statistics(
                 result |= tiled(source, others, None)
         else:
             result = tiled(source, names, places)
+    # A special token as a query has no place, and so no distance.
     if special:
         for name in {"distance", "rms"} & set(placed):
             result[name][:, :, :special] = float("nan")
@@ -176,6 +181,7 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
     received: Tensor | None = None
     causal = isinstance(source, LazyCall) and source.mask.causal
     for band in bands(source):
+        # What keys receive is added up over bands, all else is joined by queries.
         if "received" in names:
             sums = band.weights.sum(-2)
             if band.rows == (0, n) and band.keys == (0, k):  # the only band
@@ -188,6 +194,7 @@ def tiled(source: Call, names: Sequence[str], places: Places | None) -> dict[str
             parts.append(_of_band(name, band, source.first_key, places, causal))
     result = {}
     for name, parts in of_queries.items():
+        # One band need not be copied.
         result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     if received is not None:
         if source.first_key:  # keys that a sliding window has forgotten receive nothing
@@ -206,6 +213,7 @@ def _of_band(name: str, band: Band, first_key: int, places: Places | None, causa
     if name == "entropy":
         # nothing else needs the logarithms, which are overwritten; not -x, which would be -0.0
         return 0.0 - band.log().mul_(p).sum(-1)
+    # The first key of the text has the index 0, and a window may have forgotten it.
     if name == "sink":
         if first == 0:
             return p[..., 0].clone()
@@ -214,6 +222,7 @@ def _of_band(name: str, band: Band, first_key: int, places: Places | None, causa
         return p.amax(-1)
     if name == "peak":
         most, peak = p.max(-1)
+        # A fully masked query has no key: index 0, as `maximum` is 0.
         return torch.where(most > 0, peak + first, 0)
     assert places is not None
     rows, keys = p.shape[2:]
@@ -223,6 +232,7 @@ def _of_band(name: str, band: Band, first_key: int, places: Places | None, causa
         i = line(0, rows, p.device).to(p.dtype)
         j = line(band.keys[0] - band.rows[0] - places.start, keys, p.device).to(p.dtype)
         return i * p.sum(-1) - p @ j
+    # Places of this band's keys and queries: (1 or b, n, axes).
     there, here = places.k[:, slice(*band.keys)], places.q[:, slice(*band.rows)]
     if name == "position":
         return p @ there[:, None].to(p.dtype)
@@ -231,6 +241,7 @@ def _of_band(name: str, band: Band, first_key: int, places: Places | None, causa
         d = difference[..., 0].abs()
     else:
         d = torch.hypot(difference[..., 0], difference[..., 1])
+    # (b, q, k) -> (b, 1, q, k), the same for all heads
     d = d[:, None].to(p.dtype)
     if name == "distance":
         return (p * d).sum(-1)
@@ -300,6 +311,7 @@ def _every(
     layers = []
     paths = ["".join(address.rpartition(".")[:2]) for address in tape.names]  # "blocks.0.attn."
     for path in dict.fromkeys(paths):
+        # The leaf's own record, if it was watched; otherwise computed from the map.
         if grid is None and path + name in tape:
             layers.append(tape[path + name])
         elif path + "weights" in tape:

@@ -69,6 +69,7 @@ def statistics(
     result: dict[str, Tensor] = {"peak": peak, "maximum": most}
     if "sink" in wanted:
         scores, pattern = source.scores((0, n), (0, 1))  # of the first key alone
+        # The log-sum-exp is in base 2, and these scores are natural.
         sink = (scores[..., 0] - lse / LOG2E).exp()
         if pattern is not None:
             sink = sink.masked_fill(pattern.forbidden[..., 0], 0.0)
@@ -78,6 +79,7 @@ def statistics(
     sums = wanted & {"entropy", *PLACED}
     if "received" in wanted:
         beside = sums
+        # Special keys receive weight and have no place, which takes two passes.
         if special:
             beside = sums - set(PLACED)
         total, result["received"] = _measure(source, beside, places, lse)
@@ -98,6 +100,7 @@ def _read(
     """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x, numbered 0 to 4."""
     read = {}
     if "entropy" in names:
+        # Base 2 to natural logarithms; not -x, which would be -0.0.
         read["entropy"] = 0.0 - total(0) / LOG2E
     if "distance" in names:
         read["distance"] = total(1)
@@ -114,6 +117,7 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     from .stream_kernels import normalise
 
     b, h, n, _ = source.shape
+    # The forward kernel's log-sum-exp saves this pass, unless the largest weight is wanted, too.
     if source.given is not None and not peak:
         lse = source.given.float().contiguous() * LOG2E
         return lse, lse, lse
@@ -122,9 +126,11 @@ def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     if peak:  # the key, and the bits of its weight
         best = torch.empty(2, b, h, n, device=source.device, dtype=torch.int32)
     sizes = _sizes(source)
+    # One program per block of queries, row and head.
     normalise[(_blocks(n, sizes["BM"]), b * h)](
         lse, best, *_arguments(source), **_flags(source), **sizes, PEAK=peak
     )
+    # The second table has the bits of floats in integers.
     most = best[1].view(torch.float32) if peak else lse
     most = most.masked_fill(lse == -math.inf, 0.0).masked_fill(lse.isnan(), math.nan)
     return lse, best[0].long(), most
@@ -146,11 +152,13 @@ def _measure(
     offset = source.offset if isinstance(source.offset, int) else 0
     bits = math.ceil(math.log2(n + k + offset))
     far, far2 = 2.0 ** (61 - bits), 2.0 ** (61 - 2 * bits)
+    # One program per block of keys: what a key receives is summed within it.
     measure[(_blocks(k, sizes["BN"]), b * h)](
         sums, received, lse, *spots, ONE, far, far2, *_arguments(source), **_flags(source), **sizes,
         ENTROPY="entropy" in names, DISTANCE="distance" in names, RMS="rms" in names, POSITION="position" in names,
         RECEIVED=True, GRID=spots[0] is not lse, PLACE=PLACE,
     )  # fmt: skip
+    # What represents 1 in each of the five integer sums.
     units = (ONE, far, far2, far, far)
     invalid = lse.isnan()  # an integer cannot hold NaN
     return lambda i: (sums[i].double() / units[i]).masked_fill(invalid, math.nan), received
@@ -179,6 +187,7 @@ def _spots(places: Places | None, unread: Tensor) -> tuple[Tensor, Tensor]:
     if places is None or places.grid is None:
         return unread, unread
     device, stream = places.source.device, 0
+    # Tables are kept per stream: another stream might read them before they are written.
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device).cuda_stream
     return _tables(places.grid, places.special, device, stream)
@@ -198,11 +207,13 @@ def _tables(
     patch = torch.arange(grid[0] * grid[1], device=device)
     y, x = patch // grid[1], patch % grid[1]
     square, one = y * y + x * x, torch.ones_like(patch)
+    # y^2 + x^2 may be over 2^11, the last whole number that half precision has: two digits of 1024.
     high, low = square // 1024, square % 1024
     none = [torch.zeros_like(patch)] * (PLACE - 6)  # a matrix instruction takes PLACE numbers
     # q_i . k_j = - 2 y_i y_j - 2 x_i x_j + 1024 high_i + low_i + 1024 high_j + low_j
     q = torch.stack([y, x, high, low, 1024 * one, one, *none], dim=-1)
     k = torch.stack([-2 * y, -2 * x, 1024 * one, one, high, low, *none], dim=-1)
+    # Special tokens get a row of zeros in front.
     q, k = (torch.nn.functional.pad(table, (0, 0, special, 0)).half() for table in (q, k))
     return q, k
 
@@ -215,10 +226,12 @@ def _sizes(
     source: LazyCall, tiles: dict[int, list[tuple[int, int, int, int]]] = TILES
 ) -> dict[str, int]:
     """The first tiles that fit into shared memory."""
+    # Triton's tiles have sizes that are powers of 2; features beyond the width are masked.
     width = max(16, 1 << (source.q.shape[-1] - 1).bit_length())  # the next power of 2
     bytes_ = source.q.element_size()
     if INTERPRETED:
         return {"BM": 16, "BN": 16, "BE": width}
+    # Shared memory per block, less what the compiler uses itself.
     room = _shared_memory(source.device) - 1024
     token = bytes_ * width + 2 * PLACE  # with its row of a table of places
 
@@ -268,6 +281,7 @@ def _arguments(source: LazyCall) -> list[Any]:
             return [q, *([0] * axes)]
         x = torch.as_tensor(x, device=q.device)
         x = x.expand(size) if size else x.contiguous()
+        # An expanded axis has the stride 0, so that the kernel reads the same number again.
         strides = [s if d > 1 else 0 for s, d in zip(x.stride(), x.shape, strict=True)]
         return [x, *strides[:axes]]
 
@@ -281,6 +295,7 @@ def _arguments(source: LazyCall) -> list[Any]:
         """Numbers along the sequence, for all rows or per row."""
         return shared(None if x is None else x.reshape(-1, x.shape[-1]), 1)
 
+    # Triton reads booleans as bytes.
     allow = None if mask.allow is None else mask.allow.view(torch.uint8)
     slope = table = dense = q_at = k_at = None
     if bias is not None:

@@ -25,6 +25,7 @@ def _scores(
     EXACT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """A tile of scores in base 2, -inf where the mask forbids; without MASKED it must forbid nothing."""
+    # Products of float32 in full precision, without TF32.
     if EXACT:
         s = tl.dot(q, k, input_precision="ieee") * scale
     else:
@@ -38,9 +39,11 @@ def _scores(
         if SLOPE:
             s += tl.load(slope + h * slope_h).to(tl.float32) * LOG2E * tl.abs(d).to(tl.float32)
         if TABLE:
+            # Distances beyond the table take its last entries.
             bucket = tl.minimum(tl.maximum(d, -reach), reach) + reach
             s += tl.load(table + h * table_h + bucket).to(tl.float32) * LOG2E
     if DENSE:
+        # 64-bit offsets: b h n m entries may be over 2^31.
         at = (
             b * dense_b
             + h * dense_h
@@ -49,10 +52,12 @@ def _scores(
         )
         s += tl.load(dense + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
     if MASKED:
+        # Padding of the last tiles is outside of the call.
         allowed = inside
         if CAUSAL:
             allowed = allowed & (j[None, :] <= p[:, None])
         if WINDOW > 0:
+            # |p - j| < WINDOW, as in Mask.
             back = p[:, None] - j[None, :]
             allowed = allowed & (back < WINDOW) & (back > -WINDOW)
         if LENGTHS:
@@ -92,6 +97,7 @@ def _reach(
     if CAUSAL:  # up to the position of the block's last query
         high = tl.minimum(high, first + (block + 1) * BM)
     if WINDOW > 0:
+        # The first block of keys that a window reaches, aligned to tiles.
         low = tl.maximum(low, first + block * BM - WINDOW + 1) // BN * BN
         high = tl.minimum(high, first + (block + 1) * BM - 1 + WINDOW)
     if LENGTHS:
@@ -99,6 +105,7 @@ def _reach(
     # A mask that is computed per pair may forbid any of them.
     whole = low
     if WINDOW == 0 and not DOCUMENTS and not ALLOW:
+        # The start of the first tile in which the diagonal or the end of the keys may be.
         whole = high // BN * BN
         if CAUSAL:  # before the block's first query
             whole = tl.minimum(whole, (first + block * BM + 1) // BN * BN)
@@ -220,6 +227,7 @@ def measure(
 
     low, high = 0, n
     if CAUSAL:
+        # The first query that reaches this block of keys, aligned to tiles.
         low = tl.maximum(low, block * BN - first) // BM * BM
     if WINDOW > 0:
         high = tl.minimum(high, (block + 1) * BN - 1 + WINDOW - first)
@@ -227,9 +235,11 @@ def measure(
     # From `whole` on no pair of the block is masked; before it the mask must be computed.
     whole = high
     if WINDOW == 0 and not DOCUMENTS and not ALLOW and not LENGTHS:
+        # A partial block of keys at the end needs the mask everywhere.
         if (block + 1) * BN <= m:
             whole = low
             if CAUSAL:
+                # The first query at or after the block's last key, rounded up to a tile.
                 whole = (tl.maximum((block + 1) * BN - 1 - first, 0) + BM - 1) // BM * BM
                 whole = tl.minimum(tl.maximum(whole, low), high)
 
@@ -268,6 +278,7 @@ def measure(
             if ENTROPY:
                 if stage == 0 or DENSE:  # 0 log 0 is 0
                     log = tl.where(w > 0, log, 0.0)
+                # Fixed-point numbers: integer sums do not depend on the order of their terms.
                 part = (tl.sum(w * log, axis=1) * one).to(tl.int64)
                 tl.atomic_add(sums + at, part, mask=i < n, sem="relaxed")
             if DISTANCE or RMS or POSITION:
@@ -278,6 +289,7 @@ def measure(
                     tl.atomic_add(sums + 4 * size + at, part, mask=i < n, sem="relaxed")
                 if DISTANCE or RMS:
                     if GRID:
+                        # d^2 = row of queries . row of keys, exactly: see _tables.
                         square = tl.dot(_spots(q_place, i, n, PLACE), there)
                         d = tl.sqrt(square)
                     else:
@@ -379,6 +391,7 @@ def measure_queries(
                     mean_x += tl.sum(w * there_x[None, :], axis=1)
                 if DISTANCE or RMS:
                     if GRID:
+                        # Again d^2 by the tables of places.
                         square = tl.dot(here, tl.trans(_spots(k_place, j, m, PLACE)))
                         d = tl.sqrt(square)
                     else:
@@ -391,6 +404,7 @@ def measure_queries(
                         far2 += tl.sum(w * square, axis=1)
     size = tl.num_programs(1).to(tl.int64) * n
     if SPECIAL > 0:  # the weight on the other keys is scaled to sum to 1
+        # A row whose weight is all on special keys has the sum 0, which stays.
         share = tl.where(placed > 0, placed, 1.0)
         far, far2, mean_y, mean_x = far / share, far2 / share, mean_y / share, mean_x / share
     tl.store(sums + at, entropy, mask=i < n)

@@ -64,12 +64,14 @@ class TextAttention(draw.Result):
         else:
             assert self.target is not None
             assert self.decoder_input is not None
+            # A decoder's query at place i writes target i, after it has read decoder_input i.
             queries, keys = self.target, self.decoder_input
             if kind == "cross":
                 keys = self.pieces
         if layer is None:
             return queries, keys
         sizes = self.maps[kind][self.layer_number(kind, layer)].shape[2:]
+        # Pieces name the axes only where there are as many of them.
         if len(queries) != sizes[0]:
             queries = [str(i) for i in range(sizes[0])]
         if len(keys) != sizes[1]:
@@ -82,6 +84,7 @@ class TextAttention(draw.Result):
         So it is in models in which only some layers attend (Jamba), or attend twice (DiffLlama).
         """
         layer, names = self.layer_number(kind, layer), self.addresses.get(kind, [])
+        # The number of a layer is a part of its address: "blocks.2.attn" has 2.
         numbers = [re.search(r"(?<![^.])\d+(?![^.@])", name) for name in names]
         in_order = all(n is not None and int(n[0]) == i for i, n in enumerate(numbers))
         # one module runs for all layers (ALBERT)
@@ -140,6 +143,7 @@ class TextAttention(draw.Result):
         else:
             heads, attention_map = [head], attention_map.only(head)
         weights = attention_map.dense()[0].float().cpu()  # (heads, queries, keys)
+        # (heads, queries)
         largest, which = weights.max(-1)
         rows = []
         for i, query in enumerate(queries[: draw.MOST_ROWS]):
@@ -239,6 +243,7 @@ def attention(
     if tokenizer is not None:
         return _foreign_attention(bundle, tokenizer, text, target)
     opened_by_transformers = hasattr(bundle, "config") and not isinstance(bundle, Model)
+    # A model of transformers cannot name its tokens without a tokenizer.
     if isinstance(bundle, nn.Module) and opened_by_transformers:
         raise InputError(
             f"this {type(bundle).__name__} has no tokens: expected its tokenizer, as tokenizer=..."
@@ -248,6 +253,7 @@ def attention(
             "two texts are read by the tokenizer of a model of transformers, tokenizer=...: expected one"
         )
     kinds, given = text_and_kinds(bundle, text, target)
+    # All kinds of attention that the model has, from the same pass.
     with watch(bundle, *kinds.values()) as tape:
         given.run(given.model)
     maps = {kind: tape.match(pattern) for kind, pattern in kinds.items()}
@@ -328,6 +334,7 @@ def _foreign_attention(
         raise InputError(f"no attention was seen in this {type(model).__name__}: {tape.unseen}")
     if given.target is None:
         return _text_attention(given, {"self": maps})
+    # An encoder-decoder's maps are told apart by their addresses.
     return _text_attention(given, _by_kind(maps))
 
 
@@ -338,6 +345,7 @@ def _run(given: ModelInput) -> None:
     except IndexError as cause:
         tokens = given.named["input_ids"].shape[1]
         most = getattr(given.model.config, "max_position_embeddings", None)
+        # Other errors of an index are no matter of length.
         if not isinstance(most, int) or tokens <= most:
             raise
         raise InputError(
@@ -353,6 +361,7 @@ def _by_kind(maps: dict[str, AttentionMap]) -> dict[str, dict[str, AttentionMap]
         if "decoder" not in name.split("."):
             kinds["encoder"][name] = layer_map
             continue
+        # "decoder.layers.3.self_attn" and "decoder.layers.4.self_attn" are one family.
         family = re.sub(r"\d+", "", name)
         if family not in kind_of:
             # the first family of a decoder attends to the decoder itself, the second one to the encoder
