@@ -172,7 +172,7 @@ def _batches(items: Iterable[list[Item]], largest: int) -> Iterator[list[Item]]:
 
 
 def _answers(batch: list[Item], answer: Answer, first: int, told: set[str]) -> list[Any]:
-    """The answer of each input; a TextError for one that has none. `told` are the notices that were printed before."""
+    """The answer of each input, or a TextError if it has none. `told` has the notices that were printed before."""
     try:
         for item in batch:
             # Raises before the model runs: the input could not even be read.

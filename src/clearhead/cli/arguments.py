@@ -119,7 +119,7 @@ def keyword_options(function: Callable[..., Any], words: list[str] | None) -> di
 
     check_once(words)
     table = override(Table(), *words or ())
-    # for its checks: the values are passed on as they were written
+    # Only for its checks of names and types: the function gets the values of the table.
     read(options_class(function), table)
     return dict(table)
 

@@ -50,7 +50,7 @@ class ConfigField:
 
 
 def config_fields(kind: type[Any]) -> list[ConfigField]:
-    """The fields of a config dataclass in their order, those of its base classes included."""
+    """The fields of a config dataclass in their order, with inherited fields."""
     source = "\n".join(inspect.getsource(one) for one in kind.__mro__ if one is not object)
     hints = typing.get_type_hints(kind)
     return [_config_field(field, hints[field.name], source) for field in fields(kind)]

@@ -130,7 +130,7 @@ def chat(
         raise InputError("a question and --messages: expected one of them")
     chosen, bundle = keyword_options(chat, words), load(model, device=device, dtype=dtype)
     begin = [] if system is None else [{"role": "system", "content": system}]
-    # raises before the user types
+    # A model without a chat template raises here, before the user types.
     conversation(bundle, [*begin, {"role": "user", "content": "Hello."}])
     answer = _Answers(bundle, chosen, as_json=as_json, stream=stream)
     if messages is not None:

@@ -208,7 +208,7 @@ def score(
 
 
 def _scorer(bundle: Any) -> Callable[[list[str], int], Any]:
-    """The function that scores texts; those of a translator are source TAB translation."""
+    """The function that scores a batch of lines; for a translator each line is source TAB translation."""
     from ..errors import TextError
     from ..tasks.score import score, scores
 
@@ -428,7 +428,7 @@ def caption(
     from ..tasks.caption import caption
     from ..weights import load
 
-    # Path.exists raises for long texts
+    # os.path.exists, because Path.exists raises for long texts. A file may have "=" in its name.
     files = [word for word in images if "=" not in word or os.path.exists(word)]
     options = keyword_options(caption, [word for word in images if word not in files])
     if not files:

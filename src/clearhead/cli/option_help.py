@@ -44,7 +44,7 @@ def options_of(file: str, function: str) -> list[tuple[str, str]]:
             else:
                 # A default that is a constant of the module is shown by its value.
                 text = ast.unparse(constants.get(getattr(default, "id", ""), default))
-            # as TOML has it
+            # Written as in TOML, which has no null: a missing default is empty.
             value = {"None": "", "()": "", "True": "true", "False": "false"}.get(text, text)
             rows.append((f"{argument.arg}={value}", meanings.get(argument.arg, "")))
     return rows

@@ -61,7 +61,7 @@ def progress(*, beside_results: bool = False) -> Iterator[Callable[[float, int |
     if not console.is_terminal or (beside_results and sys.stdout.isatty()):
         yield lambda n, total: None
         return
-    # stdout has its own place
+    # Results on stdout must not pass through the bar.
     with Progress(console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task("", visible=False, total=None)
 

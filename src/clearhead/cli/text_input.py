@@ -169,7 +169,7 @@ def _read_lines(name: str) -> Iterator[list[Item]]:
         return
     number, position = 0, 0.0
     for lines, is_next_too_long in file.blocks(strict=False):
-        # the bytes since the last block are divided among its lines, for the progress bar
+        # The bytes since the last block are divided among its lines, for the progress bar.
         size = (file.position - position) / (len(lines) + is_next_too_long)
         position = file.position
         items = []

@@ -296,7 +296,7 @@ def plot(
     """Plot the curves of runs, and statistics of every head if they were recorded; print the names of the files."""
     from ..report import plot
 
-    # one run's folder keeps its own plot
+    # The plot of a single run belongs into its folder.
     default = runs[0] / "plot.png" if len(runs) == 1 else Path("plot.png")
     for path in plot(*runs, out=out or default):
         print(path)

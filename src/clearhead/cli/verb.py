@@ -135,9 +135,9 @@ def verb(
                 sys.stdout.flush()  # while a full disk can still be reported
                 return result
             except BrokenPipeError as closed:  # `| head -1`: nobody reads the rest
-                # else Python complains at its exit
+                # Otherwise Python complains at exit, when it flushes stdout.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                # the exit code of a program that SIGPIPE ends
+                # The exit code of a program that SIGPIPE ends.
                 raise typer.Exit(128 + 13) from closed
             except Exception as problem:
                 sentence = explain(problem)
@@ -146,7 +146,7 @@ def verb(
                     raise
                 print((f"worker {rank()}: " if rank() else "") + sentence, file=sys.stderr)
                 if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
-                    # else Python writes the rest again at its exit, and prints a traceback
+                    # Otherwise Python writes the rest again at exit, and prints a traceback.
                     sys.stdout = sys.stderr
                 raise typer.Exit(1) from problem
 

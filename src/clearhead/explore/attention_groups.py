@@ -142,7 +142,7 @@ def _word_name(tokens: Tokenizer, names: list[str], ids: list[int], word: list[i
     joined = "".join(names[at] for at in word).strip()
     if "⟨" not in joined:
         return joined
-    # bytes that make up whole characters
+    # The bytes of several tokens may make up whole characters.
     return tokens.decode([ids[at] for at in word]).strip() or joined
 
 
@@ -265,7 +265,7 @@ class Group:
             weights = cached
         if whole and cached is None:
             kept = [*self._overviews.items(), ((layer, head, cells), weights)]
-            # a new dict: other threads may be reading the old one
+            # A new dict, because other threads may be reading the old one.
             self._overviews = dict(kept[-OVERVIEWS:])
         return MapTile(layer=layer, head=head, rows=rows, keys=keys, weights=weights)
 
@@ -328,7 +328,7 @@ class Group:
         if cells not in self._thumbnails:
             # Attention scores that one query costs over all layers and heads.
             scores = len(self.maps) * self.heads * len(self.columns)
-            # queries per cell
+            # The number of queries of each cell that this budget allows.
             most = max(1, THUMBNAIL_SCORES // max(1, scores * min(cells, len(self.rows))))
             found = np.stack([_thumbnails_of(m, cells, most) for m in self.maps])
             # Only the last two sizes are kept, to bound the memory.

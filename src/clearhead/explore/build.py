@@ -47,7 +47,7 @@ Rows = Sequence[Sequence[float | int]]
 class ByHand:
     """Every number of one self-attention."""
 
-    # the inputs in their order, with positions added if the positions are added
+    # the inputs in the given order, with the position vectors if those are added
     x: Float[Tensor, "t d"]
     projected_q: Float[Tensor, "h t e"]  # X Wq
     projected_k: Float[Tensor, "h t e"]  # X Wk

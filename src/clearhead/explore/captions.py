@@ -67,7 +67,7 @@ def inspect_caption(caption: Caption, seen: np.ndarray) -> CaptionInspection:
 
 
 def special_names(count: int) -> list[str]:
-    """The names of the tokens before the grid, which have no place in it: those of a vision transformer."""
+    """The names of a vision transformer's tokens before the grid of patches."""
     return ["class token", *(f"register {i}" for i in range(count - 1))][:count]
 
 
@@ -81,7 +81,7 @@ def checked_image(bundle: Bundle, file: bytes) -> np.ndarray:
 
 
 def own_caption(bundle: Bundle, file: bytes, text: str) -> tuple[Caption, list[str]]:
-    """A caption of the user's own for an image, and those of its words that the model does not know."""
+    """A caption by the user for an image, and the words of it that the model does not know."""
     if len(text) > MOST_CHARACTERS:
         raise InputError(
             f"the caption has {len(text):,} characters: expected at most {MOST_CHARACTERS:,}"

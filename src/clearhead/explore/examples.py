@@ -122,7 +122,7 @@ def _of_symbols(tokens: Symbols, context: int, task: str | None) -> list[str]:
     rows: list[list[int]] = [list(range(n)), [*range(1, n, 2), *range(0, n, 2)]]
     if task == "most" and tokens.count > 2 and context > len(MOST[0]):
         rows = [list(row) for row in MOST]
-    # recall: a mark before one of the guests, and the question at the end
+    # The task recall: one mark before a symbol, and at the end the other, which asks for it.
     if len(tokens.marks) == 2:
         rows = [[*row[: n // 2], sep, *row[n // 2 :], sep + 1] for row in rows]
     elif tokens.marks:
@@ -187,7 +187,7 @@ def examples_for(bundle: Bundle) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outline:
-    """The traits of a model that decide which views can use it; named as those of a Bundle."""
+    """The traits of a model that decide which views can use it, with the names of a Bundle's attributes."""
 
     name: str  # class of the model
     parameters: int

@@ -27,7 +27,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY = 1 << 18  # largest body of a request, in bytes
-# within which a body has to arrive: whoever sends it slowly holds one of few connections
+# seconds within which a body has to arrive: a slow sender holds one of few connections
 BODY_SECONDS = 20
 UPLOADS = {"/api/images": 8 << 20}  # largest bodies of requests that send files, by path
 COOKIE = "clearhead"
@@ -73,7 +73,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 # The server's name and version help only an attacker.
                 kept = [(k, v) for k, v in message.get("headers", []) if k.lower() != b"server"]
-                # by the browser: only the page's files
+                # The browser may keep only the page's own files.
                 stored = any(k.lower() == b"cache-control" for k, _ in kept)
                 cache = [] if stored else [(b"cache-control", b"no-store")]
                 # The rest of a late body may still arrive: the connection cannot serve another
@@ -172,7 +172,8 @@ class _Limited:
 
     def __init__(self, receive: Receive, most: int, *, upload: bool) -> None:
         self.receive, self.most = receive, most
-        # for the rest of a body; afterwards only the end of the connection is awaited
+        # whether the rest of the body is awaited, with a time limit; later only the end of the
+        # connection
         self.waiting = not upload
         # when the body has to be there, on the clock of the event loop
         self.until: float | None = None
@@ -210,7 +211,7 @@ def _query_token(scope: Scope) -> str:
 
 
 def _is_link(scope: Scope, headers: dict[str, str]) -> bool:
-    """True if somebody has followed a link to the page itself."""
+    """True if the browser has followed a link to the page itself."""
     return (
         scope["method"] == "GET"
         and scope["path"] == "/"

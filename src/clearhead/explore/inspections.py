@@ -63,7 +63,7 @@ class Inspection:
 
     @property
     def has_lens(self) -> bool:
-        """Whether it has a logit lens and candidates: those of a language model whose final norm is known."""
+        """Whether it has a logit lens and candidates: only a language model whose final norm is known has them."""
         return bool(self.states) and has_lens(self.bundle)
 
     def group(self, name: str) -> Group:
@@ -116,7 +116,7 @@ class Inspection:
 
     @torch.no_grad()
     def similar(self, at: int) -> shapes.SimilarShape:
-        """The cosine similarity of token `at`'s vector after the last block with that of every token."""
+        """The cosine similarity of token `at` with every token, between their vectors after the last block."""
         if not self.states:
             raise InputError(
                 "this inspection has no vectors of tokens: expected that of a single text"
@@ -177,7 +177,7 @@ class Inspection:
         before, after = ablation.logprobs(), ablation.logprobs(silenced(self.bundle.model, off))
         assert before is not None
         assert after is not None
-        # the first token has no probability
+        # The first token has no probability, because nothing comes before it.
         return {
             "tokens": text_axis(self._tokens, self.ids).names,
             "before": [None, *map(significant, before.tolist())],
@@ -237,13 +237,13 @@ def inspect_translation(bundle: Bundle, translation: Translation) -> Inspection:
     source_words, target_words = translation.words
     source = text_axis(pair.source, forced.source.tolist(), source_words)
     reads, writes = decoder_ids(bundle, forced.target)
-    # a forced first token is written, too, and is a word of its own
+    # A forced first token, such as a language code, is written too, and is a word of its own.
     prompt = len(writes) - len(forced.target)
     # Words are indices into the target: a prompt in front moves them all.
     target_words = [[i + prompt for i in word] for word in target_words]
     target_words = [*([i] for i in range(prompt)), *target_words]
     target = text_axis(pair.target, writes.tolist(), target_words)
-    # the start comes before, and the last token is not read
+    # The decoder reads the start token first and never its last token: word indices move by one.
     shifted = [[i + 1 for i in word if i + 1 < len(writes)] for word in target_words]
     words_read = [[0], *(word for word in shifted if word)]
     read = text_axis(pair.target, reads.tolist(), words_read)
@@ -300,7 +300,7 @@ def inspect_output(
         out: Tensor = model.states(row)[0]
     axis = text_axis(tokens, ids, mask=mask_of(tokens)[0] if "fill" in bundle.can else None)
     layers = tape.match(KINDS["self"])
-    # a layer may run repeatedly
+    # A layer may run more than once, and each call has its own output.
     states = [x for name in tape.names if name not in layers for x in tape.calls(name)]
     # The kind "self" is described for causal models; an encoder attends both ways.
     about = None if "predict" in bundle.can else BOTH_WAYS

@@ -48,7 +48,7 @@ def tokens_to_read(bundle: Bundle, text: str) -> Reading:
         raise InputError("the text is empty: expected a token or more")
     ids = cut(row, bundle.max_tokens).tolist()
     if len(ids) < len(row):
-        # the last token of a text that was cut is its end token
+        # The last token of a text that was cut is its end token, not a mask.
         masks = [at for at in masks if at < len(ids) - 1]
     return Reading(ids=ids, masks=masks, of=len(row))
 

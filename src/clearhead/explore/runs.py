@@ -120,9 +120,9 @@ class Runs:
     def __init__(self, root: Path | None) -> None:
         self.root = root
         self._ids: dict[Path, str] = {}
-        # metrics, with their file's state
+        # metrics by run folder, with the time and size of their file
         self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}
-        # of tokenizers, with the state of their files
+        # checksums of tokenizers, with the state of their files
         self._digests: dict[Path, tuple[Any, str]] = {}
         self._lock = threading.Lock()
 
@@ -268,7 +268,7 @@ class Runs:
         }
 
     def _digest(self, folder: Path) -> str:
-        """A checksum of the files of a tokenizer, without those of a source tokenizer."""
+        """A checksum of a tokenizer's files; a source tokenizer in the same folder is ignored."""
         files = [
             file for file in sorted(folder.glob("*token*")) if not file.name.startswith("source")
         ]

@@ -33,7 +33,7 @@ TYPES = {  # the files of the page that are sent
     ".webp": "image/webp",
 }
 
-# of files whose address changes with them
+# headers of files whose address changes with their content
 KEPT = {"cache-control": "private, max-age=31536000, immutable"}
 
 
@@ -48,7 +48,7 @@ def make_app(
     active: int = 8,  # requests that run at a time
     waiting: int = 56,  # requests that may wait
     warm: bool = False,  # load the models at the start, not when they are first used
-    # called with what keeps a warm model from being used
+    # called with a sentence about each loaded model that no view can use
     report: Callable[[str], None] = lambda problem: None,
 ) -> Any:
     """The explorer as an ASGI application."""

@@ -81,7 +81,7 @@ class StoredModel:
     id: str
     folder: str  # argument of `load`; never taken from a request
     about: str  # one line about it
-    # texts to try it with; none: those of examples.py, or example images
+    # texts to try it with; if there are none, texts of examples.py or example images
     examples: tuple[str, ...] = ()
     name: str = ""  # what the page calls it; "": its id
     training: RecipeFacts | None = None  # of the model of a run
@@ -94,7 +94,7 @@ class StoredModel:
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
     def bundle(self, device: str) -> Bundle:
-        """The loaded model; loaded again if its files have changed, as those of a run that was trained again have."""
+        """The loaded model; it is loaded again if its files have changed, as after further training."""
         with self._loading:
             if self._bundle is None or self._stamp != stamp(self._path):
                 # The old weights are freed before the new ones are loaded, because both may not fit
@@ -203,7 +203,7 @@ def why_no_view(bundle: Bundle) -> str:
 
 
 class ModelStore:
-    """The models that the server was started with, those that ship, and those of runs."""
+    """The models that the server was started with, the shipped models, and the models of runs."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class ModelStore:
         self._runs = runs if runs is not None else dict  # returns the runs that have a model, by id
         # models of runs, the most recently used last
         self._trained: OrderedDict[str, StoredModel] = OrderedDict()
-        # of models of runs; None: it cannot be read
+        # outlines of the models of runs; None: the model cannot be read
         self._outlines: dict[Path, tuple[Stamp, Outline | None]] = {}
         zoo = shipped()
         named = [str(folder) for folder in folders if str(folder) in zoo]
@@ -296,7 +296,7 @@ class InspectionStore:
 
     def __init__(self, memory: int = MEMORY) -> None:
         self.memory = memory  # bytes
-        # with their sizes in bytes
+        # inspections by id, with their sizes in bytes
         self._kept: OrderedDict[str, tuple[Inspection, int]] = OrderedDict()
         self._lock = threading.Lock()
 

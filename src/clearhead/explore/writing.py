@@ -99,7 +99,7 @@ def prompt_and_written(
 
     With `chat`, the text is the user's message of a conversation, written with the model's chat template.
     """
-    # some models have spare ids
+    # Some models have more embeddings than their tokenizer has tokens.
     size = max(len(language_model_tokens(bundle)), getattr(bundle.config, "vocab", 0))
     wrong = [i for i in written if not 0 <= i < size]
     if wrong:
@@ -166,7 +166,7 @@ def prompt_tokens(bundle: Bundle, texts: Sequence[str]) -> list[list[str]]:
 
 def answer_token(tokens: Tokenizer, word: str) -> int:
     """The id of an answer: the word after a space if that is one token, or else the word as it is."""
-    # in most texts a word follows a space, which belongs to its token
+    # In most texts a word follows a space, which belongs to its token.
     spellings = [word] if word.startswith(" ") else [f" {word}", word]
     for spelling in spellings:
         # Decoding must give the word back: an unknown word may also be a single token, <unk>.

@@ -109,14 +109,14 @@ def _self_test(name: str, device: str) -> str:
 
 
 def _translates(bundle: Bundle, text: str) -> str:
-    """The log-probability of a beam search must be that of forced decoding."""
+    """Check that beam search and forced decoding give a translation the same log-probability."""
     translation: Any = translate(bundle, text, beams=3)
     _agree(translation.text, translation.logprob, score(bundle, text, translation.text).logprob)
     return f"{text} -> {translation.text}"
 
 
 def _continues(bundle: Bundle, text: str) -> str:
-    """The log-probability of a continuation, by decoding with a cache, must be that of one forward pass."""
+    """Check that decoding with a cache and one forward pass give a text the same log-probability."""
     generation: Any = generate(bundle, text, max_new=8)
     whole = text + generation.text
     # The tokens of the continuation are the last ones of the whole text.
@@ -127,7 +127,7 @@ def _continues(bundle: Bundle, text: str) -> str:
 
 
 def _classifies(bundle: Bundle, text: str) -> str:
-    """The probabilities of the classes of a text, or of a grey image, must be finite."""
+    """Check that the class probabilities of a text, or of a grey image, are finite."""
     given: Any = text or TEXT
     # No example text describes an image: a grey one of the right size tests the same code.
     if bundle.reads == "images":
@@ -141,7 +141,7 @@ def _classifies(bundle: Bundle, text: str) -> str:
 
 
 def _captions(bundle: Bundle, text: str) -> str:
-    """The log-probability of the caption of a grey image, by beam search, must be that of forced decoding."""
+    """Check that beam search and forced decoding give a grey image's caption the same log-probability."""
     image, about = _grey(bundle)
     found: Any = caption(bundle, image, beams=3)
     given: Any = caption(bundle, image, text=found.text)

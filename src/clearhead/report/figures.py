@@ -328,7 +328,7 @@ def every_saliency() -> Figure:
     seen = next(iter(found.values()))
     assert seen.picture is not None
     sizes = {SALIENCY_METHODS[name].name: np.abs(one.values.numpy()) for name, one in found.items()}
-    # a few pixels would hide the rest
+    # Without a limit, a few pixels would hide the rest.
     maps = {name: np.minimum(x, np.percentile(x, 98)) for name, x in sizes.items()}
     return draw.images(
         {"image": seen.picture, **dict.fromkeys(maps, seen.picture)},

@@ -128,7 +128,7 @@ def _step_names(steps: Any) -> list[str]:
 def _blocks(views: Views) -> dict[str, Figure]:
     """The norm of the gradient of each block, and the root mean square of its output."""
     steps = np.array([step for step, _ in views])
-    # what is in no block comes last
+    # Parameters outside the blocks come last.
     names = sorted(views[0][1]["gradient"], key=lambda name: name == "rest")
     gradients = {name: np.array([view["gradient"][name] for _, view in views]) for name in names}
     sizes = {
@@ -332,7 +332,7 @@ def _is_linear(title: str, panel: tuple[dict[str, Line], str], linear: Sequence[
 
 
 def _set_limits(axes: Axes, values: np.ndarray, unit: str) -> None:
-    """Let the axis of a share end at 0 and 1, and that of a count at 0 and have whole ticks."""
+    """Set the limits of an axis: 0 to 1 for a share; from 0 on, with whole ticks, for a count."""
     low, high = float(values.min()), float(values.max())
     if unit == "share" and low >= 0 and high <= 1:
         top = 1.0 if high > 0.5 else high or 1.0  # a small share would be hard to read

@@ -46,7 +46,7 @@ class RunMetrics:
 
     @property
     def measurements(self) -> list[str]:
-        """The names of the validation measurements, those of the objective first, without the losses."""
+        """The names of the validation measurements without the losses; the objective's own come first."""
         found = dict.fromkeys(
             # Old runs have no units, so names that begin with valid_ are added.
             [*self.units, *(name for name in self.names if name.startswith("valid_"))]

@@ -33,7 +33,7 @@ async def positions(
     head: Annotated[int, Query(ge=0, lt=ALIBI_HEADS)] = 0,
 ) -> Response:
     """Position vectors, and the similarity of any two."""
-    # patches on a square: their number grows with the square of the length
+    # Patches on a square: their number grows with the square of the length.
     if kind == "sincos2d" and length > 16:
         raise InputError(f"an image with {length} patches per side: expected at most 16")
     result = await explorer.queue.run(

@@ -43,7 +43,7 @@ async def translate(body: requests.Translate, request: Request, explorer: Shared
             steps = translating(bundle, text, beams=body.beams, penalty=body.penalty)
             async for beams in queue.each(steps, model.lock):
                 yield {"sentence": i, "beams": [translation_dict(beam, text) for beam in beams]}
-            # the last beams are the translations
+            # The last beams of the search are the translations.
             inspected = queue.each((inspect_translation(bundle, one) for one in beams), model.lock)
             looks = [explorer.keep(inspection, model) async for inspection in inspected]
             translations = [translation_dict(one, text) for one in beams]

@@ -81,7 +81,7 @@ def _images(bundle: Bundle, other: Bundle, data: Place | None, root: Path | None
         return SharedInputs(
             name="images that ship, with crops of each",
             items=example_crops(),
-            # a crop may show less
+            # A crop may not show the whole subject, so its subject is unknown.
             subjects=[name if i == 0 else "" for name in names for i in range(CROPS)],
         )
     # A named set is never a path, even if a folder of that name exists.
@@ -178,7 +178,7 @@ READERS: dict[str, Callable[[Bundle, Bundle, Place | None, Path | None], SharedI
 
 
 def title_of(bundle: Bundle) -> str:
-    """The name of a model in a report: that of its folder or run, or its class."""
+    """The name of a model in a report: the name of its folder or run, or else of its class."""
     folder = bundle.folder
     if folder is None:
         return bundle.name

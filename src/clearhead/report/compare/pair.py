@@ -39,7 +39,7 @@ class ModelPair:
         if not numbers:
             # Texts, and images of unknown classes: any of them.
             numbers = list(range(len(self.inputs.items)))
-        # evenly from the first to the last
+        # Evenly from the first to the last.
         places = np.unique(np.linspace(0, len(numbers) - 1, SHOWN).round().astype(int))
         return [numbers[place] for place in places]
 

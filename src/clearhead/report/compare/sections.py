@@ -112,7 +112,7 @@ def speed(pair: ModelPair) -> Section:
         name: list(Inputs(bundle, pair.few).batches(0, FEW)) for name, bundle in pair.models.items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in pair.models}
-    # in turns, so that a machine that slows down slows both
+    # In turns, so that a machine that slows down slows both.
     for turn in range(ROUNDS + 1):
         for name, bundle in pair.models.items():
             # GPU kernels run asynchronously: both ends of the measurement wait for them.
@@ -206,7 +206,7 @@ def _caution(result: Similarity) -> str:
             f" {result.inputs} inputs are few: the estimates vary by chance, so that only large differences count; "
             f"{MANY} or more different inputs are better."
         )
-    # the debiased estimate of CKA may be below 0
+    # The debiased estimate of CKA may be below 0.
     estimates = np.concatenate([x.ravel() for x in (*result.within, result.matrix)])
     below = int((estimates < 0).sum())
     if below:
@@ -300,7 +300,7 @@ def _patch_distances(bundle: Bundle, images: list[Any]) -> Float[np.ndarray, "l 
             if axes is None or axes.grid is None:
                 continue
             by_query = tape[name].distance(grid=axes.grid, special=axes.special)[0]
-            # queries before the grid, such as the class token, have no place
+            # Queries before the grid, such as the class token, have no place in it.
             of_patches = by_query[:, axes.special :].nanmean(-1)
             # (h, q) of one layer becomes (h,), and is divided by the side of the grid.
             by_layer.append(of_patches.double().cpu() / max(axes.grid))
@@ -398,7 +398,7 @@ def salience(pair: ModelPair) -> Section:
     method = "gradient" if pair.images else "input-gradient"
     figures: dict[str, Any] = {}
     for place, number in enumerate(numbers):
-        # a text that one model cannot be asked about would stand there without its counterpart
+        # A text that one model cannot be asked about would have no counterpart.
         if any(every[place] is None for every in asked.values()):
             continue
         for name, bundle in models.items():

@@ -171,7 +171,7 @@ def effects(
         written: For a translator: what it has written so far; all but the last word of its own translation if not
             given.
     """
-    # after the start token alone there is one key, and no correlation
+    # After the start token alone there is one key, and no correlation.
     if bundle.reads == "pairs" and written is None:
         # The last word is left to be predicted; a translation of one word leaves nothing.
         written = own_translation(bundle, given).rpartition(" ")[0] or None

@@ -27,7 +27,8 @@ class RegionShare(draw.Result):
     """A saliency map, and the share of it inside of a region."""
 
     saliency: Saliency
-    # of an image left, top, right, bottom in pixels of the model's input; of a text tokens
+    # for an image: left, top, right, bottom in pixels of the model's input; for a text: token
+    # indices
     region: list[int]
     share: float
 

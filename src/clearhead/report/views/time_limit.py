@@ -58,7 +58,7 @@ class TimeLimit:
         if self._limit is None:
             return
         now = self._clock()
-        # the first report of a phase, which began when the phase before ended
+        # The first report of a phase, which began when the phase before it ended.
         if total != self._total:
             # A phase with the same total as the last is recognised because the end of a phase sets
             # the total to 0.
