@@ -447,6 +447,7 @@ def stream(
         seed=seed,
         slide=slide,
     )
+    # checked now, since the generator below runs only when it is read
     _tokenizer(bundle)
     return _texts(bundle, follow_answer(bundle, text, bundle.prompt(text), options))
 

@@ -63,7 +63,7 @@ class World:
     def sum(self, *numbers: float | int) -> list[float]:
         """Sum each number over all workers, on the host, in one all-reduce."""
         if self.size == 1:
-            # no process group without torchrun
+            # one worker has nothing to exchange, and perhaps no process group
             return [float(x) for x in numbers]
         total = torch.tensor(numbers, dtype=torch.float64)  # counts of tokens stay exact
         dist.all_reduce(total)

@@ -61,7 +61,7 @@ class EMA:
             yield
         finally:
             with torch.no_grad():
-                # from the copies, since a network may have no float32 masters
+                # from copies: the averages have replaced the only weights that the network had
                 copy_all([(self.network[name], old) for name, old in saved.items()])
 
 

@@ -302,6 +302,7 @@ class Loop:
     def _check_recipe(self) -> None:
         """Raise if the run needs validation data or text, and there is none."""
         run = self.recipe.run
+        # checked before the first step, not at the first validation hours later
         if self.best.kept and not self.data.valid_batches:
             word = f"patience = {run.patience}" if run.patience else f"best = {run.best!r}"
             raise TrainingError(
@@ -552,6 +553,7 @@ class Loop:
             yield
         except OSError as cause:
             self._wait_for_writer()
+            # after the writer has ended: a checkpoint that it could still write counts
             intact = latest(self.folder.checkpoints, say=lambda _: None)
             last = "there is no intact checkpoint yet"
             if intact:

@@ -276,6 +276,7 @@ class EMAPlayer(Player):
     @torch.no_grad()
     def export(self, best: Checkpoint | None = None) -> nn.Module:
         model = self.setup.build()
+        # averages, and the weights that nobody trains
         weights = {**self.weights(), **self.ema.values}
         for n, parameter in model.named_parameters():
             parameter.copy_(whole(weights[n]))

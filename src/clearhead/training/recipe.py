@@ -75,9 +75,11 @@ class RunConfig:
         at_least(self, 1, "log_every", "keep")
         at_least(self, 0, "valid_every", "save_every", "inside_every", "sample_every")
         at_least(self, 0, "decode", "patience", "average", "save_minutes")
+        # one validation, after the last step, leaves nothing to choose from
         if (self.patience or self.best) and not self.valid_every:
             word = "patience" if self.patience else "best"
             raise InputError(f"{word} counts validations: expected valid_every of 1 step or more")
+        # only multiples of save_every count, since other checkpoints depend on interruptions
         if self.average > 1 and not self.save_every:
             raise InputError(
                 f"average={self.average} is of checkpoints: expected save_every of 1 step or more"
@@ -156,11 +158,13 @@ class Recipe:
                 f"run.average={self.run.average}: {self.steps} steps with save_every={self.run.save_every} give "
                 f"{len(self.averaged_steps)} checkpoints: expected no more than these"
             )
+        # of the whole recipe, or of its players
         starts = [self.pretrained, *(player.pretrained for player in self.players.values())]
         if self.learn == "head" and not any(start is not None for start in starts):
             raise InputError(
                 "learn='head' leaves all other weights random: expected pretrained, a folder"
             )
+        # adapters are inside the blocks, which learn = "head" freezes
         if self.lora is not None and self.learn == "head":
             raise InputError(
                 "learn='head' trains no adapters: expected learn='all' with lora, or no lora"

@@ -249,6 +249,7 @@ class Folder:
         `files` has the fingerprint of each of its files.
         """
         facts = self.facts() or {"seed": seed, "attempts": []}
+        # another seed means other batches: the metrics would be of two trainings
         if facts.get("seed") != seed:
             raise FolderError(
                 f"{self.path} was trained with seed {facts.get('seed')}, not with {seed}"

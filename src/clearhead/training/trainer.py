@@ -412,6 +412,7 @@ class Trainer:
             lora=adapters,
             average_of=self.setup.objective_class.roles[name].average_of,
         )
+        # on the meta device: the options and the tokenizer, without weights
         bundle = self._bundle(name, self.setup.players[name].empty())
         unfinished.begin(bundle, folder, training)
 
@@ -461,7 +462,7 @@ class Trainer:
         self.left_out += left_out
         if recipe.learn == "head":
             for weight_name, weight in model.named_parameters():
-                # everything but the head is frozen, whatever [freeze] adds
+                # everything but the head is frozen; `freeze` below may add more
                 weight.requires_grad_(in_head(model, weight_name))
             # a tied output layer is the embedding, which is no head
             if not any(p.requires_grad for p in model.parameters()):
@@ -547,6 +548,7 @@ def decoded_rows(run: RunConfig, measurements: Mapping[str, Any], texts: int) ->
         texts: The number of validation rows whose text is known.
     """
     best_is_decoded = bool(run.best) and str(run.best).removeprefix("valid_") in measurements
+    # a contradiction: 0 rows have no score to choose by
     if run.decode == 0 and best_is_decoded:
         raise InputError(
             f"run.best = {run.best!r} is measured on decoded rows: expected run.decode of 1 or more"
@@ -558,6 +560,7 @@ def decoded_rows(run: RunConfig, measurements: Mapping[str, Any], texts: int) ->
         raise InputError(
             f"run.decode = {rows}: this objective has no measurements of decoded text: leave it out"
         )
+    # images or ids without their text
     if rows and not texts:
         word = f"best = {run.best!r}" if best_is_decoded else f"decode = {rows}"
         raise InputError(

@@ -416,6 +416,7 @@ def compare(one: Path, other: Path) -> list[PartComparison]:
             f"{a.path} and {b.path} are of different steps: they cannot be compared"
         )
     comparisons = []
+    # the names of both, in the order of the files
     every = dict.fromkeys((*a.names, *b.names))
     for kind, prefix in KINDS.items():
         names = [name for name in every if name.split("/")[1] == prefix]
@@ -429,8 +430,10 @@ def compare(one: Path, other: Path) -> list[PartComparison]:
             if not _same_bits(x, y):
                 differ.append(name)
                 largest = max(largest, _distance(x, y))
+        # such as averages, which only a recipe with an EMA has
         if names:
             comparisons.append(_comparison(kind, len(names), differ, largest))
+    # a resumed run has replaced the records after its checkpoint: each step has one line
     comparisons.append(_compare_lines(_lines(one), _lines(other)))
     facts = PartComparison(name="facts", count=1, equal=int(a.facts == b.facts), largest=0.0)
     return [*comparisons, facts]

@@ -127,7 +127,7 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
     for one, scene in zip(results, scenes, strict=True):
         height, width = scene.image.shape[1:]
         for word, box, weights in zip(scene.caption.split(), scene.boxes, one.maps, strict=True):
-            # words such as "a" or "left of" have no box
+            # words such as "a" and "left" name nothing that could be pointed at
             if box is None or word not in (*COLOURS, *SHAPES):
                 continue
             # the centre of each cell of the map, in pixels

@@ -75,7 +75,7 @@ def trained_on_file(bundle: Bundle, path: Path, root: Path | None) -> Any:
     # the same content, perhaps moved or renamed since
     if mark is not None and fingerprint(path) == mark:
         return options
-    # neither the content nor the path is that of the training
+    # neither the content nor the path is the training's
     if not same_place(name, path, root):
         return None
     if mark is not None:

@@ -81,11 +81,13 @@ class Captions(TokenObjective):
         super().__init__(config, players, data)
         options = self.player("model").config
         self.hard = options.attention == "hard"
+        # the doubly stochastic term needs one weight per place and token
         attends = options.decoder == "rnn" and options.attention != "none"
         if config.doubly and not attends:
             raise InputError(
                 f"doubly={config.doubly} is for decoder='rnn' with attention='soft' or 'hard'"
             )
+        # the baseline is state between steps, and is saved; `total` is empty between steps
         self.register_buffer("baseline", torch.zeros(()))
         self.register_buffer("total", torch.zeros(2), persistent=False)
 

@@ -206,6 +206,7 @@ def log_names(kind: type[Objective]) -> dict[str, str]:
 
 def add_log_name(kind: type[Objective], names: dict[str, str], name: str, what: str) -> None:
     """Add the name of a number in the logs; raise if it is reserved, or if another number has it."""
+    # such as "norm_generator" or "valid_loss"
     if name in RESERVED or name.startswith(PREFIXES):
         raise InputError(
             f"{kind.__name__}: {what} is named {name!r}: expected another name, because the logs use "
@@ -288,6 +289,7 @@ class ReturnChecks:
         else:
             method, attribute = "summarise", "measurements"
         where = f"{self.kind.__name__}.{method}"
+        # of the object, since it may be a property that depends on the data, as in a GAN
         declared: Mapping[str, Measurement] = getattr(self.objective, attribute)
         if not isinstance(reported, Mapping):
             raise InputError(
@@ -302,6 +304,7 @@ class ReturnChecks:
                 )
             if not isinstance(x, Real):
                 raise InputError(f"{where} returned {_shown(x)} as {name!r}: expected a number")
+        # run.best and the logs rely on every declared name
         if missing := [name for name in declared if name not in reported]:
             raise InputError(
                 f"{where} did not return {', '.join(missing)}: expected all that {attribute} declares"

@@ -396,7 +396,7 @@ def layer_scales(
     # (block, 0) or (stage, block) of each parameter; None outside of all layers
     layers: dict[str, tuple[int, int] | None] = {}
     for name, match in matches.items():
-        # blocks inside a stem or an adapter are nested deeper
+        # blocks inside a part, such as a stem, are nested deeper
         is_own = match is not None and nesting[name] == outermost
         layers[name] = _layer(match) if match is not None and is_own else None
     ordered = sorted({layer for layer in layers.values() if layer is not None})
