@@ -230,8 +230,7 @@ def follow_answer(
             else:
                 # hold back what may still change, or begin a stop string
                 final = whole[: len(whole) - pending(whole, options.stops)]
-            # text that was yielded cannot be taken back: if decoding changes it, wait for the
-            # next token
+            # yielded text cannot be taken back: if decoding changes it, nothing new is final yet
             new = final[len(shown) :] if final.startswith(shown) else ""
             # h.logprob is the sum so far, and its increase is the newest token's
             yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
@@ -256,8 +255,7 @@ def generation(
     whole = text_after(
         tokens, [*prompt, *h.ids], len(prompt), tokens.decode(np.array(prompt, np.int64))
     )
-    # a stop string may also end inside a token: the text is cut, and `pieces` keeps the whole
-    # token
+    # a stop string may end inside a token: the text is cut there, `pieces` keeps the token
     cut, stopped = cut_at_stop(whole, options.stops)
     ended = "end" if h.finished else "limit"
     if stopped:

@@ -196,8 +196,7 @@ def likelihood(
     # the window begins at `begin`, and its first token that was not yet counted is `first`
     while first < len(ids):
         last = min(begin + most, len(ids) - 1)  # the last token that this window predicts
-        # the state at position i - 1 predicts token i; positions count from the window's first
-        # token
+        # state i - 1 predicts token i; the states count from the window's first token
         x = model.states(row[:, begin : min(last + 1, begin + most)])[
             0, first - 1 - begin : last - begin
         ]
@@ -222,8 +221,7 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
     model: Any = bundle.model
     rows = [tokens.wrapped(text) for text in texts]
     most = bundle.max_tokens or BATCH_TOKENS
-    # longer texts need windows, and texts of one token predict nothing: `likelihood` reads them
-    # below
+    # longer texts need windows, and one token predicts nothing: `likelihood` reads these below
     short = [i for i, ids in enumerate(rows) if 1 < len(ids) <= most]
     results: dict[int, Likelihood] = {}
     for numbers, ids, lengths in id_batches(bundle, [rows[i] for i in short]):

@@ -157,8 +157,7 @@ class Translation:
         source = ["".join(self.source[i] for i in word).strip() for word in source_words]
         target = ["".join(self.target[i] for i in word).strip() for word in target_words]
         weights = self.attention(layer, head)
-        # summing over source pieces keeps each row a distribution; the mean over target pieces
-        # does, too
+        # a sum over source pieces and a mean over target pieces keep each row a distribution
         by_word = np.zeros((len(target), len(source)), np.float32)
         for t, row in enumerate(target_words):
             for s, column in enumerate(source_words):

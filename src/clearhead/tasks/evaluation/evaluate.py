@@ -39,9 +39,9 @@ class TranslationOptions:
 
     # part of a named set or of the model's data; None: its first test part, the held-out one
     split: str | None = None
-    # source language, "en", or column of a file; None: that of the model's training
+    # source language, "en", or column of a file; None: as in the model's training
     source: str | None = None
-    target: str | None = None  # target language, or column; None: that of the model's training
+    target: str | None = None  # target language, or column; None: as in the model's training
     join: int = 1  # number of neighbouring sentences of a named set that are joined to one text
     # how texts are tokenised before they are compared
     protocol: Literal["plain", "moses", "words"] = "plain"
