@@ -139,7 +139,7 @@ class Bucketed(Data):
         self._group()
 
     def _take(self, training: Examples, validation: Examples) -> None:
-        """Take the examples; the end of the description says how many of validation are measured, if not all are."""
+        """Set the examples, their width and the validation batches; the description says if only some are measured."""
         self.training, self.validation = training, validation
         valid_most = self.config.valid_most
         # the widest row decides the positions that a model needs

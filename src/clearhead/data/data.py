@@ -268,7 +268,7 @@ def left_out_told(number: int, kind: str) -> str:
 
 
 def empty_told(number: int, kind: str) -> str:
-    """Return the same as the end of a sentence."""
+    """Return the sentence of `left_out_told` after a semicolon, or "" if no row was left out."""
     return f"; {left_out_told(number, kind)}" if number else ""
 
 

@@ -296,6 +296,7 @@ def _download(name: str, url: str, target: Path) -> str:
         total = int(source.headers.get("Content-Length") or 0) or None
         bar = progress.add_task(f"downloading {name}", total=total)
         while chunk := source.read(1 << 18):
+            # hashed while it is written, so that the file need not be read again
             sink.write(chunk)
             digest.update(chunk)
             progress.advance(bar, len(chunk))

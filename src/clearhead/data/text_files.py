@@ -90,7 +90,7 @@ class TextFile:
             self.encoding = _encoding(begin)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the decompressed bytes, some at a time; of an open stream what is there."""
+        """Yield the decompressed bytes in chunks; an open stream yields whatever has arrived."""
         # read1 returns what has arrived, so that an interactive user is answered at once
         if self.stream is not None:
             while data := self.stream.read1(CHUNK):
@@ -120,7 +120,7 @@ class TextFile:
         return DataError(f"{self.path} is not a complete {name} file: {error}")
 
     def text(self, *, strict: bool = True) -> Iterator[str]:
-        """Yield the text, some at a time.
+        """Yield the decoded text in chunks.
 
         Args:
             strict: Raise for what is not text, with its place; otherwise it is kept, and `problem` finds it.
@@ -221,7 +221,7 @@ class TextFile:
         return None
 
     def _complaint(self, text: str, feeds: int, column: int) -> str:
-        """Return a message about a part of the file, after so many line feeds, and characters of the same line."""
+        """Return the message for the first problem in a part of a file after `feeds` lines and `column` characters."""
         found = self.problem(text)
         assert found is not None
         at, sentence = found

@@ -116,6 +116,7 @@ class CaptionData(Data):
         else:
             self.epoch_rows = len(self.training.starts)
         if config.rows > self.epoch_rows:
+            # all batches have `rows` rows: an epoch without a full batch would have no step
             raise InputError(f"rows={config.rows}: an epoch has {self.epoch_rows} captions")
         self.steps_per_epoch = self.epoch_rows // config.rows
         # rounded up: the last validation batch may be smaller
@@ -133,6 +134,7 @@ class CaptionData(Data):
         if self._order[0] != epoch:
             order = counter_rng.permutation(self.seed, epoch, self.epoch_rows, ORDER)
             if self.config.each == "one":  # an order of images
+                # from numbers of images to numbers of captions
                 order = self._one_each(epoch, order)
             self._order = (epoch, order)
         return self.training.batch(self._order[1][index * self.config.rows + rows])

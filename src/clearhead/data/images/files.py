@@ -164,6 +164,7 @@ def loose_images(root: Path) -> list[str]:
 def image_root(path: Path) -> Path:
     """Return the folder or zip file that the names of `find_images` are relative to."""
     if path.suffix.lower() == ".csv":
+        # paths in a CSV file are relative to the folder that it is in
         return path.parent
     return path
 
@@ -233,6 +234,7 @@ def _decode_one(
 
     image = read_image(root, name)
     if row is None or least is None:
+        # the centre, as in validation
         pixels = Preprocessing(resize=size, crop=(size, size)).pixels(image)
     else:
         # PIL resizes from the box in one step, without a cropped copy
@@ -241,6 +243,7 @@ def _decode_one(
         )
         pixels = np.asarray(image).transpose(2, 0, 1)
     if row is not None and 0 <= row[4] < 0.5:  # mirrored, left to right
+        # the last axis is x
         return pixels[:, :, ::-1]
     return pixels
 
@@ -351,6 +354,7 @@ def open_image(image: ImageLike) -> Image.Image:
     from PIL import Image
 
     if isinstance(image, str | Path):
+        # a file of this name comes before an image that ships
         path = image_path(image)
         if not os.path.exists(path):  # not Path.exists, which raises for long texts
             raise MissingFileError(
@@ -362,6 +366,7 @@ def open_image(image: ImageLike) -> Image.Image:
         with _naming_bad_images(str(path)), Image.open(path) as file:
             return _upright(file)
     if isinstance(image, io.IOBase):
+        # the bytes that are left in an open file
         image = image.read()
     if isinstance(image, bytes):
         with (
@@ -458,7 +463,7 @@ def _file(root: str, name: str) -> io.BytesIO | Path:
 
 
 def _unpacked(path: Path, name: str) -> io.BytesIO:
-    """A file of a zip file; what a small file can be inflated to is limited, as is what its header promises."""
+    """The content of one file of a zip file; its size is limited, since a small file can inflate to gigabytes."""
     opened = _open_zip(path)
     entry = opened.getinfo(name)
     if entry.flag_bits & ENCRYPTED:

@@ -212,6 +212,7 @@ class Images(Data):
         # validation that lacks a class is allowed, but measures nothing of it
         missing = sorted(set(folders) - {image.label for image in valid})
         if missing and not drawn:
+            # only the first few: there may be a thousand classes
             listed = ", ".join(missing[:SHOWN])
             if len(missing) > SHOWN:
                 listed += f" and {len(missing) - SHOWN} more"
@@ -245,6 +246,7 @@ class Images(Data):
         self._coming: dict[Key, list[Future[NDArray[np.uint8]]]] = {}  # batches that workers decode
         if config.memory:
             self.tables = {"images": self._all_decoded()}
+            # workers are not needed any more: batches only look up the table
             self.close()
 
     def batch(self, step: int, part: int = 0, parts: int = 1, *, lookup: bool = True) -> Batch:
@@ -312,6 +314,7 @@ class Images(Data):
             self._prefetch(which, self._coming.keys() | {key})
             try:
                 with self._naming_skip_bad():
+                    # the parts of all workers, in the order of the rows
                     pixels = np.concatenate([future.result() for future in self._coming.pop(key)])
             except BrokenProcessPool as error:
                 # a broken pool cannot be used again
@@ -359,6 +362,7 @@ class Images(Data):
         if epoch not in self._orders:
             # workers prefetch the next epoch while this one is still in use
             near = {e: order for e, order in self._orders.items() if abs(e - epoch) == 1}
+            # from (seed, epoch) alone, so that a resumed run continues in the same order
             order = counter_rng.permutation(self.seed, epoch, len(train), ORDER)
             self._orders = {**near, epoch: order}
         return self._orders[epoch][index * self.config.rows + rows]

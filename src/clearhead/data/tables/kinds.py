@@ -86,6 +86,7 @@ def guess(
     # what the user names decides: nothing is guessed
     kind = named_kind(words)
     if kind is not None:
+        # a column may be given as a number, such as data.text=1
         columns = {option: str(words[option]) for option in COLUMNS[kind] if option in words}
         return Guess(
             kind,
@@ -195,6 +196,7 @@ def _pairs(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     languages = [name for name in table.columns if is_language(name)]
     # with three or more languages nothing says which two are meant
     if not (source and target) and len(languages) == 2:
+        # in the order of the file
         source, target = languages
     if source and target:
         return _pair(
@@ -208,6 +210,7 @@ def _labelled(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     # a text beside one single other column, whatever its name: its values decide
     others = [name for name in table.columns if name != text and name.lower() not in OTHERS]
     if text and not label and len(others) == 1 and _is_label(others[0], rows):
+        # few short values: they are labels under an unusual name
         label = others[0]
     if text and label:
         return Guess(
@@ -239,6 +242,7 @@ def _two(table: TableFile, rows: Sequence[TableRow]) -> Guess | None:
     # a label may come first, with the texts in the second or third column
     texts = [name for name in table.columns[1:] if _all_are(str, name, rows)]
     if texts and looks_like_labels(values) and not _is_label(second, rows):
+        # of several text columns the one with the most characters
         longest = max(texts, key=lambda name: sum(map(len, _given(name, rows))))
         why = f"the column {first} has few different values, which are short"
         return Guess("labelled", {"text": longest, "label": first}, why)

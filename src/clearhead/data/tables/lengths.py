@@ -52,6 +52,7 @@ class Measured:
         self.rows += 1
         # "" is a missing label; None means that this kind has none
         if not all(text.strip() for text in values.values()) or label == "":
+            # an empty row counts in no other statistic, as a training leaves it out
             self.empty += 1
             return
         # eight bytes per row, whatever its length, so that memory is bounded
@@ -139,7 +140,7 @@ LONG = {  # by kind: what happens to rows that are longer than `longest`
 
 
 class Cut:
-    """Counts the rows that a context would cut; this one cuts nothing."""
+    """Counts the rows that a context would cut; this base class counts none."""
 
     def __init__(self, sentence: str = "") -> None:
         self.sentence = sentence
@@ -153,7 +154,7 @@ class Cut:
 
 
 class Longer(Cut):
-    """Texts whose lengths are measured: in words, or in tokens with the special ones around them."""
+    """Counts texts that are longer than a context: in words, or in tokens with the special ones around them."""
 
     def __init__(self, context: int, kind: str, special: Mapping[str, int] | None) -> None:
         # special: tokens around a text, by column
@@ -171,7 +172,7 @@ class Longer(Cut):
 
 
 class LongChats(Cut):
-    """Conversations as a chat template writes them."""
+    """Counts conversations that are longer than a context, as a chat template writes them."""
 
     def __init__(
         self, context: int, rendering: Rendering, messages: Callable[[TableRow], Any]
@@ -216,6 +217,7 @@ def what_is_cut(
     if tokens is None:
         return Longer(context, guessed.kind, None)
     if guessed.kind == "pairs":
+        # a tokenizer per side, with different tokens around a text
         pair, special = open_pair(tokens, root)
         # the last token is written, not read
         read = len(decoder_prompt(pair, special)) + len(pair.written("")) - 1
@@ -229,6 +231,7 @@ def what_is_cut(
     template = read_template(folder)
     # a chat template adds its own tokens between turns: they are counted by rendering
     if guessed.kind == "chats" and template is not None:
+        # templates refer to special tokens by name
         names = token_names(read_special(folder, tokenizer), tokenizer)
         columns = Columns(
             **{option: guessed.options.get(option) for option in ("messages", "prompt", "answer")}

@@ -48,6 +48,7 @@ def class_folders(path: Path) -> dict[str, list[Path]]:
     for folder in sorted(path.iterdir()):
         # hidden folders, such as those of version control, hold no classes
         if folder.is_dir() and not folder.name.startswith("."):
+            # sorted, since the order of a folder differs between file systems
             files = sorted(
                 file
                 for file in folder.iterdir()
@@ -266,6 +267,7 @@ class TwoColumns:
                 rows += 1
                 yield row
             else:
+                # counted here and reported by the caller, so that no row is lost in silence
                 self.empty += 1
         if self.empty and not rows:
             raise DataError(
@@ -313,6 +315,7 @@ def two_columns(
     if wanted == (None, None) and not table.header:
         if len(table.columns) == 2:
             return table.columns[0], table.columns[1]
+        # columns without names are called 1, 2 and so on
         options = " and ".join(f'{role.option} = "{i}"' for i, role in enumerate(roles, 1))
         raise DataError(
             f"{table.path}:1: expected two columns, {roles[0].option} TAB {roles[1].option}, got {len(table.columns)} "
@@ -430,8 +433,8 @@ def _parquet(path: Path, header: bool | None, named: Collection[str]) -> TableFi
     with parquet_file(path) as file:
         total = file.metadata.num_rows
     if not total:
-        # the first row has all columns: Parquet has a schema
         raise DataError(f"{path} has no rows")
+    # the first row has all columns: Parquet has a schema
     columns = tuple(_unfolded(next(parquet_rows(path))[1]))
 
     def rows() -> Iterator[TableRow]:
@@ -470,7 +473,7 @@ def _unfolded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole_characters(text: str, where: str) -> str:
-    """Return a text; raises for half a character, a surrogate alone, which JSON can write, but no tokenizer reads."""
+    """Return a text as it is; raise for a lone surrogate, which JSON can write but no tokenizer can read."""
     # ASCII has no surrogates: the search is spared
     if not text.isascii() and (half := _SURROGATE.search(text)):
         raise DataError(

@@ -143,6 +143,7 @@ def understand(
     rows = _number_of_rows(found, measured.rows)
     options = found.options
     if tokens is not None:
+        # a recipe with these options trains with the tokenizer that was measured
         options = {**options, "tokens": tokens}
     table = found.table
     return Understood(
@@ -234,6 +235,7 @@ def recognise(
     # a folder per class, if the user asks for labels
     by_class = place.is_dir() and named_kind(words) == "labelled"
     if place.is_dir() and not by_class:
+        # a folder of text files, read as one text
         found = _text(place)
     else:
         # a text file with TABs is a table as well
@@ -351,6 +353,7 @@ def _tokenizers(tokens: str | None, root: Path | None, guessed: Guess) -> dict[s
         return {}
     # a translator has a tokenizer per side
     if guessed.kind == "pairs":
+        # source and target, each with its own tokenizer
         pair, _ = open_pair(tokens, root)
         return {guessed.options["source"]: pair.source, guessed.options["target"]: pair.target}
     tokenizer = open_tokenizer(tokens, find_tokenizer(tokens, root))
@@ -377,6 +380,7 @@ def _measure(
         # None: there are no labels; "": the label of this row is missing
         label = None
         if label_column is not None:
+            # a row without a label, until one is found
             label = ""
             if values.get(label_column) is not None:
                 label = row.label(label_column)
@@ -510,6 +514,7 @@ def understand_images(
     valid: list[ImageFile] = []
     # loose images have no classes: they are only counted
     if not loose:
+        # raises where an image has no class
         train, valid = find_images(place)
     names = loose or [file.name for file in (*train, *valid)]
     labels = Counter(file.label for file in (*train, *valid))

@@ -294,6 +294,7 @@ class ChatRows(Bucketed):
         if config.valid_path is None:
             # rows that were left out stay counted in `train`
             valid = Chats()
+            # by questions, before anything is tokenized
             train.chats, valid.chats = split_chats(train.chats, config.share)
         else:
             valid = read_chats(locate(config.valid_path, root), columns)
@@ -313,6 +314,7 @@ class ChatRows(Bucketed):
     def _group(self) -> None:
         self.keys = ("ids", "targets")
         if self.config.pack:
+            # several conversations per row: attention and positions must tell them apart
             self.keys += ("documents", "at")
         self.description = self._describe(self.config.longest)
         training, validation = (
@@ -401,6 +403,7 @@ def pack(sizes: Sequence[int], most: int) -> list[list[int]]:
         free = next((n for n in range(sizes[i], most + 1) if with_room[n]), None)
         if free is None:  # a new row
             rows.append([])
+            # an empty row, with all of its places free
             row, free = len(rows) - 1, most
         else:
             row = with_room[free].pop()
@@ -437,6 +440,7 @@ def _with_turn_end(special: Special, rows: Sequence[ChatIds], tokens: Tokenizer)
     ends = dict.fromkeys(special.ends)  # a set in order
     for row in rows:
         if row.last in special_ids:
+            # such as <|im_end|>, which the checkpoint may not list as an end
             ends[row.last] = None
     return replace(special, ends=tuple(ends))
 

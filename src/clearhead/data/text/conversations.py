@@ -105,6 +105,7 @@ def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], l
     given = columns.prompt or columns.answer
     # messages in one column, if it is named, or if it is there and no other is named
     if columns.messages is not None or (given is None and table.usual(*LISTS)):
+        # each row has a list of messages
         column = table.column(columns.messages, *LISTS)
         return lambda row: _messages(row, column)
     prompt, answer = (
@@ -122,6 +123,7 @@ def message_reader(table: TableFile, columns: Columns) -> Callable[[TableRow], l
         ]
         system = _text(row, system_column)
         if system:
+            # before the question, where templates expect it
             messages.insert(0, {"role": "system", "content": system})
         return messages
 

@@ -95,6 +95,7 @@ class Documents:
         table, column = open_texts(file, self.column, header=self.header)
         for row in table.rows():
             if not row.has(column):
+                # left out, and counted for the description
                 self.empty += 1
                 continue
             text = row.text(column)
@@ -117,6 +118,7 @@ def divided(
             *whole, rest = rest.split(separator)
             for document in whole:
                 if joined:
+                    # split() has removed it
                     document += separator
                 yield from _cut(document, ends=True)
         # at least two pieces: the last is never short, so that a word at its end is whole

@@ -155,6 +155,7 @@ def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
         text = text.replace(word, MASKS[0])
     first, *rest = text.split(MASKS[0])
     if not rest:
+        # nothing to fill in
         return with_special(tokens, tokens.encode(text)), []
     # A mask stands for a word and the space before it, which byte-level and SentencePiece tokens contain.
     parts = [tokens.encode(p if tokens.spaces_are_tokens else p.rstrip()) for p in (first, *rest)]
@@ -233,6 +234,7 @@ class Labelled(TextRows):
         self.classes = tuple(sorted({line.label for line in train}))
         # A model that was or will be trained on masked tokens needs an embedding of the mask; a checkpoint has its own.
         if config.tokens is None:
+            # a tokenizer without a mask gets one at the end
             vocab = mask_of(self.tokens)[1]
         else:
             vocab = len(self.tokens)
@@ -294,6 +296,7 @@ def divided(
     lines = labels_of(opened, skip_empty=True)
     empty = opened.empty
     if config.valid_path is not None:
+        # a file for validation: all rows of the first one train
         other = _opened(config, config.valid_path, root)
         # the same text on both sides would flatter the validation: it is counted and reported
         valid, known = labels_of(other, skip_empty=True), {line.text for line in lines}

@@ -134,9 +134,11 @@ def _texts(
     empty = 0
     for name in given_files(of):
         if name in SETS:
+            # a named set; everything else is a path
             texts |= dict.fromkeys(SETS[name](config, root))
             continue
         for path in Documents([locate(name, root)]).files:
+            # a folder gives all of its files
             found, left_out = read_texts(path, config.column, header=config.header)
             texts |= dict.fromkeys(found)
             empty += left_out

@@ -74,6 +74,7 @@ def load_split(
     if join < 1:
         raise InputError(f"join={join}: expected 1 or more")
     if name == "multi30k":
+        # each part is a file of its own
         lines = read_multi30k(split, source, target, root)
     else:
         lines = read_tatoeba(source, target, root, valid_share=valid_share, test_share=test_share)[
@@ -122,6 +123,7 @@ def read_tatoeba(
         else:
             part = "train"
         if source != "en":
+            # the other direction: both texts change places
             line = Line(source=line.target, target=line.source, where=line.where)
         parts[part].append(line)
     return parts

@@ -70,7 +70,7 @@ def alphabet(documents: Documents) -> set[str]:
 
 
 class TokenizerSample:
-    """The first readings of documents, for a tokenizer that is trained: their characters, and a sample of them."""
+    """What a tokenizer is trained on: the different characters of documents, and a sample of their text."""
 
     def __init__(self, documents: Documents, share: float, stage: Stage) -> None:
         self.documents, self.share, self.stage = documents, share, stage
@@ -415,9 +415,11 @@ class Text(Windows):
             # validation is the end of the same text
             own = None
         else:
+            # validation has files of its own, read like the others
             valid = documents(config.valid_path)
             if config.tokens == "characters":
                 # no character of validation may be unknown
+                # sorted, because the list is a part of the cache's key
                 others = sorted(alphabet(valid))
                 source = lambda sample: Characters(sorted({*sample.alphabet, *others}))  # noqa: E731
                 key["others"] = others
@@ -464,6 +466,7 @@ def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> st
     facts = made.facts
     size = f"{counted(len(made.ends), 'document')} of {len(made.ids):,} tokens"
     if facts.characters is not None:
+        # counted only where a tokenizer was trained
         size += f" ({facts.characters:,} characters)"
     empty = facts.empty
     if own is None:

@@ -78,6 +78,7 @@ class PairConfig(TranslationConfig):
         pairs = lines_of(opened, skip_empty=True)
         empty = opened.empty
         if self.valid_path is not None:
+            # a file for validation: all pairs of the first one train
             other = self._columns(self.valid_path, root)
             valid = lines_of(other, skip_empty=True)
             description = told(
@@ -357,6 +358,7 @@ def mixture(
             parts = read_tatoeba(config.source, config.target, root, **shares)
             more = [parts["train"], parts["valid"]]
         else:
+            # a file has no parts of its own: a share of its sources validates
             more = list(split_pairs(read_pairs(locate(name, root)), config.valid_share))
         train += more[0]
         valid += more[1]
@@ -440,6 +442,7 @@ class EncodedPairs:
         """Return the source and target text of each example, given the lines that it was made of."""
         texts = []
         for i, n in zip(self.starts.tolist(), self.counts.tolist(), strict=True):
+            # n neighbouring lines make one example
             sources, targets = _sides(lines[i : i + n])
             texts.append((" ".join(sources), " ".join(targets)))
         return texts
@@ -451,6 +454,7 @@ class EncodedPairs:
         chosen, most = whole[rows], self.buckets.batch_widths[bucket]
         padded = []
         for side, fill in ((self.source, self.source_pad), (self.target, IGNORE)):
+            # a width per side: the shorter side needs no padding up to the longer one
             rounded = -(-int(side.lengths[whole].max()) // self.rounding) * self.rounding
             padded.append(side.padded(chosen, min(rounded, most), fill))
         source, target = padded

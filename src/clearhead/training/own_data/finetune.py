@@ -41,7 +41,7 @@ from .new_recipe import (
 
 EPOCHS = 3.0
 RANK = 16  # of low-rank updates
-OF = {"images": " of images"}  # what a model is of, by its input, where messages say it
+OF = {"images": " of images"}  # how messages name the models of an input: a model of images
 CONTEXT = 512  # tokens per window of text, where the model's context is longer
 
 
@@ -139,12 +139,13 @@ def _images(bundle: Bundle, options: dict[str, Any]) -> dict[str, Any]:
     # what the model sees: the crop, or the whole resized image
     size = given.crop or given.resize
     if isinstance(size, tuple):
+        # (height, width): the data set crops to squares
         size = size[0]
     return {**options, "size": size, "mean": list(given.mean), "deviation": list(given.deviation)}
 
 
 def _classifier(c: Any) -> dict[str, Any]:
-    """A classifier of first tokens has a pooler, as in transformers; one of means (MiniLM) keeps them as they are."""
+    """Options of a classifier: one of first tokens gets a pooler, as in transformers, one of means (MiniLM) none."""
     options: dict[str, Any] = {"answer": "class"}
     # a checkpoint without a classifier: the new head gets a pooler below it
     if getattr(c, "answer", "class") != "class" and c.pool == "first":
@@ -291,7 +292,7 @@ def finetune_recipe(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """How a fine-tuning learns, as the arguments of `finetune` say."""
+    """The arguments of `finetune` that say how the model learns."""
 
     method: str
     rank: int
@@ -326,6 +327,7 @@ def _plan(
     if valid is None:
         held_out = None
     else:
+        # rows in memory become a file in the run folder
         held_out = as_file(valid, place / "valid.jsonl")
     # the model and the data decide together what is learned
     kind, options = understood(data, root, overrides)
@@ -347,10 +349,12 @@ def _plan(
     # data that divides itself, such as images, may have no option for it
     if held_out is not None:
         _check_valid(section["name"], held_out)
+        # instead of a share of the data
         section["valid_path"] = str(held_out)
     if bundle.tokens is not None:
         # checked before the tokenizer is written: the folder may belong to another model
         _check_folder(bundle, place)
+        # in the run folder: the recipe works without the checkpoint's own folder
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
     chosen = config.override(
         config.Table({"data": section}), *(word for word in overrides if word.startswith("data."))
@@ -374,6 +378,7 @@ def _plan(
     if changed := _changed_options(bundle, task):
         table["model"] = changed
     if method == "lora":
+        # rank and merge mean nothing to the other methods
         table["lora"] = {"rank": wanted.rank, "merge": wanted.merge}
     plan = with_steps(
         table, overrides, epochs=wanted.epochs, best=task.best, root=root, opened=opened
@@ -393,8 +398,10 @@ def choose_task(bundle: Bundle, kind: str, data: str | Path) -> TuningTask:
     fits = [f"{task.kind} ({task.about})" for task in TASKS.values() if task.fits(bundle)]
     needs = [task.needs for task in TASKS.values() if task.kind == kind]
     if needs:
+        # other models could learn from this data
         wants = " or ".join(needs)
     else:
+        # no task reads this kind of data
         wants = f"data with {', '.join(task.kind for task in TASKS.values())}"
     if fits:
         learns = f"This {bundle.name} can learn from {'; '.join(fits)}"
@@ -449,7 +456,7 @@ def _check_valid(name: str, valid: str | Path) -> None:
 
 
 def _changed_options(bundle: Bundle, task: TuningTask) -> dict[str, Any]:
-    """The options of a task that the checkpoint's family has, and has with another value."""
+    """The options of a task that differ from those of the checkpoint; options that its family lacks are left out."""
     if bundle.config is not None:
         known = {f.name for f in fields(bundle.config)}
     else:

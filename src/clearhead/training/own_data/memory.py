@@ -1,4 +1,4 @@
-"""The memory that a fine-tuning needs at least, so that one that cannot fit is refused before it starts."""
+"""The least memory that a fine-tuning needs, so that a run that cannot fit is refused before it starts."""
 
 from __future__ import annotations
 

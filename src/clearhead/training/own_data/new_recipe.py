@@ -90,9 +90,9 @@ NEW: dict[str, dict[str, Any]] = {
 
 
 def is_data(source: object) -> bool:
-    """Whether what should be a recipe is a file or folder of data: no .toml, and no .json that begins as a table.
+    """Whether a source is data and not a recipe: a file or folder, but no .toml, and no .json that holds a table.
 
-    A name of a recipe that ships is one if there is no file of this name.
+    The name of a recipe that ships stands for the recipe, unless there is a file of this name.
 
     Raises:
         MissingFileError: There is no such file, and a recipe has another ending.
@@ -107,6 +107,7 @@ def is_data(source: object) -> bool:
         others: list[str] = []  # names that could have been meant
         # a misspelt name is compared with the files beside it
         if path.parent.is_dir():
+            # names beside the missing file
             others = [file.name for file in path.parent.iterdir()]
         if path.parent == Path():
             # a bare name may also be meant for a recipe that ships
@@ -176,6 +177,7 @@ class Opened:
             return self
         # data with buckets keeps its tokenized rows; only the division into batches changes
         if isinstance(self.data, Bucketed):
+            # not every kind of data has all of them: only chats can be packed
             limits = {name: getattr(wanted, name) for name in LIMITS if hasattr(wanted, name)}
             # equal once the limits are: no other option differs, which would need a new reading
             if replace(self.config, **limits) == wanted:
@@ -232,6 +234,7 @@ def plan_new(
         # small texts cannot fill a large vocabulary: the size follows from the bytes of the files
         section["size"] = vocabulary_size(locate(data, root))
         if find_device(device).type == "cpu":
+            # a text may be so large that epochs would take days
             most = CPU_STEPS
     table = {**given, "data": section, "schedule": {"final": 0.0}}
     best = given.get("run", {}).get("best", "valid_loss")
@@ -253,6 +256,7 @@ def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str
     halved = []
     # a smaller width or depth would change a pretrained model, so this is for new ones
     for name in ("width", "depth"):
+        # families without a width or a depth have none to halve
         size = recipe.model.get(name)
         if isinstance(size, int) and size > 1:
             halved.append(f"model.{name}={size // 2}")
@@ -264,7 +268,7 @@ def propose_shorter(recipe: Recipe, *, new: bool, step: int, rate: float) -> str
 
 
 def vocabulary_size(path: Path) -> int:
-    """A vocabulary that a text is large enough for."""
+    """The vocabulary size for a text: proportional to its bytes, within limits."""
     if path.is_file():
         files = [path]
     else:
@@ -284,10 +288,12 @@ def batch_size(
     the longest row, if it is shorter. With pack=true a step has as many tokens, in as few rows as the context allows.
     """
     if section["name"] not in BUCKETED:
+        # their batches are counted in rows, not in tokens
         return {}, None
     tokens = section.get("batch_tokens")
     most = min(context or LONGEST, LONGEST)
     if isinstance(tokens, int):
+        # a row must fit into a step of the user's size
         most = min(most, tokens)
     limits = {"longest": most} | dict(section)
     # any value does for the lengths; one that is no number is reported when the data is opened
@@ -338,6 +344,7 @@ def with_steps(
     overrides = [word for word in overrides if not word.startswith("epochs=")]
     try:
         if times:
+            # the last one counts, as with all overrides
             epochs = float(times[-1])
     except ValueError:
         raise InputError(f"epochs={times[-1]}: expected a number") from None
@@ -365,6 +372,7 @@ def with_steps(
         table = {**table, "data": {"valid_most": LONGEST_INTERVAL // 4, **table["data"]}}
     run: dict[str, Any] = {"log_every": max(min(int(steps) // 20, 10), 1), "save_every": interval}
     if validations:
+        # without validation data nothing can be measured or called the best
         run["valid_every"] = interval
         # an average over checkpoints and the best of them would be different weights
         if not dict(given.get("run", {})).get("average"):

@@ -36,7 +36,7 @@ def pretrained_key(recipe: Recipe, player: str) -> str:
 
 
 def written(recipe: Recipe, player: str, start: Pretrained, differ: Collection[str]) -> str:
-    """The line of a recipe with which options may differ from the checkpoint."""
+    """The line of a recipe that lets these options differ from the checkpoint."""
     keys = {"folder": start.folder, "part": start.part, "into": start.into}
     words = [f'{key} = "{value}"' for key, value in keys.items() if value is not None]
     names = ", ".join(f'"{option}"' for option in dict.fromkeys([*start.differ, *differ]))
@@ -239,7 +239,7 @@ def check_apart(setup: PlayerSetup, saved: PlayerSetup, start: Pretrained, data:
 
 
 def base_folder(start: Pretrained) -> str:
-    """The model that adapters which are kept apart belong to: an absolute path, or a name that `load` accepts."""
+    """The base model of adapters that are saved apart from it: an absolute path, or a name that `load` accepts."""
     if Path(start.folder).exists():
         # absolute: the folder of the adapters may be moved elsewhere
         return str(Path(start.folder).resolve())
