@@ -270,7 +270,7 @@ class Group:
         return MapTile(layer=layer, head=head, rows=rows, keys=keys, weights=weights)
 
     def by_word(self, layer: int | None, head: int | None) -> MapTile:
-        """The weights between words: the sum over the tokens of a key word, the mean over those of a query word."""
+        """The weights between words: summed over the tokens of a key word, averaged over the tokens of a query word."""
         queries, keys = self.rows.words, self.columns.words
         if queries is None or keys is None:
             raise InputError("this text has no words, only tokens: expected by=pieces")

@@ -18,7 +18,7 @@ DIGITS = 5  # significant digits of a probability
 
 
 def choice_of(temperature: float, top_k: int | None, top_p: float | None) -> Choice:
-    """How the next token is chosen; temperature 0 takes the likeliest."""
+    """The Choice for these options; temperature 0 takes the likeliest token."""
     if not temperature:
         # Without sampling, top-k and top-p have no effect.
         return Choice()
@@ -55,7 +55,7 @@ def entropies(logits: Float[Tensor, "r v"]) -> list[float]:
 
 
 def significant(x: float) -> float:
-    """A number with DIGITS significant digits, which keeps JSON small, and small numbers above 0."""
+    """Round a number to DIGITS significant digits, which keeps JSON small and small numbers above 0."""
     return float(f"{x:.{DIGITS}g}")
 
 

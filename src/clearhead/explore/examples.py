@@ -49,7 +49,7 @@ MOST = ((0, 1, 0, 2, 0), (2, 1, 1, 0, 1))
 
 
 def mask_name(bundle: Bundle) -> str | None:
-    """How a mask is written in the texts of a model; None if it does not predict masked tokens."""
+    """The mask token as written in texts, such as [MASK]; None if the model does not predict masked tokens."""
     if "fill" not in bundle.can or bundle.tokens is None:
         return None
     return next((name for name in MASKS if name in bundle.tokenizer().special_names), MASKS[0])

@@ -194,7 +194,7 @@ def _groups(
     features: Sequence[Features],
     size: tuple[int, int],
 ) -> dict[str, Group]:
-    """The attentions of a model, those over the same tokens together."""
+    """The attention groups of a model; attentions over the same tokens form one group."""
     # Height and width of each stage's feature maps, by its title.
     grids = {one.name: (one.maps.shape[1], one.maps.shape[2]) for one in features}
     found: dict[str, tuple[str, dict[str, AttentionMap], Axis]] = {}

@@ -84,7 +84,7 @@ def _example(name: str) -> StoredImage:
 
 
 def stored(file: bytes) -> StoredImage:
-    """An image file, decoded once; raises a sentence for anything that is no image, damaged or too large."""
+    """Decode an image file, once; raises InputError if it is no image, is damaged or is too large."""
     # The size in the header is tested before decoding: a small file may unpack to gigabytes.
     _check_header(file)
     try:

@@ -271,7 +271,7 @@ def inspect_output(
     off: Off | None = None,
     done: Callable[[int, int], None] | None = None,
 ) -> tuple[Inspection, Tensor]:
-    """The inspection of a text, and the input of the model's head for it: a vector per token, or one per text."""
+    """Run a model over a text once; return its inspection and the input of the head, a vector per token or per text."""
     model: Any = bundle.model
     tokens, blocks = bundle.tokenizer(), len(model.blocks)
     ids = list(ids)

@@ -203,7 +203,7 @@ def plot(
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """The runs in a folder of several, such as a sweep's; a run folder itself."""
+    """The run folders inside a folder, such as a sweep's; a run folder is returned itself."""
     # What is no folder at all is left to the reader, whose message names it.
     if (folder / METRICS).is_file() or not folder.is_dir():
         return [folder]

@@ -22,7 +22,7 @@ Run = TypeVar("Run", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A function by name."""
+    """A registered function and its name."""
 
     name: str
     run: Callable[..., Any]

@@ -113,7 +113,7 @@ class ImageAttention(draw.Result):
         )
 
     def only(self, head: int) -> ImageAttention:
-        """The same of one head."""
+        """A copy with the map of one head only."""
         if not 0 <= head < len(self.maps):
             raise InputIndexError(f"head {head}: there are {len(self.maps)}, counted from 0")
         # A slice keeps the axis of heads.
