@@ -39,8 +39,8 @@ class Buckets:
         # rounding up must not lift a row above what a batch or the model can hold
         most = min(batch_tokens, longest or batch_tokens)
         # A length up to batch_tokens itself still fits, as the only row of its batch.
+        # -(-n // r) * r is n rounded up to a multiple of r
         self.widths = np.where(
-            # -(-n // r) * r is n rounded up to a multiple of r
             lengths > most,
             lengths,
             np.minimum(-(-lengths // rounding) * rounding, most),
@@ -54,7 +54,7 @@ class Buckets:
                     f"a row of {width} tokens does not fit into batch_tokens={batch_tokens}"
                 )
             # sorted, so that this row is the widest of its batch so far
-            # padded size if this row joined: all rows of a batch are as wide as its widest
+            # if the padded size with this row is too large, the row begins the next batch
             if not self.starts or (i + 1 - self.starts[-1]) * width > batch_tokens:
                 self.starts.append(i)
         # each batch ends where the next begins; without rows there are no batches at all

@@ -354,13 +354,13 @@ def _plan(
     if bundle.tokens is not None:
         # checked before the tokenizer is written: the folder may belong to another model
         _check_folder(bundle, place)
-        # in the run folder: the recipe works without the checkpoint's own folder
+        # in the run folder, so that a resumed run reads the same tokenizer
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
     chosen = config.override(
         config.Table({"data": section}), *(word for word in overrides if word.startswith("data."))
     )
     # the limits of a batch, which follow from the lengths of the rows
-    # `longest` and `batch_tokens`, or `rows`; the opened data is used again for the steps
+    # (`longest` and `batch_tokens`); the opened data is used again to count the steps
     limits, opened = batch_size(chosen["data"], root, task.rows, _context(bundle))
     section |= limits
     how = METHODS[method]

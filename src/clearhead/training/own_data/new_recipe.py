@@ -107,7 +107,6 @@ def is_data(source: object) -> bool:
         others: list[str] = []  # names that could have been meant
         # a misspelt name is compared with the files beside it
         if path.parent.is_dir():
-            # names beside the missing file
             others = [file.name for file in path.parent.iterdir()]
         if path.parent == Path():
             # a bare name may also be meant for a recipe that ships
