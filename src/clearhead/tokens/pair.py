@@ -85,7 +85,7 @@ class Pair:
         names = {side: f"{side}.{tokens.file}" for side, tokens in self._sides.items()}
         if self.joint:
             file = self.source.file
-            # Tokens.json is the pair's own
+            # tokens.json is the pair's own file
             names = dict.fromkeys(names, file if file != self.file else f"both.{file}")
         files = {names[side]: tokens.content() for side, tokens in self._sides.items()}
         return files | {self.file: (json.dumps({"kind": self.kind, **names}) + "\n").encode()}

@@ -123,7 +123,7 @@ class Tokenizer(ABC):
 
     @cached_property
     def _known_before(self) -> list[tuple[str, np.ndarray]]:
-        """The texts of _BEFORE of which no token is unknown, since several of these may become one; with their ids."""
+        """The texts of _BEFORE without unknown tokens (several in a row may become one), each with its ids."""
         known = []
         for text in _BEFORE:
             ids = self.encode(text)

@@ -128,7 +128,7 @@ class Bundle:
 
     @property
     def spare_ids(self) -> Sequence[int]:
-        """Outputs that stand for no token, as padded vocabularies have: they are never written, unless one is EOS."""
+        """Output ids without a token, as padded vocabularies have; generation must not choose them. EOS is left out."""
         # padded vocabularies: the model has more outputs than the tokenizer has tokens
         target = self.tokens.target if isinstance(self.tokens, Pair) else self.tokens
         # a translator may have another vocabulary for its targets

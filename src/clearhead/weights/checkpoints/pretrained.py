@@ -238,7 +238,7 @@ def _fits(name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn
 def _fitted(
     name: str, weight: Tensor, slot: Tensor, source: nn.Module, target: nn.Module
 ) -> Tensor:
-    """A weight in the shape of its slot in the model."""
+    """The weight, interpolated to the shape of its slot in the model if necessary."""
     grids = _grids(name, source, target)
     if weight.shape == slot.shape or grids is None:
         return weight

@@ -37,7 +37,7 @@ TRIES = 5  # times that a checkpoint may disappear while it is read
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lora:
-    """Adapters, of whose model the checkpoints hold only what is trained."""
+    """The settings of a training with adapters, whose checkpoints hold only the trained weights."""
 
     rank: int
     alpha: float | None = None
@@ -60,7 +60,7 @@ class Training:
 
 
 class Fingerprint:
-    """Sums over the bits of the weights that are not trained, by which a change of pretrained files is noticed."""
+    """Sums over the bits of the frozen weights, which tell whether the pretrained files have changed."""
 
     @torch.no_grad()
     def __init__(self, weights: Iterable[Tensor]) -> None:

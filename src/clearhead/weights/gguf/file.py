@@ -64,7 +64,7 @@ def _record(**fields: str) -> np.dtype[Any]:
 
 
 def _unpack(x: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
-    """The numbers of `bits` bits in the bytes of each row.
+    """Unpack the numbers of `bits` bits in the bytes of each row.
 
     The bytes are in groups of `run`: the lowest bits of all bytes of a group come first, then the next higher bits of
     all of them, and so on.

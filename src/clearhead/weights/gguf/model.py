@@ -144,7 +144,7 @@ class _Metadata:
 
 
 def _rope_parameters(get: _Metadata, tensors: Tensors) -> dict[str, Any]:
-    """As in llama.cpp: a factor without a type is one of linear scaling, and 0 is none."""
+    """The rotary options of a file, read as in llama.cpp: a factor without a type is linear scaling, and 0 is none."""
     base = {"rope_theta": get.number("rope.freq_base", llama.BASE)}
     scaling = get.values.get("llama.rope.scaling.type", "linear")
     if scaling not in ("none", "linear"):
@@ -186,7 +186,7 @@ def rows(c: Config) -> Iterator[Row]:
 
 
 def neighbours(heads: int) -> Conversion:
-    """Rows of query or key heads: rotated as two halves here, as pairs of neighbours there."""
+    """The conversion of query or key rows: rows i and i + e/2 of a head are rotated together here, neighbours there."""
 
     # (heads, halves, columns of a half) <-> (heads, columns of a half, pairs)
     def to_theirs(x: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ FREE = {
 
 
 def rows(names: Names, c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     table = f"{names.prefix}.embeddings"
     # the output layer for masked tokens is the embedding table
     tied = (names.tied,) if c.answer == "words" else ()
@@ -234,7 +234,7 @@ class Bert:
         at_least(self, 0, "num_hidden_layers", "type_vocab_size")
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config. Of their dropout rates only that of the residual stream is kept."""
+        """Convert to our Config; of their dropout rates only that of the residual stream is kept."""
         answer = answer_options(BERT, shapes, self.pooling, tied=self.tie_word_embeddings)
         return Config(**self.sizes(), **answer)
 
@@ -268,7 +268,7 @@ class Roberta(Bert):
         at_least(self, self.pad_token_id + 2, "max_position_embeddings")
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config. Of their dropout rates only that of the residual stream is kept."""
+        """Convert to our Config; of their dropout rates only that of the residual stream is kept."""
         answer = answer_options(ROBERTA, shapes, self.pooling, tied=self.tie_word_embeddings)
         if answer["answer"] == "words" and self.hidden_act != "gelu":
             # their head has gelu whatever hidden_act says, and ours the activation of the blocks
@@ -301,7 +301,7 @@ class DistilBert:
         at_least(self, 0, "n_layers")
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config. Of their dropout rates only that of the residual stream is kept."""
+        """Convert to our Config; of their dropout rates only that of the residual stream is kept."""
         answer = answer_options(DISTILBERT, shapes, self.pooling, tied=self.tie_word_embeddings)
         return Config(
             vocab=self.vocab_size,

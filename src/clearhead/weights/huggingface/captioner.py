@@ -71,7 +71,7 @@ class CaptionerKeys:
         return [_section(name, getattr(self, name)) for name in SECTIONS]
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config. Of their dropout rates only that of the decoder's residual stream is kept."""
+        """Convert to our Config; of their dropout rates only that of the decoder's residual stream is kept."""
         # without shapes: neither has a head here
         encoder, decoder = (theirs.to_ours({}) for theirs in self.sections())
         shared = {name: getattr(decoder, name) for name in SHARED}
@@ -97,7 +97,7 @@ def _section(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that such a captioner does not have."""
+    """The config.json for our Config; raises for options that such a captioner does not have."""
     require(c, "a ViT and GPT-2 captioner", PLAIN)
     if c.encoder["name"] != "vit":
         raise WeightsError(
@@ -128,7 +128,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 
 def _bridge(encoder: int, decoder: int) -> Literal["linear", "none"]:
-    """How the memory is made of the encoder's tokens: they have a projection only if the widths differ."""
+    """How encoder tokens become the decoder's memory: by a linear map if the widths differ, else unchanged."""
     return "none" if encoder == decoder else "linear"
 
 
@@ -138,7 +138,7 @@ def _gpt(c: Config) -> gpt.Config:
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     for row in vit.vit_rows("encoder", c.encoder_config()):
         # their names begin with the prefix already, ours do not
         yield Row(tuple(f"encoder.{name}" for name in row.ours), row.theirs, row.conversion)
@@ -162,7 +162,7 @@ def ignored(c: Config) -> dict[str, None]:
 
 
 def _reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
-    """The logits of transformers."""
+    """The logits of the same model in transformers, for parity certificates."""
     height, width = c.encoder_config().shape
     out = pretrained("VisionEncoderDecoderModel")(
         pixel_values=inputs["images"],

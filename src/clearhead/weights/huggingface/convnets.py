@@ -54,7 +54,7 @@ class ResNetKeys:
         at_least(self, 1, "num_channels", "embedding_size")
 
     def to_ours(self, shapes: Shapes) -> resnet.Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         # of the last convolution of a block, which a bottleneck widens
         width = self.embedding_size * EXPANSION[self.layer_type]
         _check_doubled(self.hidden_sizes, width, len(self.depths))
@@ -114,7 +114,7 @@ def conv_names(c: resnet.Config) -> Iterator[tuple[str, int, int, str]]:
 
 
 def resnet_rows(c: resnet.Config) -> Iterator[Row]:
-    """Our tensors and their names."""
+    """Yield the rows that map our parameters and buffers to their tensors."""
     names = {"stem.first": "resnet.embedder.embedder"}
     for ours, i, j, layer in conv_names(c):
         block = f"resnet.encoder.stages.{i}.layers.{j}"
@@ -157,7 +157,7 @@ class ConvNext:
             )
 
     def to_ours(self, shapes: Shapes) -> convnext.Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         width, scale = self.hidden_sizes[0], self.layer_scale_init_value
         _check_doubled(self.hidden_sizes, width, len(self.hidden_sizes))
         return convnext.Config(
@@ -222,7 +222,7 @@ def stage_rows(
 
 
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from pairs(
         {
             "stem.0": "convnext.embeddings.patch_embeddings",

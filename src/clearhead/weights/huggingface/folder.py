@@ -198,7 +198,7 @@ def build(
 
 @contextmanager
 def naming(where: Path) -> Iterator[None]:
-    """Let an error about options begin with the file that has them."""
+    """Context in which an error about options becomes a WeightsError that begins with the file."""
     try:
         yield
     except ValueError as cause:
@@ -386,7 +386,7 @@ def token_files(bundle: Bundle, layout: Layout, special: Special) -> dict[str, b
 
 
 def _tokens_as_read(bundle: Bundle) -> Tokenizer | Pair:
-    """The tokenizer with what the model reads around a text: that of an encoder may leave it to `with_special`."""
+    """The tokenizer as the model uses it: that of an encoder with BOS, EOS and the mask token."""
     assert bundle.tokens is not None
     # a decoder's texts begin and end as its own tokenizer has it
     if isinstance(bundle.tokens, Pair) or bundle.reads != "tokens" or "predict" in bundle.can:

@@ -86,7 +86,7 @@ class Gemma(Decoder):
             )
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         windows = self._windows()
         if self.model_type == "gemma3_text":
             # a rotary base for windows is kept only if some block has one
@@ -119,7 +119,7 @@ class Gemma(Decoder):
         return {"window": self.sliding_window, "full_every": every or None}
 
     def _listed(self) -> int:
-        """Every how many layers of `layer_types` one has no window; 0: all have one."""
+        """n, if every n-th layer of `layer_types` has full attention; 0 if all layers have a window."""
         # every n-th layer, with n the place of the first one without a window
         layers, depth = self.layer_types or [], self.num_hidden_layers
         if len(layers) != depth:
@@ -168,7 +168,7 @@ def _layer_types(depth: int, window: int | None, every: int | None) -> list[str]
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that neither a Gemma 2 nor a Gemma 3 has."""
+    """The config.json for our Config; raises for options that neither a Gemma 2 nor a Gemma 3 has."""
     if c.qk_norm:
         # queries and keys are normalised in a Gemma 3 only
         name, model_type, class_name = "a Gemma 3", "gemma3_text", "Gemma3ForCausalLM"
@@ -211,7 +211,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, ("weight",))
     yield from blocks(QKV | LINEAR | NORMS, c.depth, ("weight",))

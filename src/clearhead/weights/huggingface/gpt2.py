@@ -74,7 +74,7 @@ class GPT2Keys:
         at_least(self, 0, "n_layer")
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config. Of their dropout rates only that of the residual stream is kept."""
+        """Convert to our Config; of their dropout rates only that of the residual stream is kept."""
         return Config(
             vocab=self.vocab_size,
             context=self.n_positions,
@@ -90,7 +90,7 @@ class GPT2Keys:
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a GPT-2 does not have."""
+    """The config.json for our Config; raises for options that a GPT-2 does not have."""
     kv_heads = c.heads if c.kv_heads == c.heads else None  # as many as heads is the same as none
     check_options(c, "a GPT-2", FREE, {"kv_heads": kv_heads})
     theirs = GPT2Keys(
@@ -118,7 +118,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from embeddings(c, "transformer.wte.weight")
     yield Row(("positions.table",), ("transformer.wpe.weight",))
     yield from pairs({"norm": "transformer.ln_f"})

@@ -150,7 +150,7 @@ def chosen_rope(scaling: Any, parameters: Any) -> Mapping[str, Any]:
 
 
 def trained_length(words: Mapping[str, Any]) -> int | None:
-    """The tokens up to which a model with other angles for longer texts has one set of them; None for other models.
+    """The original context of a "longrope" model, beyond which its angles are others; None for other models.
 
     Args:
         words: The keys of config.json.
@@ -323,7 +323,7 @@ class Llama(Decoder):
             )
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         return Config(
             # Qwen2 has biases of queries, keys and values, without a key that says so
             bias="qkv" if self.model_type == "qwen2" else self.attention_bias,
@@ -337,7 +337,7 @@ class Llama(Decoder):
 
 
 def llama_keys(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a Llama does not have."""
+    """The config.json for our Config; raises for options that a Llama does not have."""
     check_options(c, "a Llama", FREE, FIXED)
     if c.qk_norm == "width" or (c.qk_norm and (c.bias or c.window is not None)):
         raise WeightsError(
@@ -367,7 +367,7 @@ def llama_keys(c: Config, special: Special) -> dict[str, Any]:
 
 
 def llama_rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     both, weight = ("weight", "bias"), ("weight",)
     yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, weight)
@@ -404,7 +404,7 @@ class Phi3(Decoder):
             )
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         rope = self.rope()
         head = self.head_dim or self.hidden_size // self.num_attention_heads
         # newer files have the share of rotated columns among the rotary options
@@ -420,7 +420,7 @@ class Phi3(Decoder):
 
 
 def phi3_keys(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a Phi-3 does not have."""
+    """The config.json for our Config; raises for options that a Phi-3 does not have."""
     check_options(c, "a Phi-3", (FREE - {"qk_norm", "bias"}) | {"rotated"}, PHI3_FIXED)
     share = 1.0 if c.rotated is None else c.rotated / c.head_width
     # the share must give the same whole number of columns when it is read back
@@ -445,7 +445,7 @@ def phi3_keys(c: Config, special: Special) -> dict[str, Any]:
 
 
 def phi3_rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, ("weight",))
     yield from blocks(PHI3_LINEAR | NORMS, c.depth, ("weight",))
@@ -467,20 +467,20 @@ class Olmo2(Decoder):
     rms_norm_eps: float = 1e-5
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         rope = read_rope(self.rope(), self.max_position_embeddings)
         return Config(**self.sizes(), **OLMO2_FIXED, **rope)
 
 
 def olmo2_keys(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that an OLMo 2 does not have."""
+    """The config.json for our Config; raises for options that an OLMo 2 does not have."""
     check_options(c, "an OLMo 2", FREE - {"window", "bias", "qk_norm"}, OLMO2_FIXED)
     more = {"hidden_act": "silu", "attention_bias": False}
     return decoder_keys(c, "olmo2", "Olmo2ForCausalLM", special) | more
 
 
 def olmo2_rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, ("weight",))
     yield from blocks(QKV | LINEAR | OLMO2_NORMS | QK_NORMS, c.depth, ("weight",))

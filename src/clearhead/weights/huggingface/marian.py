@@ -179,7 +179,7 @@ def zero_bias(model: Transformer) -> dict[str, Tensor]:
 
 
 def reference(pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config) -> Tensor:
-    """The logits of transformers."""
+    """The logits of the same model in transformers, for parity certificates."""
     model = pretrained("AutoModelForSeq2SeqLM")
     out = model(input_ids=inputs["source"], decoder_input_ids=inputs["ids"])
     return cast(Tensor, out.logits)
@@ -228,7 +228,7 @@ class Marian(EncoderDecoder):
         return self.decoder_vocab_size or self.vocab_size
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         is_shared = self.share_encoder_decoder_embeddings
         return Config(
             **self.sizes(shapes),
@@ -244,7 +244,7 @@ class Marian(EncoderDecoder):
 
 
 def marian_keys(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a Marian model does not have."""
+    """The config.json for our Config; raises for options that a Marian model does not have."""
     free = FREE | {"target_vocab", "kv_heads", "tied"}
     check_options(c, "a Marian model", free, {"pairs": "halves"})
     # as many key heads as heads is what None means
@@ -276,7 +276,7 @@ def marian_keys(c: Config, special: Special) -> dict[str, Any]:
 
 
 def marian_rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     if c.target_vocab is None:
         # one table, which a file holds under one or several of these names
         yield Row(("encoder.embed.table",), (SHARED, SOURCE, TARGET, READOUT))
@@ -398,7 +398,7 @@ class Bart(EncoderDecoder):
                 )
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         positions: dict[str, Any] = {}
         if self.model_type == "pegasus":  # whose files may leave the table of positions out
             has_table = POSITIONS.format("encoder") in shapes
@@ -435,7 +435,7 @@ def _nearest(c: Config) -> Literal["bart", "mbart", "m2m_100", "pegasus"]:
 
 
 def bart_keys(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that none of these models has."""
+    """The config.json for our Config; raises for options that none of these models has."""
     model_type = _nearest(c)
     # messages speak of the model that is nearest
     owner = OWNERS[model_type]
@@ -473,7 +473,7 @@ def bart_keys(c: Config, special: Special) -> dict[str, Any]:
 
 
 def bart_rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield Row(("encoder.embed.table",), (SHARED, SOURCE, TARGET, READOUT))
     if c.readout_bias:
         yield Row(("head.bias",), (BIAS,), ROW)
@@ -490,7 +490,7 @@ def bart_rows(c: Config) -> Iterator[Row]:
 
 
 def bart_extra(model: Transformer) -> dict[str, Tensor]:
-    """The tables of a Pegasus's positions where we compute them, and the bias of an output that has none: zeros."""
+    """Tensors that their models need and ours lacks: an output bias of zeros, and a Pegasus's sinusoids as tables."""
     c, weight = model.config, model.head.weight
     if _nearest(c) == "m2m_100":
         # its outputs have no bias, and its positions are computed
@@ -507,7 +507,7 @@ def bart_extra(model: Transformer) -> dict[str, Tensor]:
 def bart_reference(
     pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config
 ) -> Tensor:
-    """The logits of transformers."""
+    """The logits of the same model in transformers, for parity certificates."""
     if _nearest(c) != "m2m_100":
         return reference(pretrained, inputs, c)
     # Given ids, an M2M-100 does not count those that look like padding; given embeddings, it counts all.

@@ -106,7 +106,7 @@ class T5Keys:
         at_least(self, 0, "num_layers")
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         # older files mean it by tie_word_embeddings
         scaled = self.scale_decoder_outputs
         if scaled is None:
@@ -148,7 +148,7 @@ class T5Keys:
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a T5 does not have."""
+    """The config.json for our Config; raises for options that a T5 does not have."""
     check_options(c, "a T5", FREE, FIXED)
     words: dict[MLPKind, str] = {MLPS[key]: word for word, key in WORDS.items()}
     if c.mlp not in words:
@@ -192,7 +192,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
 
 
 def rows(c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield Row(("encoder.embed.table",), (*TABLES, READOUT) if c.tied else TABLES)
     if not c.tied:
         yield Row(("head.weight",), (READOUT,))

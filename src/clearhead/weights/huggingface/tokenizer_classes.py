@@ -169,7 +169,7 @@ def _of_type(model: SentencePieceModel, *types: int) -> list[str]:
 def _fairseq(
     folder: Path, settings: Mapping[str, Any], *, language: str | None = None, last: bool = False
 ) -> Subwords:
-    """Ids of fairseq, and <s> or the source's language around a text; `last`: the language comes after </s>."""
+    """A tokenizer with fairseq's ids, and <s> or the source's language around a text; `last`: that comes after </s>."""
     model = SentencePieceModel.read(folder / SPM)
     if model.pieces[:3] != SPM_FIRST:
         raise WeightsError(f"{folder / SPM}: begins with {model.pieces[:3]}: expected {SPM_FIRST}")
@@ -268,7 +268,7 @@ def _subwords(
 
 
 def _merges(ids: Mapping[str, int], pieces: Sequence[str]) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others: an earlier piece is made first."""
+    """All merges of two pieces into a third, in the order of the ids of the results."""
     merges = []
     # in the order of ids, in which SentencePiece stores the pieces of BPE: the first merge first
     for piece in pieces:

@@ -93,7 +93,7 @@ def write_subwords(tokens: Tokenizer | Pair, folder: Path, special: Special) -> 
 
 
 def ended(tokens: Subwords) -> Subwords:
-    """The same tokenizer with EOS after every text: what a translator reads, which a Pair adds where it is missing."""
+    """The same tokenizer with EOS after every text, as the source of a translator needs it."""
     # a second EOS would be read as text
     if tokens.end is None or tokens.end in tokens.wrapped(""):
         return tokens
@@ -111,7 +111,7 @@ def ended(tokens: Subwords) -> Subwords:
 
 
 def between(tokens: Tokenizer) -> Tokenizer:
-    """The same tokenizer with BOS before and EOS after every text: what an encoder reads, which `with_special` adds."""
+    """The same tokenizer with BOS before and EOS after every text, as an encoder needs it (`with_special`)."""
     # what an encoder here reads around an empty text
     around = with_special(tokens, np.zeros(0, np.int64)).tolist()
     if tokens.wrapped("").tolist() == around:
@@ -136,7 +136,7 @@ def between(tokens: Tokenizer) -> Tokenizer:
 
 
 def with_mask(tokens: Tokenizer, vocab: int) -> Tokenizer:
-    """The same tokenizer with the mask token of a model that has an id for it after those of the tokenizer.
+    """The same tokenizer with a mask token, if the model has an id for it right after the tokenizer's last.
 
     Args:
         tokens: The tokenizer.

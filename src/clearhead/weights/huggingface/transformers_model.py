@@ -106,7 +106,7 @@ class TransformersState:
             self.cache.batch_repeat_interleave(n)
 
     def reorder(self, index: Int[Tensor, "n"]) -> None:
-        """Let row i be what row index[i] was."""
+        """Reorder the rows: row i becomes the old row index[i]."""
         self.ids = self.ids[index]
         self.mask = None if self.mask is None else self.mask[index]
         if self.cache is not None:
@@ -163,7 +163,7 @@ class TransformersModel(Model):
 
     @torch.no_grad()
     def _find_head(self, theirs: Any, ids: Tensor, vectors: Tensor) -> nn.Module:
-        """The module that makes logits of `encode`; if that takes more than one module, the logits are the states."""
+        """The module that turns the output of `encode` into logits; Logits if one module alone does not."""
         if "embed" in self.can:
             # its vectors are the output
             return nn.Identity()
@@ -281,7 +281,7 @@ def find_blocks(base: nn.Module) -> nn.ModuleList:
 def final_norm(
     base: nn.Module, blocks: nn.ModuleList, ids: Int[Tensor, "1 t"]
 ) -> tuple[nn.Module | None, Float[Tensor, "1 t d"]]:
-    """The module between the output of the last layer and that of the model, and the latter for some ids.
+    """Find the final norm: the module that turns the last layer's output into the model's; return also the latter.
 
     nn.Identity if there is none, and None if the output is made by more than one module.
     """
@@ -332,7 +332,7 @@ def _first(out: Any) -> Any:
 
 
 def _inside(ids: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Which tokens are not padding; None: all."""
+    """The attention mask: True for tokens that are not padding; None if there is no padding."""
     if lengths is None or bool((lengths == ids.shape[1]).all()):
         return None
     return torch.arange(ids.shape[1], device=ids.device) < lengths.to(ids.device)[:, None]
@@ -475,7 +475,7 @@ def _pretrained(
 
 @contextmanager
 def _explained(folder: Path, auto: str) -> Iterator[None]:
-    """Raise what transformers raises as a WeightsError."""
+    """Context in which exceptions of transformers become a WeightsError that names the folder."""
     from huggingface_hub import errors
 
     # of a config whose values do not fit together

@@ -191,7 +191,7 @@ def deit_class(c: Config) -> str:
 
 
 def vit_rows(prefix: str, c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     # a DeiT has positions for its distillation token, which is our register
     registers = ("embed.registers",) if c.registers else ()
     places = ("embed.cls_place", *registers, "embed.places")
@@ -233,7 +233,7 @@ def merge_deit(tensors: Tensors) -> Tensors:
 
 
 def split_deit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse: a distillation token of zeros, and an output layer for each of two tokens."""
+    """The inverse of `merge_deit`: a distillation token of zeros, and an output layer for each of the two tokens."""
     token = torch.zeros_like(tensors["deit.embeddings.cls_token"])
     tensors = {**tensors, f"deit.{DISTILLED}": token}
     head = tensors.get(HEAD)
@@ -301,7 +301,7 @@ class Dinov2(ImageEncoder):
         at_least(self, 0, "num_register_tokens")
 
     def to_ours(self, shapes: Shapes) -> Config:
-        """Our Config."""
+        """Convert these keys of config.json to the Config of our model."""
         has_registers = self.model_type == "dinov2_with_registers"
         options = self.sizes(shapes) | {
             "hidden": hidden_width(self.hidden_size, self.mlp_ratio, swiglu=self.use_swiglu_ffn),
@@ -327,7 +327,7 @@ def hidden_width(width: int, ratio: int, *, swiglu: bool) -> int:
 
 
 def dinov2_keys(model_type: str, c: Config, special: Special) -> dict[str, Any]:
-    """Their config.json; raises for options that a folder of this kind does not have."""
+    """The config.json for our Config; raises for options that a folder of this kind does not have."""
     owner = OWNERS[model_type]
     if model_type == "dinov2":
         require(c, owner, {"registers": 0})
@@ -358,12 +358,12 @@ def dinov2_keys(model_type: str, c: Config, special: Special) -> dict[str, Any]:
 
 
 def dinov2_class(model_type: str, c: Config) -> str:
-    """The class of transformers."""
+    """The name of the class in transformers."""
     return CLASS_NAMES[model_type] + ("ForImageClassification" if c.classes else "Model")
 
 
 def dinov2_rows(prefix: str, c: Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield Row(("embed.cls",), (f"{prefix}.embeddings.cls_token",))
     places = ("embed.cls_place", "embed.places")
     yield Row(places, (f"{prefix}.embeddings.position_embeddings",), TABLE)
@@ -392,7 +392,7 @@ def mask_token(prefix: str, model: Any) -> dict[str, Tensor]:
 def dinov2_reference(
     model_type: str, pretrained: Callable[[str], Any], inputs: dict[str, Tensor], c: Config
 ) -> Tensor:
-    """The output of transformers."""
+    """The output of the same model in transformers, for parity certificates."""
     return class_token(pretrained, dinov2_class(model_type, c), inputs["images"])
 
 

@@ -128,7 +128,7 @@ def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
 
 
 def vit_rows(c: vit.Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield Row(("embed.cls",), ("cls_token",))
     yield Row(("embed.cls_place", "embed.places"), ("pos_embed",), TABLE)
     if c.registers:
@@ -173,7 +173,7 @@ def merge_vit(tensors: Tensors) -> Tensors:
 
 
 def split_vit(tensors: dict[str, Tensor], c: vit.Config) -> dict[str, Tensor]:
-    """With registers, timm has no position for the class token: it is added to the token."""
+    """The inverse of `merge_vit`: with registers, the position of the class token is added to it, as timm has none."""
     if not c.registers:
         return tensors
     table = tensors["pos_embed"]
@@ -193,7 +193,7 @@ def check_vit(c: vit.Config) -> None:
 
 
 def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Config:
-    """Our Config of a ConvNeXt."""
+    """Our Config, read from the shapes of the tensors of a ConvNeXt."""
     depths: list[int] = []
     while depth := numbered(shapes, f"stages.{len(depths)}.blocks.{{}}.norm.weight"):
         depths.append(depth)
@@ -214,7 +214,7 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
 
 
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from pairs({"stem.0": "stem.0", "stem.1": "stem.1", "norm": "head.norm"})
     block, halving = "stages.{i}.blocks.{j}", "stages.{i}.downsample"
     yield from stage_rows(c, CONVNEXT_LAYER, block, halving, "gamma")
@@ -228,7 +228,7 @@ def check_convnext(c: convnext.Config) -> None:
 
 
 def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.Config:
-    """Our Config of a MobileNetV2."""
+    """Our Config, read from the shapes of the tensors of a MobileNetV2."""
     widths, depths = list[int](), list[int]()
     while depth := numbered(shapes, f"blocks.{len(depths)}.{{}}.conv_dw.weight"):
         # the first stage does not widen, and its blocks have one convolution less
@@ -256,7 +256,7 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
 
 
 def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
-    """Our tensors and their names."""
+    """Yield the rows that map our parameters and buffers to their tensors."""
     names = {"stem": ("conv_stem", "bn1"), "last": ("conv_head", "bn2")}
     for i, depth in enumerate(c.depths):
         if i:

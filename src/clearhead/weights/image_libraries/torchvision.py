@@ -41,7 +41,7 @@ PER_CHANNEL = Conversion(lambda x: x[:, None, None], lambda x, _: [x[:, 0, 0]])
 
 
 def vit_config(shapes: Shapes, arguments: Mapping[str, Any]) -> vit.Config:
-    """Our Config of a VisionTransformer."""
+    """Our Config, read from the shapes of the tensors of a VisionTransformer."""
     width, channels, patch, _ = shapes["conv_proj.weight"]
     block, hidden = (
         "encoder.layers.encoder_layer_{}.ln_1.weight",
@@ -143,7 +143,7 @@ def check_resnet(c: resnet.Config) -> None:
 
 
 def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Config:
-    """Our Config of a ConvNeXt."""
+    """Our Config, read from the shapes of the tensors of a ConvNeXt."""
     depths: list[int] = []
     while depth := numbered(shapes, f"features.{2 * len(depths) + 1}.{{}}.block.0.weight"):
         depths.append(depth)
@@ -160,7 +160,7 @@ def convnext_config(shapes: Shapes, arguments: Mapping[str, Any]) -> convnext.Co
 
 
 def convnext_rows(c: convnext.Config) -> Iterator[Row]:
-    """Our parameters and their names."""
+    """Yield the rows that map our parameters to their tensors."""
     yield from pairs({"stem.0": "features.0.0", "stem.1": "features.0.1", "norm": "classifier.0"})
     rows = stage_rows(c, CONVNEXT_LAYER, "features.{odd}.{j}", "features.{even}", "layer_scale")
     for row in rows:
@@ -214,7 +214,7 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
 
 
 def mobilenet_rows(c: mobilenet.Config) -> Iterator[Row]:
-    """Our tensors and their names."""
+    """Yield the rows that map our parameters and buffers to their tensors."""
     names = {"stem": ("features.0.0", "features.0.1")}
     # features.0 is the stem
     starts = list(accumulate(c.depths, initial=1))

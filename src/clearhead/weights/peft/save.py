@@ -54,7 +54,7 @@ from .load import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """The tensors of a file of adapters that are not adapters."""
+    """The tensors of an adapter file beside A and B: those in which the model differs from its base model."""
 
     tensors: dict[str, Tensor]  # by their names
     modules: list[str]  # modules_to_save: those whose tensors are all there
@@ -139,7 +139,7 @@ def _whole_modules(
 
 
 def _outermost(modules: set[str]) -> list[str]:
-    """The modules that are in no other of them, sorted."""
+    """The modules that lie inside no other module of the set, sorted."""
     kept = []
     for module in sorted(modules):
         if not any(module.startswith(f"{other}.") for other in modules):
@@ -148,7 +148,7 @@ def _outermost(modules: set[str]) -> list[str]:
 
 
 def _alone(name: str, adapted: set[str]) -> str | None:
-    """The name of a changed tensor that is in the file by itself; None: its module is there."""
+    """The name under which a changed tensor is stored by itself; None if its whole module is stored."""
     module, _, leaf = name.rpartition(".")
     # PEFT wraps a module with adapters, and its own tensors are then below base_layer
     if module in adapted:
@@ -372,7 +372,7 @@ def _patterns(values: Mapping[str, Any], usual: Any, known: Collection[str]) -> 
 
 
 def _endings(chosen: Collection[str], known: Collection[str]) -> list[str]:
-    """The shortest endings of names, at dots, that all chosen names have and no other known one."""
+    """For each chosen name, its shortest ending (from a dot on) that no other known name has."""
     # PEFT matches the ends of module names
     others, endings = set(known) - set(chosen), set[str]()
     for name in chosen:
