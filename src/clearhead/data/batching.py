@@ -41,9 +41,7 @@ class Buckets:
         # A length up to batch_tokens itself still fits, as the only row of its batch.
         # -(-n // r) * r is n rounded up to a multiple of r
         self.widths = np.where(
-            lengths > most,
-            lengths,
-            np.minimum(-(-lengths // rounding) * rounding, most),
+            lengths > most, lengths, np.minimum(-(-lengths // rounding) * rounding, most)
         )
         # from the shortest row on, a batch takes rows as long as rows x widest row <= batch_tokens
         ordered = np.sort(self.widths)

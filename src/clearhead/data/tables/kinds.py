@@ -53,11 +53,9 @@ def named_kind(given: Mapping[str, Any]) -> Kind | None:
     named = {
         kind: [option for option in options if option in given] for kind, options in COLUMNS.items()
     }
+    # `data.name` alone also decides, without any column
     kinds: list[Kind] = [
-        # `data.name` alone also decides, without any column
-        kind
-        for kind, options in named.items()
-        if options or given.get("name") == kind
+        kind for kind, options in named.items() if options or given.get("name") == kind
     ]
     if len(kinds) > 1:
         words = [
