@@ -501,7 +501,7 @@ def _check_paths(*values: Any) -> None:
 def _check_replace(text: str, old: str, new: str, count: int | None = None) -> None:
     times = text.count(old)
     if count is not None and count >= 0:
-        # a negative count stands for all occurrences
+        # a negative count, excluded here, stands for all occurrences
         times = min(count, times)
     _WORK.get().write(len(text) + times * len(new))
 

@@ -75,7 +75,7 @@ class Bundle:
         # in place: a bundle and the model that it was made of are the same network
         accelerate(self.model.eval())
         if self.config is None and isinstance(self.model, Model):
-            # a bundle is frozen for its users, but not yet here
+            # the dataclass is frozen, so that a field cannot be assigned
             object.__setattr__(self, "config", self.model.config)
         if self.special is None:
             object.__setattr__(self, "special", Special.of(self.tokens))
@@ -242,8 +242,8 @@ class Bundle:
             raise InputError(
                 f"this {self.name} writes texts: expected clearhead.caption(model, image)"
             )
-        # a batch of one image, (c, y, x) -> (1, c, y, x), in the dtype of the matrices
         if self.reads == "images":
+            # a batch of one image, (c, y, x) -> (1, c, y, x), in the dtype of the matrices
             out: Tensor = self.model(self.pixels(given)[None].to(self.device, self.dtype))[0]
             return out
         if not isinstance(given, str):

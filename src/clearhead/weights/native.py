@@ -291,10 +291,10 @@ def load(
     options = config.read(options_class, table["options"])
     tokens_file = text.saved(folder)
     tokens = None if tokens_file is None else text.load(folder)
-    # the sizes are checked against the header before the model is built or a tensor is read
     check_tokens(tokens, options, str(tokens_file))
     with open_compact(path, saved.shared) as tensors:
         where = folder / "config.json"
+        # the sizes are checked against the header of the file before any tensor is read
         model = build_empty(family_class, options, tensors.shapes, where, path)
         used = fill_model(model, tensors, device, dtype)
     return make_bundle(folder, saved, model, tokens), used

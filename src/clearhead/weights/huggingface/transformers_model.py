@@ -228,7 +228,7 @@ class TransformersModel(Model):
         mask = None
         if counts is not None:
             # from padding on the right to padding on the left
-            # (b, t): the column that each column takes its token from; below 0 there is padding
+            # (b, t): the column whose token moves to this place; below 0 is padding
             place = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - counts[:, None])
             mask, ids = place >= 0, ids.gather(1, place.clamp(min=0))
         self._append(ids, state, mask)

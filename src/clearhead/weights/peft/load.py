@@ -377,7 +377,7 @@ def _on_huggingface(
     """A base model of Hugging Face, some of whose tensors are replaced."""
     shared: list[str] = []
     if not settings.ensure_weight_tying:
-        # by default PEFT lets the copies of a shared table part
+        # by default PEFT lets the copies of a shared table diverge
         shared = _shared(path, layout, changed, adapted, settings)
     words: Mapping[str, Any] = {}
     if shared:
