@@ -479,7 +479,7 @@ def bart_rows(c: Config) -> Iterator[Row]:
         yield Row(("head.bias",), (BIAS,), ROW)
     for side in ("encoder", "decoder"):
         if c.positions == "learned":
-            # sinusoids are computed, and in no file
+            # sinusoids are computed, and have no parameter
             yield Row((f"{side}.positions.table",), (POSITIONS.format(side),))
         if c.embed_norm:
             yield from pairs({f"{side}.embed_norm": f"model.{side}.layernorm_embedding"})
