@@ -53,6 +53,7 @@ class ClassNames:
         exact = [i for i, label in enumerate(labels) if label == word]
         found = exact or [i for i, label in enumerate(labels) if label.lower() == word.lower()]
         if not found:
+            # Without names there is no nearest one to suggest.
             if not labels:
                 raise InputError(
                     f"target={word!r}: this model's classes have no names, expected a number"
@@ -118,8 +119,10 @@ def names_of(bundle: Bundle) -> OutputNames:
     """The names of the outputs of a model: its classes, the tokens that it writes, or none if they are vectors."""
     if "classify" in bundle.can:
         return ClassNames(tuple(bundle.labels or map(str, range(bundle.config.classes))))
+    # An encoder of vectors: neither classes nor tokens to choose from.
     if not bundle.can & {"predict", "fill", "translate"}:
         return ClassNames(())
+    # A translator writes tokens of its target.
     if isinstance(bundle.tokens, Pair):
         tokens = bundle.tokens.target
     else:
@@ -132,6 +135,7 @@ def output_names(given: ModelInput) -> OutputNames:
     if given.bundle is not None:
         return names_of(given.bundle)
     labels = config_labels(given.model)
+    # A config may have labels that the model does not use, so its outputs must be classes as well.
     if labels and given.classifies:
         return ClassNames(labels)
     if given.tokenizer is None:
@@ -268,6 +272,7 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
     # A module that was given no ids, such as an image model, has one answer.
     if given.read_ids is None:
         return at
+    # A bare module with a mask in its text: its capabilities are not declared.
     if at is None and given.bundle is None and given.masks:
         return given.masks[0]
     # A text with one mask names the position by itself.
@@ -278,6 +283,7 @@ def answer_position(given: ModelInput, at: int | None) -> int | None:
                 "park.', or the position of a token, as in at=3"
             )
         return given.masks[0]
+    # A language model answers after its last token.
     length = given.read_ids.shape[1]
     if at is None:
         at = length - 1
@@ -337,6 +343,7 @@ def answer_logits(
     # Copies of the input: edits may differ from row to row.
     batch = given.repeated(rows)
     with edit(model, changes or {}):
+        # Only models with `states` can compute the head at one position.
         if at is not None and _has_logits_per_token(given):
             # the logits of one position only, to save memory
             out = model.head(model.states(*batch.args, **batch.named)[:, at])

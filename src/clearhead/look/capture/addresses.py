@@ -46,6 +46,7 @@ Addresses = dict[str, tuple[nn.Module, str | None]]
 
 def module_of(model: Any) -> nn.Module:
     """The torch module to watch: the model itself, or the `.model` of a Bundle."""
+    # A Bundle holds its module as .model; a module may have an attribute of that name, too.
     if not isinstance(model, nn.Module):
         model = getattr(model, "model", model)
     if not isinstance(model, nn.Module):

@@ -189,7 +189,7 @@ class WatchTap(Tap):
         self, q: Tensor, k: Tensor, mask: Mask, bias: Bias | None, scale: float, lse: Tensor | None
     ) -> None:
         """Record the inputs of a fused kernel."""
-        # The model may overwrite its bias and cache after this call.
+        # The map outlives this call, after which the model may overwrite its bias.
         bias = None if bias is None else bias.owned()
         lse = None if lse is None else lse.detach()
         q, k = q.detach(), k.detach()

@@ -134,11 +134,13 @@ class Tape:
             return [_shown(record) for record in self._calls[name]]
         if name in self.unrecorded:
             raise InputKeyError(f"nothing was recorded at {name!r}: {self.unrecorded[name]}")
+        # A module that was watched and did not run, or ran where no hook is called.
         if name in self._calls:
             raise InputKeyError(
                 f"nothing was recorded at {name!r}: the model did not run it inside the `with`, or ran inside a "
                 "compiled function that this tape cannot see"
             )
+        # A foreign model's attention, which this run did not show.
         if name in self._possible:
             raise InputKeyError(
                 f"nothing was recorded at {name!r}: {self._unseen or 'the model did not run yet'}"

@@ -281,6 +281,7 @@ def _check_editable(pattern: str, names: list[str], known: Addresses) -> None:
     """Raise for the address of a statistic; a Notice where attention is then computed explicitly."""
     leaves = {name: known[name][1] for name in names}
     for name, leaf in leaves.items():
+        # A measurement is computed beside the model, which does not use it.
         if leaf in MEANING:
             raise InputError(
                 f"{name!r} is a measurement: expected one of {', '.join(EDITABLE)}, or a module"

@@ -342,6 +342,7 @@ def vector_ablation(model: nn.Module, ids: Int[Tensor, "1 t"], tokens: list[str]
 
     def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t d"]:
         with edit(model, changes):
+            # (rows, t, d): the vectors of every token, in float32 to be compared.
             return at_least_float32(ours.encode(ids.expand(rows, -1)))
 
     return Ablation(measure=measure, rows=_rows(model, {"": ids}), tokens=tokens, vectors=True)

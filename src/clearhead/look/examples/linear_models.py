@@ -62,6 +62,7 @@ class LinearModel(draw.Result):
             inputs: Texts; or images of the size that it was fitted to.
         """
         found: list[str] = []
+        # In parts, because the counts or pixels of a large set may not fit into memory.
         for first in range(0, len(inputs), ROWS):
             # (n, d) @ (d, c); counts of words are sparse.
             logits = self.read(inputs[first : first + ROWS]) @ self.weights.T + self.bias
@@ -137,6 +138,7 @@ class LinearModel(draw.Result):
         """The features that speak most for each class."""
         top = self.top()
         rows = []
+        # Places of the ranking in rows, classes in columns.
         for place in zip(*top.values(), strict=True):
             rows.append([f"{name} {weight:+.2f}" for name, weight in place])
         scores = [f"{part} {share:.2%}" for part, share in self.scores.items()]
@@ -205,6 +207,7 @@ def fit_pixels(
         raise InputError("there are no images: expected one or more")
     # All images have the size of the first.
     shape = _pixels(images[0]).shape
+    # Whole patches only, so that every one has the same number of pixels.
     if patch < 1 or shape[0] % patch or shape[1] % patch:
         raise InputError(
             f"images of {shape[0]} x {shape[1]} do not divide into patches of {patch} x {patch}"
@@ -320,6 +323,7 @@ def logistic_regression(
     # (d, c), so that x @ weights works for sparse x; transposed at the end.
     weights = torch.zeros(x.shape[1], classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    # The loss is convex: L-BFGS finds its one minimum from zeros, without a learning rate.
     optimiser = torch.optim.LBFGS(
         [weights, bias],
         max_iter=500,

@@ -77,6 +77,7 @@ def _unmarked(text: str, brackets: str) -> tuple[str, dict[str, tuple[int, int]]
     """The text without its brackets, and the place of what was between each pair of them."""
     bare = "".join(c for c in text if c not in brackets)
     found = {}
+    # "{" and "}" or "[" and "]", two characters of `brackets` at a time.
     for pair in (brackets[i : i + 2] for i in range(0, len(brackets), 2)):
         if text.count(pair[0]) != 1 or text.count(pair[1]) != 1:
             raise InputError(f"{text!r}: expected one word between {pair[0]} and {pair[1]}")
@@ -97,6 +98,7 @@ def read_sentences(name: str | Path) -> list[Sentence]:
         >>> sentence.text[slice(*sentence.query)], sentence.text[slice(*sentence.answer)]
         ('making', 'difficult')
     """
+    # Sets of the package have names; anything else is a path.
     if str(name) in SETS:
         content = (files(__package__) / "sentences" / f"{name}.txt").read_text(encoding="utf-8")
     elif Path(name).is_file():
@@ -243,6 +245,7 @@ def word_attention(
         chances.append(chance)
         if done is not None:
             done(1, len(sentences))
+    # (sentences, layers, heads)
     return WordAttention(
         kind=kind or "self",
         hits=torch.stack(hits),
@@ -259,6 +262,7 @@ def _scores(
     if isinstance(bundle.tokens, Pair) and target is None:
         target = sentence.text  # the encoder does not depend on it
     result = attention(bundle, sentence.text, target=target)
+    # Cross-attention for a translation, otherwise the model's first kind.
     if kind is None:
         if sentence.target is not None:
             kind = "cross"
@@ -359,6 +363,7 @@ def word_tokens(
     first, last = len(_plain(text[: span[0]])), len(_plain(text[: span[1]]))
     found, at, whole = [], 0, _plain(text)
     for i, piece in enumerate(pieces):
+        # Special tokens have no letters in the text.
         if special[i]:
             continue
         letters = _plain(piece)
@@ -372,6 +377,7 @@ def word_tokens(
         # The token overlaps the word.
         if at < last and at + len(letters) > first:
             found.append(i)
+        # Letters are consumed in order, so that a word that occurs twice is found at its own place.
         at += len(letters)
     if not found:
         raise InputError(f"{text[span[0] : span[1]]!r} has no token in {text!r}")
@@ -380,6 +386,7 @@ def word_tokens(
 
 def _plain(text: str) -> str:
     """The text without spaces, capitals and accents, by which tokens and text are compared."""
+    # NFKD takes letters and accents apart, and the accents are then left out.
     decomposed = unicodedata.normalize("NFKD", text.lower())
     return "".join(
         c for c in decomposed if not c.isspace() and not unicodedata.combining(c) and c != "▁"

@@ -428,6 +428,7 @@ class ForeignEdit(ForeignAttention):
 
     def weights_returned(self, site: CallSite, weights: Tensor) -> None:
         """Refuse: what a module has computed by itself cannot be edited any more."""
+        # Weights that the module computed are its output already: an edit would come too late.
         edited = self.patterns.at(site)
         if edited:
             raise InputError(

@@ -175,6 +175,7 @@ def _readings(x: Tensor) -> list[Source]:
 
 def _images(x: Tensor) -> list[Source]:
     """The readings of (b, y, x, c) or (b, c, y, x)."""
+    # The shape alone does not tell which axis has the channels: both readings are kept.
     b, n, m, last = x.shape
     return [Source(b, n * m, last), Source(b, m * last, n, channels_first=True)]
 
@@ -183,6 +184,7 @@ def _batch_first(frame: Frame) -> list[Source]:
     """What a module was called with, read as tokens (b, n, d) or images."""
     readings = []
     for x in frame.inputs:
+        # Rows first: (n, b, d) is not among these readings.
         if x.is_floating_point() and x.ndim == 3:
             readings.append(Source(*x.shape))
         elif x.is_floating_point() and x.ndim == 4:
@@ -192,6 +194,7 @@ def _batch_first(frame: Frame) -> list[Source]:
 
 def _is_core(frame: Frame, v: Tensor) -> bool:
     """Whether a module was called with queries, keys and these values."""
+    # q, k and v together: the values, and two more tensors of as many axes.
     return any(x is v for x in frame.inputs) and sum(x.ndim == v.ndim for x in frame.inputs) >= 3
 
 
@@ -265,6 +268,7 @@ def _joins_heads(frame: Frame, p: Product) -> bool:
 
     A matrix that is as wide as heads * keys would make the keys channels.
     """
+    # Heads times features is what the output projection reads.
     widths = {part.in_features for part in frame.module.children() if isinstance(part, nn.Linear)}
     return (
         p.heads in frame.heads and p.heads * p.features in widths and p.heads * p.keys not in widths

@@ -382,6 +382,7 @@ def answer_view(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
 def answer_index(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Answer indexing, which removes the weight of a sink."""
     out = func(*args, **kwargs)
+    # The sink was put beside the scores as one more key, and its weight is dropped here.
     mode.softmaxes.sliced(args[0], out)
     return out
 

@@ -217,8 +217,10 @@ class ModuleStack:
         for around in self.frames:
             around.attended = True
         frame.attended = True
+        # The root's forward cannot attend itself, so that the call has no address.
         if frame.path is None:
             return None
+        # The number of this call among those of the module in this pass.
         index = self._calls[frame.path]
         self._calls[frame.path] += 1
         return CallSite(frame, frame.path, index)

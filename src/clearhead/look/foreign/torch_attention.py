@@ -425,12 +425,14 @@ def _has_lse(call: SDPACall) -> bool:
 def check_flex(q: Tensor, k: Tensor, tap: WatchTap) -> None:
     """Raise if a call is too large to run uncompiled, or if its scores or weights are to be edited."""
     b, h, n, m = *q.shape[:3], k.shape[2]
+    # Uncompiled FlexAttention holds all scores at once, (b, h, n, m).
     if b * h * n * m > DENSE_LIMIT:
         raise InputError(
             f"FlexAttention of {b} x {h} x {n} x {m} runs uncompiled while it is watched or edited and would hold "
             f"{b * h * n * m:,} scores, over the limit of {DENSE_LIMIT:,}: watch a shorter input, or the model with "
             "attn_implementation='sdpa', which has no such limit"
         )
+    # The kernel is one operator from scores to output, inside of which nothing can be changed.
     if tap.explicit:
         raise InputError(
             "scores and weights of FlexAttention cannot be edited and have no gradients: use attn_implementation='sdpa'"
@@ -470,6 +472,7 @@ def uses_fast_path(module: nn.Module, query: Tensor, key: Tensor, value: Tensor)
     return (
         torch.backends.mha.get_fastpath_enabled()
         and isinstance(module, nn.MultiheadAttention)
+        # Self-attention of one tensor (b, t, d), in evaluation mode and without gradients.
         and query is key is value
         and query.ndim == 3
         and module.batch_first

@@ -255,6 +255,7 @@ def features(
     vectors = []
     with reader.reading():
         for first in range(0, len(reader), rows):
+            # One layer, so that a batch has one tensor.
             (batch,) = reader.read(first, first + rows)
             vectors.append(batch.float().cpu().numpy())
             if done is not None:

@@ -474,6 +474,7 @@ def receptive_fields(
         )
     if isinstance(unit, str) and unit not in UNITS:
         raise InputError(f"unit={unit!r}: expected {', '.join(UNITS)} or a (row, column)")
+    # "all" keeps whole outputs with their graph, from which single units are taken.
     reader = LayerReader(model, data, layers, "all", grad=True)
     generator = torch.Generator().manual_seed(seed)
     total: list[Tensor] = []
@@ -482,6 +483,7 @@ def receptive_fields(
         for start in range(0, len(reader), IMAGES):
             for batch in reader.inputs.batches(start, start + IMAGES):
                 batch, images = _with_gradient(batch)  # (b, k, y, x)
+                # The field of the first image's size stands for all.
                 if first is not None and images.shape[1:] != first.shape:
                     raise InputError(
                         f"images of {tuple(first.shape)} and {tuple(images.shape[1:])}: expected one size"
@@ -502,6 +504,7 @@ def receptive_fields(
 
     def pick(name: str, x: Tensor, layout: OutputAxes) -> Tensor | None:
         """The centre of a layer's output for an image of another size, whose axes are the same."""
+        # The axes of the last batch: images have one size, so that they are the same for all.
         known = axes[name]
         if known is None or known.grid is None:
             return None

@@ -383,6 +383,8 @@ def word_neighbours(
 
 def _finite_rows(x: Float[Tensor, "n d"], what: str) -> Int[Tensor, "k"]:
     """The numbers of the rows whose entries are all finite; a Notice says how many others there are."""
+    # NaN or infinity in one row would make the cosine of that row undefined, and topk would return
+    # it.
     finite = x.isfinite().all(1)
     left_out = (~finite).nonzero().flatten().tolist()
     if len(left_out) == len(x):
@@ -442,6 +444,7 @@ def _embedding(bundle: Bundle, side: str) -> tuple[Tokenizer, Float[Tensor, "v d
         model = getattr(model, name)
     else:
         tokens = bundle.tokenizer()
+    # The first table that is large enough; those of positions and token types are smaller.
     for part in model.modules():
         table: Tensor
         if isinstance(part, Tokens):

@@ -80,6 +80,7 @@ def baseline_of(explained: FloatInput, given: Baseline) -> Tensor:
         return value.to(x)
     if isinstance(given, int | float):
         return torch.full_like(x, given)
+    # A word, whose meaning depends on the kind of input.
     known = BASELINES[explained.kind]
     if given not in known:
         raise InputError(
@@ -309,6 +310,7 @@ def _refined(path: _Path) -> Tensor:
 def _largest(errors: dict[tuple[float, float], float], allowed: float) -> list[tuple[float, float]]:
     """The spans of the largest errors, so many that the sum of the others is allowed."""
     left, wrong = sum(errors.values()), []
+    # `left` is the error of all spans that are not taken yet.
     for span in sorted(errors, key=lambda span: -errors[span]):
         if left <= allowed:
             break

@@ -131,6 +131,7 @@ class Saliency(draw.Result):
                 of the shape of `values`; or the numbers of tokens.
             positive: Count what speaks for the target only; otherwise absolute values.
         """
+        # A map has as many places as tokens, or as pixels in both directions.
         inside = region_mask(region, tuple(self.values.shape))
         weights = self.values.clamp(min=0) if positive else self.values.abs()
         total = weights.double().sum()
@@ -142,6 +143,7 @@ class Saliency(draw.Result):
     def check_complete(self) -> None:
         """Raise if integrated gradients do not add up to the change of the score."""
         if not self.complete:
+            # completeness = sum - change, so that the change is the sum less the error.
             error = float(self.completeness or 0.0)
             total = float(self.values.double().sum())
             raise InputError(
@@ -275,6 +277,7 @@ def saliency(
     chosen = SALIENCY_METHODS[name]
     options = _options(name, given_options)
     about = float_input(model, given, tokenizer=tokenizer, at=at)
+    # Grad-CAM alone is for one kind, images, so that the input is a text here.
     if about.kind not in chosen.kinds:
         fitting = ", ".join(
             name for name, other in SALIENCY_METHODS.items() if about.kind in other.kinds
@@ -355,6 +358,7 @@ def methods_with(option: str) -> list[str]:
 
 def seen(about: FloatInput) -> np.ndarray | None:
     """The image that a model saw, (height, width, 3) uint8; of bare tensors, their values scaled to the full range."""
+    # The picture of the input as the model saw it; a bare tensor is turned into one.
     if about.given.picture is not None or about.kind == "text":
         return about.given.picture
     x = about.x[0].detach().float().cpu()
@@ -387,6 +391,7 @@ def region_mask(region: Region, shape: tuple[int, ...]) -> Tensor:
 
 def _box(box: Sequence[int], shape: tuple[int, ...]) -> Tensor:
     height, width = shape
+    # Left and top are included, right and bottom are not.
     if len(box) != 4 or not (0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height):
         raise InputError(
             f"box {tuple(box)}: expected (left, top, right, bottom) with left < right and top < bottom, within an "

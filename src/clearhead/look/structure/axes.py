@@ -51,11 +51,13 @@ class Axes:
 
     def vectors(self, x: Tensor) -> Float[Tensor, "b n c"]:
         """The channels of every place or token, without the tokens before the grid."""
+        # (b, .., c, ..) -> (b, n, c)
         return x.movedim(self.channels, -1).flatten(1, -2)[:, self.special :]
 
     def on_grid(self, x: Tensor) -> Float[Tensor, "b c y x"]:
         """The channels of every place of the grid, which must not be None."""
         assert self.grid is not None
+        # (b, n, c) -> (b, c, y, x)
         return self.vectors(x).mT.unflatten(2, self.grid)
 
 
@@ -120,6 +122,7 @@ class OutputAxes:
         maps = [call.shape[2:] for call in self.calls if self._is_feature_map(call)]
         # As many tokens as places, and at most MOST_SPECIAL besides them.
         grids = {(y, x) for y, x in maps if 1 < y * x <= tokens <= y * x + MOST_SPECIAL}
+        # Stages merge neighbours: maps with more places than there are tokens are halved below.
         larger = {(y, x) for y, x in maps if y * x > tokens > 1}
         # Halves, rounded down or up, until one has exactly as many places as there are tokens.
         while not grids and larger:
@@ -139,6 +142,7 @@ class OutputAxes:
         """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools behind its last one."""
         if len(call.shape) != 4:
             return False
+        # A convolution, norm or pooling of torch, whose channels are axis 1.
         if call.channels == 1:
             return True
         # A stem that pools after its convolution returns (b, c, y, x) as well.
@@ -208,6 +212,7 @@ class OutputAxes:
             model(*args, **named)
             changed = {name: other_corner(x) for name, x in named.items()}
             model(*map(other_corner, args), **changed)
+        # Before and after the change: the difference of the first and the last pass.
         return axes.on_grid((read[0] - read[-1]).abs())
 
     # Questions about all layers.
@@ -298,6 +303,7 @@ class OutputAxes:
         # (b, c) or (b,): the last axis has the channels.
         if last < 2:
             return Axes(channels=last)
+        # Three axes are a sequence, (b, t, c) or (b, c, t).
         if last == 2:
             return self._sequence(path, shape)
         # An axis as long as the sequence around the layer may be the keys of attention.
@@ -310,6 +316,8 @@ class OutputAxes:
         # Where the image's aspect ratio fits neither reading, both stay possible.
         channels = self._channels(address, path, shape, by_aspect or {1, last})
         if channels is None:
+            # Without evidence (b, c, y, x), the convention of torch, is assumed, and a Notice says
+            # so.
             assumed = f"nothing says which axis has the channels; {_form(shape, 1)} is assumed"
             return Axes(channels=1, assumed=assumed)
         # Without the aspect ratio of the image, two axes are a grid only if a layer of torch makes them one.
@@ -429,6 +437,7 @@ class OutputAxes:
 
     def _own_widths(self, path: str) -> set[int]:
         """The numbers of channels that the parameters of a module are made for."""
+        # The parameters of a module are walked once, although many outputs ask for them.
         if path not in self._widths:
             self._widths[path] = widths(self.tree.modules[path])
         return self._widths[path]
@@ -461,6 +470,7 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[OutputAx
             return
         tensors = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
         if not path:
+            # The arguments of the model itself, with which check_order runs it again.
             layout.arguments[:] = [(args, named)]
             # of a model that reads an image and a text, the image counts
             tensors = [x for x in tensors if x.ndim == 4] or tensors
@@ -520,6 +530,7 @@ def widths(module: nn.Module) -> set[int]:
 
 def sums_to_1(x: Tensor) -> bool:
     """Whether a tensor (b, h, q, k) holds attention weights: the rows of its last axis are positive and sum to 1."""
+    # (b, h, q, k) with numbers to add up, which a meta tensor does not hold.
     if x.ndim != 4 or x.shape[-1] < 2 or not x.numel() or not x.is_floating_point() or x.is_meta:
         return False
     # Most tensors are known by one row; 0.02 is what rounding to half precision may add up to.

@@ -146,6 +146,8 @@ def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
     if fitting:
         return max(fitting, key=lambda path: len(lists[path]))
     parts = {part for path in lists for part in path.split(".")}
+    # What can be asked for: the encoder and decoder if there are any, else the first parts of
+    # addresses.
     known = sorted(parts & {"encoder", "decoder"})
     known = known or sorted({path.split(".")[0] for path in lists})
     raise InputError(
@@ -161,6 +163,7 @@ def _layer(modules: dict[str, nn.Module], path: str, heads: dict[str, int]) -> L
         path: The address of the layer.
         heads: The number of heads of each module of the model that attends.
     """
+    # The attention of this layer, in the order of the model's modules.
     attending = [name for name in heads if is_inside(name, path)]
     # "@" numbers several calls of one module, which no view could tell apart.
     if any("@" in name for name in attending) or len(attending) > 2:
@@ -170,7 +173,7 @@ def _layer(modules: dict[str, nn.Module], path: str, heads: dict[str, int]) -> L
     # of "blocks.0.attention.self" in the layer "blocks.0": "blocks.0.attention"
     depth = path.count(".") + 2
     submodules = [".".join(name.split(".")[:depth]) for name in attending]
-    # One or two of them: self-attention runs first, then cross-attention.
+    # One or two of them: self-attention is registered before cross-attention.
     submodule, cross_submodule = _padded(submodules)
     attends, cross_attends = _padded(attending)
     return Layer(
@@ -314,6 +317,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] | None) -> list[st
     # "x.input" names what a module reads, which is listed only on request.
     if any(name.endswith(f".{INPUT}") for name in patterns):
         known |= tree.inputs
+    # Several patterns may match the same layer.
     chosen = set[str]()
     for pattern in patterns:
         names = matching(pattern, known)
