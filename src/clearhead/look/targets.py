@@ -231,7 +231,7 @@ Wanted = str | int | tuple[str | int, str | int]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Answer:
-    """What is measured of a model's output: the log-probability of an answer, or the difference of two logits."""
+    """The quantity measured at a model's output: the log-probability of an answer, or the difference of two logits."""
 
     ids: tuple[int, ...]  # one class or token, or two
     names: tuple[str, ...]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Session:
-    """What one watch or edit has set up on a model.
+    """Everything that one watch or edit has set up on a model, and how to undo it.
 
     Every step is registered with `undo_with` before it acts, and undoing a step twice, or one that did not act, does
     nothing. So a KeyboardInterrupt at any point leaves nothing behind if the session is entered twice,

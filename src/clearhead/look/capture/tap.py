@@ -50,7 +50,7 @@ class Listener:
 
     @property
     def thread(self) -> int | None:
-        """The thread whose calls are recorded; of a backward pass, which repeats calls of checkpointing, none."""
+        """The thread whose calls are recorded; None during a backward pass, which repeats checkpointed calls."""
         if recomputing():
             return None
         return self.text.thread

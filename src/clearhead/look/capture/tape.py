@@ -287,7 +287,7 @@ class Tape:
             self._calls = {name: self._calls[name] for name in names}
 
     def _position(self, name: str) -> tuple[int, int]:
-        """The number of an address among those of the model, and that of the call: see CallSite.address."""
+        """The index of an address in the model's order, and the number of the call: see CallSite.address."""
         path, _, leaf = name.rpartition(".")
         path, _, index = path.partition("@")
         return self._order[joined(path, leaf)], int(index or 0)
@@ -327,7 +327,7 @@ class Tape:
 
 
 def described(value: Any) -> str:
-    """What a record or an output is, for a message: "a tuple (Tensor, NoneType)"."""
+    """The type of a record or an output in words, for a message: "a tuple (Tensor, NoneType)"."""
     inside = ""
     if isinstance(value, tuple | list):
         inside = f" ({', '.join(type(x).__name__ for x in value)})"

@@ -184,7 +184,7 @@ def _in_order(
 
 
 def _known(tree: Tree, names: Collection[str]) -> Addresses:
-    """The addresses that are known before the model runs; of inputs only if one is named: ** does not mean them."""
+    """The addresses that are known before the model runs; inputs only if a name ends in .input (** excludes them)."""
     inputs = any(name.endswith(f".{INPUT}") for name in names)
     return tree.inputs | tree.known if inputs else tree.known
 
@@ -262,7 +262,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
 
 
 def _counted(pattern: str, change: Edit, used: set[str]) -> Edit:
-    """The same edit; once it is applied, its pattern is in `used`."""
+    """Wrap an edit so that its pattern is added to `used` when it is applied."""
 
     def apply(x: Any) -> Any:
         used.add(pattern)

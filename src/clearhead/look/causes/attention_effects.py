@@ -64,7 +64,7 @@ class AttentionEffects(draw.Result):
 
     @property
     def spearman(self) -> Float[Tensor, "l h"]:
-        """The same of the ranks of weight and absolute change."""
+        """Spearman's rank correlation of weight and absolute change."""
         weights, change = self.weights[..., self.allowed], self.change[..., self.allowed].abs()
         return correlation(ranks(weights), ranks(change))
 

@@ -156,7 +156,7 @@ def _experiment(
     kind: str | None,
     tokenizer: Any,
 ) -> tuple[Ablation, dict[str, int], str]:
-    """What is measured, the attention of each layer with its number of heads, and the kind of attention."""
+    """Return the measurement, the attention of each layer with its number of heads, and the kind of attention."""
     # A torch module that is no Bundle: its attention is found by running it.
     if not isinstance(bundle, Bundle) and (tokenizer is not None or not isinstance(text, str)):
         written = target if isinstance(target, str) and is_encoder_decoder(bundle) else None
@@ -241,7 +241,7 @@ class Ablation:
 
     @cached_property
     def before(self) -> Float[Tensor, "1 t *d"]:
-        """What is measured with all heads."""
+        """The measurement with all heads in place."""
         with torch.no_grad():
             return self.measure(1, {})
 

@@ -125,7 +125,7 @@ def _error(x: Tensor, y: Tensor) -> float:
 def _layer_parts(
     modules: dict[str, nn.Module], tape: Tape, layer: Layer
 ) -> Iterator[tuple[str, int | None, Tensor]]:
-    """What a layer adds: its heads, the bias of their projection, and its MLP."""
+    """Yield the parts that a layer adds: each head, the bias of their projection, and the MLP."""
     # only our blocks scale their sublayers by learned factors
     scales: Any = modules[layer.output]
     ours = isinstance(scales, Block)
@@ -208,7 +208,7 @@ def _embed(given: ModelInput) -> str | None:
 
 
 def _first_parts(given: ModelInput, tape: Tape, x: Float[Tensor, "t d"]) -> dict[str, Tensor]:
-    """What the residual stream begins with: the embedding, and position vectors if they are added to it."""
+    """The first parts of the residual stream: the embedding, and position vectors if they are added to it."""
     embed: Any = getattr(given.model, "embed", None)
     name = _embed(given)
     # A ViT adds its positions inside of `embed`, whose content is computed again without them.
@@ -359,7 +359,7 @@ class LogitAttribution(draw.Result):
 
     @property
     def heads(self) -> Float[Tensor, "l h"]:
-        """What each head of self-attention adds."""
+        """The contribution of each self-attention head to the logit."""
         found = [part for part in self.parts if part.kind == "head"]
         layers = len({part.layer for part in found})
         # Equal numbers of heads in every layer, so that the list has a row per layer.

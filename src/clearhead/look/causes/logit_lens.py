@@ -181,7 +181,7 @@ def has_lens(bundle: Bundle) -> bool:
 
 
 def lens_logits(model: nn.Module, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
-    """The logits of outputs of layers of a language model: those of its final norm and its output layer.
+    """Return the logits of a residual stream: a language model's final norm and output layer applied to it.
 
     Args:
         model: A language model with `norm` and `head`.
@@ -193,7 +193,7 @@ def lens_logits(model: nn.Module, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n
 
 
 def _replaced(states: Float[Tensor, "l t d"]) -> Any:
-    """An edit that makes the last layer's output in row i that of layer i."""
+    """An edit that replaces row i of the last layer's output by the output of layer i."""
 
     def change(x: Any) -> Any:
         # Foreign layers return a tuple whose first value is the residual stream.
@@ -207,7 +207,7 @@ def _replaced(states: Float[Tensor, "l t d"]) -> Any:
 def _columns(
     names: OutputNames, logits: Float[Tensor, "l t v"], top: int
 ) -> tuple[list[list[list[tuple[str, float]]]], Tensor, Tensor, Tensor]:
-    """The likeliest answers, the rank of the last layer's, the divergence from it, and the entropy."""
+    """The likeliest answers, the rank of the model's own, the divergence from the last layer, and the entropy."""
     logp = logits.log_softmax(-1)
     # The last layer's distribution is the model's own, in nats as natural logarithms give them.
     p, final = logp.exp(), logp[-1]

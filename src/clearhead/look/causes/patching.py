@@ -216,7 +216,7 @@ def sweep(
     vocab: int,
     done: Done | None,
 ) -> Float[Tensor, "l n"]:
-    """The measure of the answer for every cell (l, n): place n of address l is replaced by that of the record.
+    """Measure the answer for every cell (l, n): place n of address l is replaced by the record's place n.
 
     Args:
         given: The input of the run that is changed.
@@ -246,7 +246,7 @@ def sweep(
 
 
 def _put(record: Tensor, cells: list[tuple[int, int]]) -> Edit:
-    """An edit that replaces place p in row r by that of a record, for each (r, p)."""
+    """An edit that replaces place p in row r by place p of a record, for each (r, p)."""
     rows = [row for row, _ in cells]
     places = [place for _, place in cells]
 

@@ -52,7 +52,7 @@ NOT_RETURNED = "their queries are not the tokens that the module was called with
 
 @dataclass(frozen=True)
 class Candidate:
-    """What was seen in a module and looks like attention, but is not taken as such."""
+    """A softmax or output of a module that resembles attention, but is not taken as such."""
 
     what: str  # "a softmax of shape (2, 3, 7, 7) was seen"
     reason: str  # why it is not taken
@@ -60,7 +60,7 @@ class Candidate:
 
 
 class MissedAttention:
-    """What is known of attention that a watch or an edit did not see.
+    """Collects why attention was not seen by a watch or an edit.
 
     Args:
         root: The model.
@@ -114,7 +114,7 @@ class MissedAttention:
         )
 
     def partial(self, patterns: Collection[str]) -> str:
-        """What was probably attention and not seen where patterns that did see some expected it; empty if nothing."""
+        """Describe likely attention that patterns expected and missed, although they saw other attention; or ""."""
         # Patterns that matched nothing are reported elsewhere as unused.
         used = [pattern for pattern in patterns if pattern not in self.patterns.unused]
         likely = {
@@ -154,14 +154,14 @@ def _sentence(candidates: Mapping[str, Candidate]) -> str:
 
 
 def _name(root: nn.Module) -> str:
-    """The class of a model, for messages; of one that was opened with transformers, its class there."""
+    """The class name of a model, for messages; of a model opened with transformers, its class there."""
     if isinstance(root, Model):
         return root.name
     return type(root).__name__
 
 
 def _implementation(root: nn.Module) -> str | None:
-    """What a model of transformers computes attention with, by the first config that says so."""
+    """The attention implementation of a model of transformers ("sdpa", "eager", ...), by its first config."""
     for module in root.modules():
         how = getattr(getattr(module, "config", None), "_attn_implementation", None)
         if isinstance(how, str):
@@ -239,7 +239,7 @@ class AddressPatterns:
 
 
 class ForeignAttention:
-    """What a watch and an edit of foreign attention have in common: the running module, and the calls seen so far.
+    """The base of watches and edits of foreign attention: the running module, and the calls seen so far.
 
     Args:
         tree: The model's modules.

@@ -68,7 +68,7 @@ def matmul_axes(axes: int, dim: int) -> ProductAxes | None:
 
 
 def einsum_axes(equation: Any, axes: int, dim: int) -> ProductAxes | None:
-    """The same of torch.einsum; None if its equation is not a weighted sum of values.
+    """The axes of torch.einsum for such weights; None if its equation is not a weighted sum of values.
 
     Examples:
         >>> einsum_axes("bhqk,bkhd->bqhd", 4, 3)
@@ -137,7 +137,7 @@ class Source:
 
 
 def sources(frame: Frame, v: Tensor, around: Sequence[Frame]) -> list[Source]:
-    """The readings of what a module was called with; of what the module around it was, if it was given q, k and v.
+    """The readings of a module's inputs; if it was given q, k and v, of the inputs of the module around it.
 
     Tokens are (b, n, d), (n, b, d), images (b, y, x, c) or (b, c, y, x), and ids (b, n); alone also (n, d).
 
@@ -181,7 +181,7 @@ def _images(x: Tensor) -> list[Source]:
 
 
 def _batch_first(frame: Frame) -> list[Source]:
-    """What a module was called with, read as tokens (b, n, d) or images."""
+    """The inputs of a module, read as tokens (b, n, d) or images."""
     readings = []
     for x in frame.inputs:
         # Rows first: (n, b, d) is not among these readings.
@@ -297,7 +297,7 @@ def _may_be_channels(source: Source, p: Product) -> bool:
 
 
 def _lie_as_tokens(source: Source, p: Product) -> bool:
-    """Whether values lie in memory as those of tokens do that are made of this source."""
+    """Whether values have the memory layout of values that are projected from this source's tokens."""
     return p.wide or p.apart == source.channels_first
 
 
@@ -387,7 +387,7 @@ class Softmax:
 
 
 class Softmaxes:
-    """The softmaxes of a thread that may be those of attention, and what tells whether they are."""
+    """The softmaxes of a thread that may belong to attention, and the evidence for it."""
 
     def __init__(self) -> None:
         self._open: list[Softmax] = []

@@ -175,7 +175,7 @@ class SDPACall:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that the kernel computes with: under autocast not that of the arguments."""
+        """The dtype that the kernel computes with: the autocast dtype, or else the dtype of the arguments."""
         if self._casts:
             return torch.get_autocast_dtype(self.q.device.type)
         return self.q.dtype
@@ -298,7 +298,7 @@ def mask_and_bias(call: SDPACall, copy: Tensor | None, offset: int) -> tuple[Mas
 
 
 def editable_mask_and_bias(call: SDPACall, offset: int) -> tuple[Mask, Bias | None]:
-    """The same, with what an additive mask forbids in the mask: so no edit of scores can allow it.
+    """As mask_and_bias, but what an additive mask forbids moves to the mask, so that no edit of scores allows it.
 
     A query that -inf or the lowest number forbids every key attends to none; a kernel may spread the latter evenly.
     """
@@ -361,7 +361,7 @@ _SAME: dict[tuple[object, ...], bool] = {}
 
 
 def output_and_lse(call: SDPACall, sdpa: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
-    """The output of a call, to the bit that of `sdpa`, and the log-sum-exp (b, h, q) of its scores if it is at hand.
+    """The output of a call, bit-equal to `sdpa`, and the log-sum-exp (b, h, q) of its scores if available.
 
     Args:
         call: The call.

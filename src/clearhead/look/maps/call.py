@@ -222,7 +222,7 @@ class LazyCall:
 
     @cached_property
     def _norm(self) -> Float[Tensor, "2 b h q 1"]:
-        """What `norm` returns for each query; NaN where it is not computed yet."""
+        """The cached result of `norm` for each query; NaN where it is not computed yet."""
         # it is written to later, perhaps outside of inference mode
         with torch.inference_mode(False):
             return self.zeros(2, *self.shape[:3], 1).fill_(float("nan"))

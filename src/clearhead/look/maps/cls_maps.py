@@ -160,7 +160,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
 
 
 def _attentions(about: FloatInput, layer: int | str) -> list[str]:
-    """The address of the attention to watch; of a foreign model, whose layers are known after it ran, all of them."""
+    """The address of the attention to watch; all of a foreign model, whose layers are known only after it ran."""
     tree = Tree(about.model)
     ours = matching("blocks.*.attn.weights", tree.known)
     # Our own attention: the one layer that is asked for.

@@ -167,7 +167,7 @@ def say_left_out(maps: Mapping[str, AttentionMap]) -> None:
 
 
 def _fused(layer: AttentionMap, fusion: str) -> Float[Tensor, "b t t"]:
-    """One map for all heads, of which one is in memory at a time."""
+    """Fuse the heads of a layer into one map, with one head in memory at a time."""
     heads, result = layer.shape[1], None
     for head in range(heads):
         weights = layer.only(head).dense()[:, 0]  # (b, t, t)

@@ -97,7 +97,7 @@ def statistics(
 def _read(
     total: Callable[[int], Tensor], names: set[str], places: Places | None
 ) -> dict[str, Tensor]:
-    """The statistics of sums per query: those of p log2 p, p d, p d^2, p y and p x, numbered 0 to 4."""
+    """Turn the sums per query, 0 to 4 (p log2 p, p d, p d^2, p y, p x), into statistics."""
     read = {}
     if "entropy" in names:
         # Base 2 to natural logarithms; not -x, which would be -0.0.

@@ -77,7 +77,7 @@ class FloatInput:
 
     @property
     def kind(self) -> str:
-        """What is explained: "image" or "text"."""
+        """The kind of input: "image" or "text"."""
         return "image" if self.tokens is None else "text"
 
     def rows(self, outputs: int) -> int:
@@ -127,7 +127,7 @@ def _image(read: ModelInput, pixels: Tensor, at: int | None) -> FloatInput:
 
 
 def _class_names(read: ModelInput) -> OutputNames:
-    """The names of classes; of a bare module those of its config, if it has any."""
+    """The class names of a Bundle, or those in the config of a bare module, if it has any."""
     if read.bundle is not None:
         return names_of(read.bundle)
     return ClassNames(config_labels(read.model) or None)
@@ -206,7 +206,7 @@ def _explained_place(read: ModelInput, given: Given, at: int | None) -> int | No
 
 
 def _token_texts(read: ModelInput, ids: Sequence[Tensor]) -> list[str]:
-    """The text of every token, of a translator those of the source first; the numbers of tokens without names."""
+    """The text of every token (a translator's source first), or the ids of tokens without names."""
     if read.pieces is not None:
         return [*read.pieces, *(read.decoder_input or [])]
     return [str(i) for row in ids for i in row[0].tolist()]
@@ -275,7 +275,7 @@ class EmbeddedText:
 
     @torch.no_grad()
     def mean(self) -> Float[Tensor, "1 t d"]:
-        """The mean embedding of the vocabulary, at every token that of the token's own vocabulary."""
+        """The mean embedding over the vocabulary of each token's own embedding table, at every token."""
         parts = []
         for place in self.places:
             mean = _mean(self.model.get_submodule(place.address))

@@ -40,7 +40,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """What the axes of a layer's output are. Axis 0 is that of the inputs."""
+    """The meaning of the axes of a layer's output; axis 0 is the batch."""
 
     channels: int  # the axis of the channels
     grid: tuple[int, int] | None = None  # rows and columns of the places; None: they have no grid
@@ -290,7 +290,7 @@ class OutputAxes:
         return axes
 
     def _decide(self, address: str, shape: Shape, weights: bool) -> Axes:
-        """What the axes of a tensor are, from all evidence.
+        """Decide the axes of a tensor from all evidence.
 
         Args:
             address: The address of the layer, or of its input.
@@ -400,7 +400,7 @@ class OutputAxes:
         return False
 
     def _axes_by_aspect(self, shape: Shape) -> set[int]:
-        """The axes that can be those of channels, since the other two have the aspect ratio of the image."""
+        """The axes that may hold the channels, because the other two have the aspect ratio of the image."""
         image = self.given.get("", ())
         if len(image) != 4 or len(shape) != 4:
             return set()
@@ -565,7 +565,7 @@ def first_tensor(out: Any) -> Tensor:
 
 
 def _around(path: str) -> list[str]:
-    """A path, those of the modules around it, and that of the model, which is empty."""
+    """A path, the paths of the modules around it, and the empty path of the model."""
     # "a.b.c" -> ["a.b.c", "a.b", "a", ""]
     parts = path.split(".") if path else []
     return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]

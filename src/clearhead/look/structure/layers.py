@@ -67,7 +67,7 @@ def uniform_lists(
 
 
 def is_inside(address: str, path: str) -> bool:
-    """Whether an address is that of a module, or of something inside of it; the path of the model itself is empty."""
+    """Whether an address belongs to a module or to something inside of it; the empty path is the model itself."""
     return not path or f"{address}.".startswith(f"{path}.")
 
 
@@ -140,7 +140,7 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
 
 
 def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
-    """The address of the longest list, of those whose address has the part `stack`."""
+    """The address of the longest list whose address has the part `stack`."""
     # "encoder" and "decoder" are parts of addresses, such as "model.decoder.layers".
     fitting = [path for path in lists if stack is None or stack in path.split(".")]
     if fitting:
