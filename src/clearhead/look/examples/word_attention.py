@@ -282,6 +282,7 @@ def _scores(
         )
     given = read_input(bundle, sentence.text, target=target)
     (ids,) = given.args
+    # The special tokens of the text with the keys: for a translator, of its source.
     special = _special(bundle, given.named.get("source", ids)[0])
     answer = word_tokens(result.pieces, special, sentence.text, sentence.answer)
     # The query of cross-attention is a word of the target, its keys are those of the source.
@@ -293,6 +294,7 @@ def _scores(
             sentence.query,
         )
     else:
+        # Without a translation, query and answer are words of the same text.
         query = word_tokens(result.pieces, special, sentence.text, sentence.query)
     causal = "predict" in bundle.can
     # The keys that count: no special tokens, and in a causal model not the first token, which is a
@@ -301,6 +303,7 @@ def _scores(
     # A causal model cannot attend to keys after the query.
     if causal:
         counts[max(query) + 1 :] = False
+    # The answer must be among the keys, or every head would miss it.
     if not counts[answer].all():
         raise InputError(
             f"{sentence.text!r}: the answer is the first token, or comes after the query in a model that looks back "
@@ -366,6 +369,7 @@ def word_tokens(
         # Special tokens have no letters in the text.
         if special[i]:
             continue
+        # The letters that this token covers, without the marks of its tokenizer.
         letters = _plain(piece)
         # WordPiece marks the inside of a word with ##, which is not in the text.
         if whole[at : at + len(letters)] != letters:

@@ -291,6 +291,7 @@ def _may_be_channels(source: Source, p: Product) -> bool:
     The weights of features are no product. The values of attention between channels have a number per token, and those
     of one token do not lie side by side: unless the module was called with channels first.
     """
+    # Without a product before it, weights over features have heads x keys equal to the width.
     if not p.scored:
         return p.heads * p.keys == source.features
     return p.features == source.tokens and not _lie_as_tokens(source, p)
@@ -329,6 +330,7 @@ def _is_source(source: Source, p: Product, cached: bool) -> bool:
     if source.other is not None:  # (n, b, d)
         swapped = channels and p.features == source.other
         return source.tokens == p.keys and (p.wide or not swapped)
+    # The sizes fit tokens; the memory layout excludes attention between channels.
     if _fits(source.rows, source.tokens, p, cached):
         return _lie_as_tokens(source, p) or not (channels and p.features == source.tokens)
     # A class token was put before the tokens.

@@ -90,6 +90,7 @@ class Interception(TorchFunctionMode):
             self.masks.clear()
             self._pass = present
         reason = why_not_recorded(q, k) if tap.listeners else ""
+        # What cannot be read now is not recorded, and the model runs on.
         if reason:
             tap.listeners.clear()
             warnings.warn(
@@ -167,6 +168,7 @@ _THREAD = threading.local()
 
 def intercept(foreign: ForeignAttention, session: Session) -> None:
     """Give the attention calls of this thread to a watch or an edit until the session ends."""
+    # An interception per thread, since torch's stack of modes belongs to one as well.
     if not hasattr(_THREAD, "interception"):
         _THREAD.interception = Interception()
     _THREAD.interception.add(foreign, session)
@@ -204,6 +206,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     axis = _heads_axis(sites, q)
     call = SDPACall.of(args, kwargs, packed, axis)
 
+    # The untouched call, its heads moved to the usual axis.
     def kernel() -> Tensor:
         out = func(*args, **kwargs)
         if axis == HEADS_AXIS:
@@ -228,6 +231,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
         # attend() expects as many key heads as value heads.
         if k.shape[1] != v.shape[1]:
             k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
+        # The mask with an edit of scores in mind: what it forbids must stay forbidden.
         which, bias = editable_mask_and_bias(call, at.offset)
         tap.first_key = at.first_key
         out = attend(
@@ -248,6 +252,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     else:
         out = kernel()
     if tap.listeners:  # what the kernel was given is recorded, after any edit
+        # A copy of the mask serves all layers of the pass.
         copy = None if mask is None else mode.masks.copy(mask)
         which, bias = mask_and_bias(call, copy, at.offset)
         q, k = (x.detach().to(out.dtype) for x in after[:2])

@@ -38,6 +38,7 @@ def grad_cam(
         explained.logits(explained.x)
     grids, blocks = layout.gridded(), layout.token_blocks()
     layers = _default_layers(grids, blocks)
+    # Nothing to weight: no output of this model lies on a grid.
     if not layers:
         raise InputError(
             f"this {explained.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"

@@ -115,6 +115,7 @@ def _maps(explained: FloatInput, tape: Tape) -> dict[str, AttentionMap]:
             "maps is over all tokens. The gradient methods, grad-cam and occlusion fit"
         )
     names = list(named)
+    # Layers behind the last square one do not matter here, as they read its result.
     until = names.index(list(layers)[-1])
     # Layers that are not square between others would break the chain of products.
     between = left_out({name: named[name] for name in names[:until]})
@@ -142,6 +143,7 @@ def _placed(
     """The mean row of the tokens that the answer is read from; of an image, its patches on their grid."""
     # The tokens of the last map must be known places: of the text, or of the image's grid.
     tokens = len(matrix)
+    # Images have the grid of the recorded pass, texts have none.
     axes = layout.places(tokens) if explained.kind == "image" else None
     if explained.kind == "text" and len(explained.tokens or []) != tokens:
         raise InputError(
@@ -167,6 +169,7 @@ def _read(
     explained: FloatInput, target: Target, layout: OutputAxes, tokens: int
 ) -> Bool[Tensor, "t"]:
     """The tokens of the last layer that the answer is read from: those with a gradient, for example a class token."""
+    # The blocks whose outputs have as many tokens as the maps; their last one is read by the head.
     blocks = layout.blocks(tokens)
     if not blocks:
         raise InputError(

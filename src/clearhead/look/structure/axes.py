@@ -348,6 +348,7 @@ class OutputAxes:
         (channels,) = allowed
         # The only other axis that could have been the channels' in (b, c, y, x) or (b, y, x, c).
         other = 1 + last - channels
+        # The parameters contradict the aspect ratio: neither reading is safe.
         if shape[other] in self._own_widths(path):
             raise InputError(
                 f"{address!r} gave a tensor {shape}, whose shape is that of {_form(shape, channels)} and does not fit "
@@ -361,6 +362,7 @@ class OutputAxes:
         convolves = any(isinstance(part, FIRST_1D) for part in self.tree.modules[path].modules())
         # (b, c, t): axis 1 is as wide as the parameters, the last is not.
         channels_first = convolves and shape[1] in widths and shape[2] not in widths
+        # Layers inside of it that mix tokens transpose to (b, c, t) and back.
         if channels_first or self._is_swapped(path, shape):
             return Axes(channels=1, tokens=True)
         # A module around it that was called with ids (b, t) reads a text, which has no grid.
@@ -373,6 +375,7 @@ class OutputAxes:
         """Whether a sequence is (b, c, t), because the module around it was called with (b, t, c)."""
         for outer in _around(path)[1:]:
             given = self.given.get(outer, ())
+            # Modules that were called with vectors or images only are skipped.
             if len(given) != 3:
                 continue
             # the nearest module that reads a sequence, which may itself be (b, c, t)
@@ -401,6 +404,7 @@ class OutputAxes:
 
     def _axes_by_aspect(self, shape: Shape) -> set[int]:
         """The axes that may hold the channels, because the other two have the aspect ratio of the image."""
+        # The image as the model was called with it; ids of a text have two axes.
         image = self.given.get("", ())
         if len(image) != 4 or len(shape) != 4:
             return set()
@@ -426,10 +430,11 @@ class OutputAxes:
 
     def _axis_of_layers_inside(self, path: str, shape: Shape) -> int | None:
         """The axis of channels of the first layer of torch that reads or returns this shape, inside or just around."""
-        # Layers of torch that read or returned this very shape, the nearest ones first.
+        # Layers of torch that read or returned this very shape.
         fixed = [call for call in self.calls if call.channels is not None]
         fixed = [call for call in fixed if shape in (call.given, call.shape)]
         for outer in _around(path):
+            # Inside the layer itself first, then in ever larger modules around it.
             for call in fixed:
                 if is_inside(call.path, outer):
                     return call.channels
@@ -447,6 +452,7 @@ class OutputAxes:
         # A module around it may return features where the layer itself returns weights.
         known = {call.path for call in self.calls if not call.weights} | self.given.keys()
         fitting = [outer for outer in _around(path)[1:] if outer and outer in known]
+        # The outermost one is the surest to return features.
         if fitting:
             return f", such as {fitting[-1]!r}"
         return ""
