@@ -130,8 +130,7 @@ def attention_effects(
     """
     read = read_input(model, given, target=written, tokenizer=tokenizer)
     place = answer_position(read, at)
-    # A translator's answer is read from its decoder, whose
-    # attention is measured unless asked otherwise.
+    # A translator's answer is read from its decoder, whose attention is the default.
     if stack is None and read.decoder_input is not None:
         stack = "decoder"
     heads = view_addresses(layer_stack(read, stack), "heads")
@@ -156,8 +155,7 @@ def attention_effects(
     rows = slice(None) if query is None else slice(query, query + 1)
     # The mean over the queries from which the key is removed: (l, h, k).
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
-    # A causal or padding mask leaves exact zeros. The first layer
-    # shows them, as if all layers had one mask.
+    # Masked keys have exact zeros. The first layer shows them, as if all layers had one mask.
     reached = maps[0][:, rows].amax(dim=(0, 1)) > 0
     change = _changes(read, answer, heads, maps, values, rows, reached, logits, done)
     return AttentionEffects(

@@ -167,9 +167,8 @@ def _experiment(
         return foreign_ablation(given), layers, kind
     if tokenizer is not None:
         raise InputError("a Bundle has tokens of its own: expected no tokenizer")
-    # A classifier of images always has a class as its answer; one
-    # of texts only if a target is named,
-    # otherwise its vectors are compared, as those of any encoder.
+    # A classifier of images is measured by its class; one of texts only if a target is named,
+    # otherwise by its vectors.
     classifier = isinstance(bundle, Bundle) and "classify" in bundle.can
     if classifier and (bundle.reads == "images" or target is not None):
         given = read_input(bundle, text)
@@ -318,8 +317,7 @@ def token_ablation(
     def measure(rows: int, changes: Mapping[str, Edit]) -> Float[Tensor, "r t"]:
         named = {name: x.expand(rows, -1) for name, x in inputs.items()}
         ids = named.pop("ids")
-        # The forward pass up to the output layer runs under the
-        # edits; the output layer has no heads.
+        # The pass up to the output layer runs under the edits; the output layer has no heads.
         with edit(model, changes):
             x = ours.states(ids, **named)
         wanted = targets.repeat(rows)[:, None]
@@ -349,7 +347,7 @@ def vector_ablation(model: nn.Module, ids: Int[Tensor, "1 t"], tokens: list[str]
 
 
 def _rows(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
-    # Source and target of a translator both count, as both are attended.
+    # Source and target of a translator both count, as both are read.
     tokens = sum(x.shape[1] for x in inputs.values())
     return max(1, tokens_at_once(model) // tokens)
 

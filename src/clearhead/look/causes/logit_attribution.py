@@ -54,8 +54,7 @@ class ResidualPart:
 def part_addresses(given: ModelInput, stack: LayerStack) -> list[str]:
     """The addresses that `residual_parts` needs on its tape."""
     addresses = [f"{stack.layers[0].output}.input", *(layer.output for layer in stack.layers)]
-    # Attention and MLP outputs are what is added; heads and
-    # projection inputs split the former by head.
+    # Outputs of attention and MLP are added; heads and projection inputs split the former.
     for layer in stack.layers:
         sublayers = ((layer.attention, layer.attends), (layer.cross, layer.cross_attends))
         for module, attends in sublayers:
@@ -85,8 +84,7 @@ def residual_parts(given: ModelInput, stack: LayerStack, tape: Tape) -> Iterator
         yield ResidualPart(kind=kind, x=x)
     for i, layer in enumerate(stack.layers):
         after = first_tensor(tape[layer.output])[0].double()
-        # A norm after the addition rescales the whole stream, so that
-        # no part of the layer is just added.
+        # A norm after the addition rescales the whole stream: nothing is just added.
         if _is_post(modules[layer.output]):
             parts = []
         else:
@@ -244,8 +242,7 @@ def final_norm(given: ModelInput, stack: LayerStack) -> tuple[str, nn.Module]:
     last = stack.layers[-1].output
     norms: dict[str, nn.Module] = {}
     for path, module in Tree(given.model).parts:
-        # By name, since foreign libraries have norms of their own;
-        # leaves only, outside of the layers.
+        # By name, since libraries have norms of their own; leaves only, outside of the layers.
         called_norm = "norm" in f"{path} {type(module).__name__}".lower()
         in_a_layer = path.startswith(f"{stack.name}.")
         if path and called_norm and not in_a_layer and not list(module.children()):
@@ -285,8 +282,7 @@ def fixed_norm(
         gain = weight.detach().double()
     bias = getattr(norm, "bias", None)
     bias = torch.zeros_like(gain) if bias is None else bias.detach().double()
-    # Layer norm has the variance around the mean, RMS norm the
-    # mean square; both of x, not of a part.
+    # Layer norm divides by the deviation of x, RMS norm by its root mean square.
     centred = ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).sqrt()
     rms = (x.square().mean(-1, keepdim=True) + eps).sqrt()
     # whichever of these gives the output of the norm is what it computes

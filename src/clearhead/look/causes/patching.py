@@ -190,8 +190,7 @@ def patching(
     if what != "heads":
         names = clean_input.names(size, decoder=decoder)
         others = corrupted_input.names(size, decoder=decoder)
-        # Positions that are not the input's own tokens, as the
-        # decoder's, have no place in the image.
+        # Positions of a decoder are no patches of the image.
         if size == clean_input.tokens:
             grid = clean_input.grid
     return Patching(

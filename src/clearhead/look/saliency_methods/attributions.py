@@ -60,8 +60,7 @@ def gradients(
 def layer_gradient(explained: FloatInput, target: Target, address: str) -> tuple[Tensor, Tensor]:
     """The output of a module (or its input, at an address that ends in .input), and the gradient of the score there."""
     with differentiable(explained.model):
-        # The input gets a gradient, so that the graph reaches every
-        # layer although parameters may be frozen.
+        # The input requires a gradient, so that every layer is in the graph, even if it is frozen.
         x = explained.x.detach().clone().requires_grad_()
         with watch(explained.model, address, grad=True) as tape:
             score = target.score(explained.logits(x)).sum()

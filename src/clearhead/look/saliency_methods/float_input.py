@@ -112,8 +112,7 @@ def float_input(
 def _image(read: ModelInput, pixels: Tensor, at: int | None) -> FloatInput:
     """The pixels of an image, which is one of the model's arguments."""
 
-    # A bare module may have logits for every token of an image:
-    # the first one is explained by default.
+    # A bare module may have logits for every token of an image: by default the first is explained.
     place = None if read.bundle is not None else at or 0
 
     def logits(rows: Tensor) -> Float[Tensor, "n v"]:
@@ -296,8 +295,7 @@ class EmbeddedText:
 
 def _mean(embedding: nn.Module) -> Float[Tensor, "1 d"]:
     """The mean output of an embedding over all ids."""
-    # The rows of the weight are the ids; going through the
-    # module includes its scale, if it has one.
+    # The rows of the weight are the ids; calling the module applies its scale, if it has one.
     weight = next(embedding.parameters())
     ids = torch.arange(weight.shape[0], device=weight.device)
     # some ids at a time, to save memory

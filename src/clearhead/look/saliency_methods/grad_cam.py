@@ -43,8 +43,8 @@ def grad_cam(
         raise InputError(
             f"this {explained.name} has neither feature maps nor patches: grad-cam does not fit, the other methods do"
         )
-    # The last layer with a gradient: in a ViT that answers from its class
-    # token, the patches of the last block have none.
+    # The last layer with a gradient: in a ViT that answers from its class token, the patches of the
+    # last block have none.
     if options.layer is None:
         found = _last_with_gradient(explained, target, layers, layout)
         if found is None:
@@ -119,8 +119,7 @@ def _weighted(
     # Zero everywhere: the answer does not depend on these places.
     if not slope.any():
         return None
-    # Selvaraju et al. 2017, Eq. 1 and 2 before the ReLU: alpha_c
-    # is the gradient's mean over places.
+    # Selvaraju et al. 2017, Eq. 1 and 2 without the ReLU: alpha_c is the mean gradient.
     return (values * slope.mean((1, 2), keepdim=True)).sum(0)
 
 

@@ -266,8 +266,7 @@ class OutputAxes:
             layer = numbered[layer]
         if layer in layers:
             return layer
-        # Of "stages.2" the members are "stages.2.0" and so on; the
-        # last one returns the stage's output.
+        # The members of "stages.2" are "stages.2.0", ...; the last one returns its output.
         members = [path for path in layers if path.rpartition(".")[0] == layer]
         if not members:
             shown = stages or layers
@@ -316,8 +315,7 @@ class OutputAxes:
         # Where the image's aspect ratio fits neither reading, both stay possible.
         channels = self._channels(address, path, shape, by_aspect or {1, last})
         if channels is None:
-            # Without evidence (b, c, y, x), the convention of torch, is assumed, and a Notice says
-            # so.
+            # Without evidence torch's convention (b, c, y, x) is assumed, and a Notice says so.
             assumed = f"nothing says which axis has the channels; {_form(shape, 1)} is assumed"
             return Axes(channels=1, assumed=assumed)
         # Without the aspect ratio of the image, two axes are a grid only if a layer of torch makes them one.
