@@ -121,8 +121,7 @@ class Listener:
         elif offset:
             continues = offset == self.end
         else:
-            # No offset and one query: a step within one call of the model, as a recurrent decoder
-            # takes them.
+            # No offset and one query: a recurrent decoder's step within one call of the model.
             continues = queries == 1 and self.text.calls == self.calls
         self.calls = self.text.calls
         self.end = (offset if isinstance(offset, int) else 0) + queries

@@ -297,8 +297,7 @@ def _scores(
         # Without a translation, query and answer are words of the same text.
         query = word_tokens(result.pieces, special, sentence.text, sentence.query)
     causal = "predict" in bundle.can
-    # The keys that count: no special tokens, and in a causal model not the first token, which is a
-    # sink.
+    # Special tokens do not count, nor does the first token of a causal model, which is a sink.
     counts = torch.tensor([sinks or not (x or (causal and i == 0)) for i, x in enumerate(special)])
     # A causal model cannot attend to keys after the query.
     if causal:

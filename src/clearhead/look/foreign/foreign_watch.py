@@ -314,8 +314,7 @@ class ForeignAttention:
         if frame.attended or frame.path is None:  # its attention was seen, or it cannot attend
             return
         weights = _weights_in(out)
-        # A backward pass repeats the modules of a checkpointed part, whose weights are recorded
-        # already.
+        # A backward pass repeats checkpointed modules, whose weights are recorded already.
         if weights is None or recomputing():
             return
         # The queries of the weights must be the tokens that the module reads.

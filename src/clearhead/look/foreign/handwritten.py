@@ -653,8 +653,7 @@ class Softmaxes:
             at = position_of(sites, rows, queries, keys, lambda: shown.detach() > 0)
         for listener in tap.listeners:
             grad = listener.grad and listener.explicit
-            # The weights that are shown are those before dropout: a view of them collects their
-            # gradient.
+            # Weights are shown before dropout: a view of them collects their gradient.
             if grad and before is not None and shown is not before and shown is not edited:
                 copy = _with_gradient(before, view)
             else:

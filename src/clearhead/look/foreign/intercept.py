@@ -243,8 +243,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     lse = None
     # A view has a gradient only if the kernel is given that view itself.
     unchanged = (call.q, call.k, call.v) if tap.grad else before
-    # Edited inputs need a call of their own; some kernels return the log-sum-exp that statistics
-    # use.
+    # Edited inputs need a call of their own; statistics use a kernel's log-sum-exp.
     if any(x is not y for x, y in zip(unchanged, after, strict=True)):
         out = call.edited(func, *after)
     elif tap.measures:

@@ -119,8 +119,7 @@ class SDPACall:
         mask = self.attn_mask
         if mask is None:
             return None
-        # The axes before the keys are (g, n), both of heads: a mask that is the same for all of
-        # them broadcasts.
+        # The axes before the keys are (g, n), both of heads; one mask for all of them broadcasts.
         if self.packed > 1:
             same_for_heads = mask.ndim < 3 or mask.shape[-3] == 1
             same_for_queries = mask.ndim < 2 or mask.shape[-2] == 1
@@ -324,8 +323,7 @@ def first_position(queries: int, keys: int, allowed: Tensor | None, given: bool)
         allowed: A mask, True where attention is allowed, with the axes queries and keys last.
         given: The module was called with as many tokens as there are keys.
     """
-    # As many queries as keys, or keys made of the module's own input: the first query is at the
-    # first key.
+    # As many queries as keys, or keys made of the module's input: no keys came before.
     if queries == keys or given or 0 in (queries, keys):
         return 0
     # Without a mask the queries are taken as the last tokens.

@@ -71,8 +71,7 @@ class Hsic(ABC):
         if device.type == "mps":  # which has no float64
             device = torch.device("cpu")
         wide = [x.to(device).to(WIDE) for x in layers]
-        # A layer with NaN or infinity is noted here and set to 0, so that it spoils no other
-        # layer's sums.
+        # A layer with NaN or infinity is noted here and set to 0, to keep the other sums finite.
         broken = torch.stack([~x.isfinite().all() for x in wide])
         self.broken = broken if self.broken is None else self.broken | broken
         self._add([x.nan_to_num(0.0, 0.0, 0.0) for x in wide])
@@ -453,8 +452,7 @@ def cka_of_features(
         raise InputError(
             f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs"
         )
-    # CKA does not depend on the scale of features, which is changed where their squares would
-    # overflow.
+    # CKA does not depend on the scale of features, which keeps their squares finite.
     given = [_scaled(x) for x in given]
     count = len(given[0])
     hsic = make_hsic(estimator, kernel, count)

@@ -277,8 +277,7 @@ def _grids(
         return grids, None
     if isinstance(reader.inputs.items, dict):  # tensors, which may be no images
         return grids, None
-    # The images as the model saw them: (c, height, width) -> (height, width, 3), grey ones
-    # repeated.
+    # The images as the model saw them, (c, height, width) -> (height, width, 3).
     images = [model.preprocessing.pixels(open_image(image)) for image in reader.inputs.items[:]]
     return grids, [np.broadcast_to(x.transpose(1, 2, 0), (*x.shape[1:], 3)) for x in images]
 

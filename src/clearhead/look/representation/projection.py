@@ -371,8 +371,7 @@ def word_neighbours(
     order = (table[kept] @ unit(query)).sort(descending=True)
     for cosine, i in zip(order.values.tolist(), kept[order.indices].tolist(), strict=True):
         word = pieces[i].strip()
-        # Neither special tokens, nor the words of the query, nor the same word in another case
-        # twice.
+        # No special tokens, no words of the query, and no word twice in another case.
         if i not in special and word and word.casefold() not in words:
             answer.append((word, cosine))
             words.add(word.casefold())
@@ -383,8 +382,7 @@ def word_neighbours(
 
 def _finite_rows(x: Float[Tensor, "n d"], what: str) -> Int[Tensor, "k"]:
     """The numbers of the rows whose entries are all finite; a Notice says how many others there are."""
-    # NaN or infinity in one row would make the cosine of that row undefined, and topk would return
-    # it.
+    # NaN or infinity in a row would make its cosine NaN, which topk ranks first.
     finite = x.isfinite().all(1)
     left_out = (~finite).nonzero().flatten().tolist()
     if len(left_out) == len(x):

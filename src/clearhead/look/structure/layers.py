@@ -146,8 +146,7 @@ def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
     if fitting:
         return max(fitting, key=lambda path: len(lists[path]))
     parts = {part for path in lists for part in path.split(".")}
-    # What can be asked for: the encoder and decoder if there are any, else the first parts of
-    # addresses.
+    # Offer "encoder" and "decoder" if there are any, else the first parts of addresses.
     known = sorted(parts & {"encoder", "decoder"})
     known = known or sorted({path.split(".")[0] for path in lists})
     raise InputError(
