@@ -63,7 +63,7 @@ def rollout(
         fused = _fused(layer, fusion)
         identity = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
         mixed = residual * identity + (1 - residual) * fused
-        # A fully masked row of A is 0: scaled to the sum 1, it becomes the identity's.
+        # A fully masked row of A is 0: scaled to the sum 1, it becomes a row of the identity.
         mixed = mixed / mixed.sum(-1, keepdim=True)
         result = mixed if result is None else mixed @ result
     assert result is not None

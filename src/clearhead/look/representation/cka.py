@@ -452,7 +452,7 @@ def cka_of_features(
         raise InputError(
             f"features of shapes {sorted(shapes)}: expected (n, d) each, with the same n inputs"
         )
-    # CKA does not depend on the scale of features, which keeps their squares finite.
+    # CKA does not depend on the scale of features; scaled, their fourth powers stay finite.
     given = [_scaled(x) for x in given]
     count = len(given[0])
     hsic = make_hsic(estimator, kernel, count)
