@@ -90,6 +90,24 @@ def test_steps_of_two_requests_alternate_under_a_lock():
     assert order != sorted(order)
 
 
+def test_progress_never_goes_back():
+    steps = []
+
+    def work(done):
+        for i in range(5):
+            done(i + 1, 9)
+        # long enough for two further readings, in which there is nothing new
+        time.sleep(0.35)
+        return "all"
+
+    async def read():
+        async for step in Queue().with_progress(work, anyio.Lock()):
+            steps.append(step)
+
+    anyio.run(read)
+    assert [step if step == "all" else step[0] for step in steps] == [5, "all"]
+
+
 def test_long_work_reports_progress_and_stops_when_nobody_reads_it():
     seen, over = [], threading.Event()
 

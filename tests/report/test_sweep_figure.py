@@ -59,6 +59,13 @@ def test_a_line_is_the_mean_over_the_seeds_that_have_reached_a_step(tmp_path, fi
     assert {axes.get_ylabel() for axes in figure.axes} == {"nats/token" if about else ""}
 
 
+def test_values_with_a_dot_are_lines_of_their_own(tmp_path, figures):
+    records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    trials = [trial(tmp_path, {"model.dropout": dropout}, records) for dropout in ("0.1", "1.1")]
+    draw_sweep(Sweep(folder=tmp_path, trials=trials))
+    assert lines(figures[0][0].axes[0]).keys() == {"dropout=0.1", "dropout=1.1"}
+
+
 def test_every_loss_of_several_players_is_drawn(tmp_path, figures):
     records = [
         {

@@ -69,3 +69,6 @@ def test_only_files_that_we_read_are_downloaded():
         *parts,
     ]
     assert needed_files(["pytorch_model.bin", "training_args.bin", "x.py"]) == ["pytorch_model.bin"]
+    # the pooling of sentence-transformers, without which the vectors would be others
+    pooling = "1_Pooling/config.json"
+    assert needed_files(iter(["onnx/model.onnx", pooling, "model.safetensors"])) == [pooling, "model.safetensors"]

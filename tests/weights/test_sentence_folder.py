@@ -72,6 +72,12 @@ def test_a_module_that_changes_the_vectors_is_refused(kind, folder):
         ch.load(folder, device="cpu")
 
 
+def test_pooling_that_the_modules_name_and_that_is_missing_is_refused(folder):
+    (folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(WeightsError, match=r"names the pooling in '1_Pooling', and there is no"):
+        ch.load(folder, device="cpu")
+
+
 def test_pooling_is_where_the_modules_say(folder):
     path = folder / "modules.json"
     path.write_text(path.read_text().replace("1_Pooling", "my_pooling"))

@@ -113,7 +113,10 @@ class Queue:
             while not task.done():
                 await asyncio.wait({task}, timeout=0.1)
                 if reports:
-                    yield reports.pop()
+                    newest = reports.pop()
+                    # An older report that is sent later would make the progress go back.
+                    reports.clear()
+                    yield newest
             yield task.result()
         # Also reached when the consumer stops, which closes this generator at its yield.
         finally:

@@ -66,7 +66,7 @@ def draw_sweep(result: Sweep) -> None:
     for choices, trials in without_seed(result.trials):
         # The last part of a dotted key is enough: optim.lr=1e-3 becomes lr=1e-3.
         name = (
-            ", ".join(f"{key}={value}".rsplit(".", 1)[-1] for key, value in choices.items())
+            ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in choices.items())
             or "mean over seeds"
         )
         # A trial that failed before its first step has no folder.

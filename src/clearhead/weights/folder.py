@@ -125,12 +125,15 @@ def fetch(name: str) -> Path:
 
 def needed_files(files: Iterable[str]) -> list[str]:
     """The files of a model that we read: its small files, and its weights, as safetensors if it has them."""
+    files = list(files)
     top = [file for file in files if "/" not in file]
     small = [file for file in top if file.endswith(SMALL)]
     # the same weights are often there in both formats
     safe = [file for file in top if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", file)]
     pickled = [file for file in top if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file)]
-    return small + (safe or pickled)
+    # The modules of sentence-transformers have a folder each, as 1_Pooling/config.json.
+    modules = [file for file in files if re.fullmatch(r"[^/]+/config\.json", file)]
+    return small + modules + (safe or pickled)
 
 
 def _load_unfinished(

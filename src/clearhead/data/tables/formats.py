@@ -148,7 +148,7 @@ def _shorter(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     others = [
         (name, column)
         for name, column in zip(first, columns, strict=True)
-        if not looks_like_labels(column)
+        if column and not looks_like_labels(column)
     ]
     return all(
         len(name.split()) < sum(len(text.split()) for text in column) / len(column)

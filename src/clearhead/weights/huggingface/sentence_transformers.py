@@ -61,6 +61,11 @@ def read_pooling(folder: Path) -> dict[str, Any]:
         if module == "Pooling":
             # modules may be in folders of any name
             path = folder / place / "config.json"
+            if not path.is_file():
+                raise WeightsError(
+                    f"{folder / MODULES} names the pooling in {place!r}, and there is no {path}: without it the vectors "
+                    "would be others"
+                )
     if not path.is_file():
         return {}
     table = config.load(path)
