@@ -47,6 +47,19 @@ def test_removing_a_key_equals_a_mask_without_it(options, monkeypatch):
     assert sum(new for new, _ in calls) == 2 * 3 * 5 + 2 * 3 * 3
 
 
+def test_a_key_that_a_window_hides_in_the_first_layer_alone_is_removed_from_the_others():
+    torch.manual_seed(0)
+    options = {"width": 12, "depth": 2, "heads": 3, "window": 2, "full_every": 2, "positions": "rotary"}
+    model = ch.build("gpt", vocab=5, context=8, **options).double().eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.4)
+    result = attention_effects(model, IDS, target=3)
+    assert result.allowed.tolist() == [0, 1, 2, 3, 4]
+    assert result.change[0, :, :3].abs().max() < 1e-12  # block 0 attends to two keys
+    want = masked(model, "blocks.1.attn.scores", 1, 4, 0, IDS, 3)
+    assert result.change[1, 1, 0] == pytest.approx(float(want), abs=1e-6)
+
+
 def test_a_head_that_loses_its_only_key_has_no_output():
     torch.manual_seed(0)
     model = ch.build("gpt", vocab=5, context=8, width=12, depth=1, heads=3).double().eval()

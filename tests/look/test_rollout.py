@@ -193,3 +193,13 @@ def test_what_rollout_cannot_multiply_is_a_sentence(monkeypatch):
     monkeypatch.setattr(sys.modules["clearhead.look.maps.rollout"], "DENSE_LIMIT", 100)
     with pytest.raises(ValueError, match=r"1 x 17 x 17 are over the limit of 100 weights: .* cls_maps"):
         rollout(tape)
+
+
+def test_a_fully_masked_row_without_a_residual_is_zero_and_not_nan():
+    layer = ch.layers.Attention(12, heads=3).double().eval()
+    allow = torch.ones(5, 5, dtype=torch.bool)
+    allow[2] = False
+    with watch(layer, "weights") as tape:
+        layer(torch.randn(1, 5, 12, dtype=torch.float64), mask=ch.layers.Mask(allow=allow))
+    rows = rollout([tape["weights"]], residual=0.0)[0].sum(-1)
+    torch.testing.assert_close(rows, torch.tensor([1.0, 1, 0, 1, 1], dtype=torch.float64))

@@ -155,8 +155,8 @@ def attention_effects(
     rows = slice(None) if query is None else slice(query, query + 1)
     # The mean over the queries from which the key is removed: (l, h, k).
     weights = torch.stack([x[:, rows].mean(1) for x in maps])
-    # Masked keys have exact zeros. The first layer shows them, as if all layers had one mask.
-    reached = maps[0][:, rows].amax(dim=(0, 1)) > 0
+    # Masked keys have exact zeros. A window may hide a key in some layers only: it counts if any layer reaches it.
+    reached = weights.amax(dim=(0, 1)) > 0
     change = _changes(read, answer, heads, maps, values, rows, reached, logits, done)
     return AttentionEffects(
         tokens=read.names(keys, decoder=heads[0].split(".")[0] == "decoder"),

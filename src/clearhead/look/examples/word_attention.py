@@ -268,8 +268,6 @@ def _scores(
             kind = "cross"
         else:
             kind = next(iter(result.maps))
-    else:
-        kind = kind
     if kind not in result.maps:
         raise InputError(
             f"kind={kind!r}: expected one of {', '.join(result.maps)}{nearest(kind, result.maps)}"

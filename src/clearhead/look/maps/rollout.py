@@ -64,7 +64,9 @@ def rollout(
         identity = torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
         mixed = residual * identity + (1 - residual) * fused
         # A fully masked row of A is 0: scaled to the sum 1, it becomes a row of the identity.
-        mixed = mixed / mixed.sum(-1, keepdim=True)
+        # Without a residual it stays 0.
+        total = mixed.sum(-1, keepdim=True)
+        mixed = mixed / total.clamp(min=torch.finfo(mixed.dtype).tiny)
         result = mixed if result is None else mixed @ result
     assert result is not None
     return result

@@ -63,8 +63,8 @@ def read_pooling(folder: Path) -> dict[str, Any]:
             path = folder / place / "config.json"
             if not path.is_file():
                 raise WeightsError(
-                    f"{folder / MODULES} names the pooling in {place!r}, and there is no {path}: without it the vectors "
-                    "would be others"
+                    f"{folder / MODULES} names the pooling in {place!r}, and there is no {path}: without it the "
+                    "vectors would be others"
                 )
     if not path.is_file():
         return {}
