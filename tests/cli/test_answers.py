@@ -167,7 +167,7 @@ def test_samples_depend_on_the_seed_and_the_number_of_the_line_but_not_on_the_ba
     assert found[:-1] == [*expected[:7], "", *expected[8:]]
 
 
-class Lines:
+class Lines(io.BufferedIOBase):
     """A stdin of many lines of 400 bytes that are made when they are read."""
 
     def __init__(self, lines):

@@ -137,20 +137,20 @@ def timed(limit, passes, **options):
 
 def test_the_time_of_a_view_is_estimated_announced_and_limited():
     assert timed(None, [(1e6, 1, 2)] * 2) == [(1, 2)] * 2
-    assert len(timed(60, [(0.9, 1, 10)] * 10)) == 10  # too little for a warning
+    assert len(timed(60.0, [(0.9, 1, 10)] * 10)) == 10  # too little for a warning
     with pytest.warns(Notice, match="^effects: about 40 seconds$") as said:
-        timed(60, [(0.5, 1, 80)] * 80)
+        timed(60.0, [(0.5, 1, 80)] * 80)
     assert len(said) == 1
     stopped = (
         "effects would take about 3 minutes, and the limit is 1 minute: expected more seconds, --limit 240 .*, or x"
     )
     with pytest.raises(InputError, match=stopped):
-        timed(60, [(2, 1, 100)], cheaper="x")
+        timed(60.0, [(2, 1, 100)], cheaper="x")
     # A phase of its own total: what is spent so far counts, and a quick first pass is no estimate.
     with pytest.warns(Notice, match="about 50 seconds"), pytest.raises(InputError, match="about 2 minutes"):
-        timed(60, [(5, 1, 10)] * 10 + [(0.01, 1, 30), (5, 1, 30)])
-    with pytest.raises(InputError, match="limit=0: expected seconds above 0"):
-        timed(0, [])
+        timed(60.0, [(5, 1, 10)] * 10 + [(0.01, 1, 30), (5, 1, 30)])
+    with pytest.raises(InputError, match="limit=0.0: expected seconds above 0"):
+        timed(0.0, [])
 
 
 @pytest.mark.parametrize(

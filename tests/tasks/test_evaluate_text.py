@@ -112,7 +112,7 @@ def test_of_the_text_that_a_model_was_trained_on_the_end_is_evaluated(text, tmp_
     found = evaluate(made, text)
     assert (found.logprob, found.bytes) == (evaluate(made, text, last=0.25).logprob, len(TEXT) // 4)
     assert found.remark == "the last 25%, held out of its training; last=1 takes all"
-    assert evaluate(made, text, last=1).bytes == len(TEXT)
+    assert evaluate(made, text, last=1.0).bytes == len(TEXT)
     with pytest.raises(ValueError, match=r"split='train' is for chats: of a text last=SHARE takes the end"):
         evaluate(made, text, split="train")
     (tmp_path / "other.txt").write_text(TEXT)

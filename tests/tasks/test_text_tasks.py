@@ -81,7 +81,7 @@ def test_likelihoods_are_those_of_each_text_alone():
         assert found.logprobs[1:] == pytest.approx(alone.logprobs[1:], abs=1e-5)
 
 
-def test_the_likelihood_of_a_list_is_refused():
+def test_the_likelihood_of_a_list_is_refused(unchecked):
     with pytest.raises(InputError, match="text is a list: expected a string; `likelihoods` reads several"):
         likelihood(gpt(), TEXTS)
 
