@@ -149,7 +149,7 @@ def test_the_time_of_a_view_is_estimated_announced_and_limited():
     # A phase of its own total: what is spent so far counts, and a quick first pass is no estimate.
     with pytest.warns(Notice, match="about 50 seconds"), pytest.raises(InputError, match="about 2 minutes"):
         timed(60.0, [(5, 1, 10)] * 10 + [(0.01, 1, 30), (5, 1, 30)])
-    with pytest.raises(InputError, match="limit=0.0: expected seconds above 0"):
+    with pytest.raises(InputError, match=r"limit=0\.0: expected seconds above 0"):
         timed(0.0, [])
 
 
