@@ -21,6 +21,9 @@ class Decorate(_import_hook.JaxtypingTransformer):
     """Adds a decorator to the functions and classes of a module."""
 
     def visit_FunctionDef(self, node):  # noqa: N802  (a name of ast)
+        # a kernel must stay a plain function: Triton compiles its source, with the names of its module
+        if any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list):
+            return node
         hints = [node.args, node.returns or node.args]
         names = {one.id for hint in hints for one in ast.walk(hint) if isinstance(one, ast.Name)}
         if names & SHAPES:
@@ -69,10 +72,7 @@ _import_hook.JaxtypingTransformer = Decorate
 
 
 def install():
-    """Check everything but Triton kernels, which must stay plain functions to be compiled."""
-    hook = install_import_hook("clearhead", "beartype.beartype").hook
-    instrumented = hook.should_instrument
-    hook.should_instrument = lambda name: instrumented(name) and not name.endswith(("_kernel", "_kernels"))
+    install_import_hook("clearhead", "beartype.beartype")
 
 
 @contextmanager
