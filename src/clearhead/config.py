@@ -35,12 +35,9 @@ Key = tuple[str, ...]  # a dotted key, split: a name may itself contain dots
 
 _COMMAND_LINE = "on the command line: "
 _WORDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    type(None): "nothing",
-}
+    int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing",
+    Any: "anything",
+}  # fmt: skip
 
 
 class ConfigError(InputError):
@@ -103,10 +100,7 @@ class Table(dict[str, Any]):
         key: Key = (),
     ) -> None:
         self.origin, self.key = origin or Origin(), key
-        inside = {}
-        for name, value in dict(values).items():
-            inside[name] = self._inside(value, (*key, str(name)))
-        super().__init__(inside)
+        super().__init__({n: self._inside(x, (*key, str(n))) for n, x in dict(values).items()})
 
     def _inside(self, value: Any, key: Key) -> Any:
         if isinstance(value, Mapping):
@@ -268,12 +262,9 @@ def read(kind: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
         clearhead.config.ConfigError: optim.lr = 'fast': expected a number, got text
     """
     origin = table.origin if isinstance(table, Table) else Origin()
+    key = table.key if isinstance(table, Table) else ()
     if where:
         key = tuple(where.split("."))
-    elif isinstance(table, Table):
-        key = table.key
-    else:
-        key = ()
     return _read_dataclass(kind, table, key, origin)
 
 
@@ -482,8 +473,6 @@ def _describe(kind: Any) -> str:
         return "a list"
     if is_dataclass(kind) or (isinstance(box, type) and issubclass(box, Mapping)):
         return "a table"
-    if kind is Any:
-        return "anything"
     return _WORDS.get(kind) or f"a {kind.__name__}"
 
 
@@ -532,14 +521,6 @@ def _assignment(word: str) -> tuple[Key, Any]:
     return tuple(name.split(".")), value
 
 
-def _half_character(values: Any) -> str | None:
-    """The first half of a surrogate pair without its other half, as JSON writes it; None if there is none."""
-    half = re.search("[\ud800-\udfff]", json.dumps(values, ensure_ascii=False))
-    if half is None:
-        return None
-    return f"\\u{ord(half[0]):04x}"
-
-
 def _json_values(text: str) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -553,10 +534,12 @@ def _json_values(text: str) -> dict[str, Any]:
         raise InputError(f"JSON has no {word}")
 
     values = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
-    half = None
-    if "\\ud" in text.lower():  # JSON writes characters beyond 16 bits as two halves
-        half = _half_character(values)
-    if half is not None:
+    # JSON writes characters beyond 16 bits as two halves: one that is left over stands alone
+    alone = None
+    if "\\ud" in text.lower():
+        alone = re.search("[\ud800-\udfff]", json.dumps(values, ensure_ascii=False))
+    if alone:
+        half = f"\\u{ord(alone[0]):04x}"
         line = text[: text.lower().index(half)].count("\n") + 1
         raise InputError(
             f"{half} is half of a surrogate pair, and no character by itself: line {line}"

@@ -511,11 +511,6 @@ def _check_join(between: str, values: list[Any]) -> None:
     work.write(work.read(*values) + len(between) * len(values))
 
 
-def _check_lines(text: str, more: int) -> None:
-    """Refuse a text to each line of which more characters are added."""
-    _WORK.get().write(len(text) + (len(text.splitlines()) + 1) * more)
-
-
 def _replace_method(text: Any, old: Any, new: Any, count: int = -1) -> tuple[Any, ...]:
     _check_replace(text, old, new, count)
     return old, new, count
@@ -549,8 +544,10 @@ def _join_filter(given: dict[str, Any]) -> None:
 
 
 def _indent_filter(given: dict[str, Any]) -> None:
-    width = given.get("width", 4)
-    _check_lines(str(given["s"]), width if isinstance(width, int) else len(width))
+    text, width = str(given["s"]), given.get("width", 4)
+    # added to each line of the text: so many spaces, or a text
+    more = width if isinstance(width, int) else len(width)
+    _WORK.get().write(len(text) + (len(text.splitlines()) + 1) * more)
 
 
 def _wordwrap_filter(given: dict[str, Any]) -> None:

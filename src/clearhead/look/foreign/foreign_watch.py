@@ -24,16 +24,10 @@ from ..capture.hooks import Session
 from ..capture.tap import WatchTap, recomputing
 from ..capture.tape import Keep, Tape, TextCounter
 from ..maps.call import DenseCall
-from .handwritten import UNMET, WRONG_AXES, fits_tokens
-from .module_stack import (
-    CallSite,
-    ForeignListener,
-    Frame,
-    ModuleStack,
-    Steps,
-    position_of,
-    user_level,
-)
+from .handwritten import UNMET, WRONG_AXES
+from .module_stack import CallSite, Frame, ModuleStack, user_level
+from .products import fits_tokens
+from .steps import ForeignListener, Steps, position_of
 from .torch_attention import uses_fast_path
 
 # What a watch says about attention that it did not see.

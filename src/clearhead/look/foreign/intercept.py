@@ -34,7 +34,8 @@ from ..capture.tap import WatchTap
 from ..maps.call import DenseCall, LazyCall, full_precision
 from .foreign_watch import Candidate, ForeignAttention, why_not_recorded
 from .handwritten import UNMET, WRONG_AXES, Softmaxes
-from .module_stack import CallSite, Frame, position_of, user_level
+from .module_stack import CallSite, Frame, user_level
+from .steps import position_of
 from .torch_attention import (
     HEADS_AXIS,
     SIGNATURE,
