@@ -48,8 +48,8 @@ from clearhead.layers import (
     make_norm,
 )
 from clearhead.training.augmentation import AUGMENTATIONS
+from clearhead.training.objectives import DeviceRng
 from clearhead.training.objectives.classification import mix
-from clearhead.training.objectives.objective import DeviceRng
 
 HERE = Path(__file__).parent / "pictures"
 PICTURES: dict[str, Callable[[], Figure | Image | None]] = {}

@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from .tasks.score import score as score
     from .tasks.translate import translate as translate
     from .training import finetune as finetune
-    from .training import train as train
     from .training import verify_resume as verify_resume
+    from .training.train import train as train
     from .weights import Bundle as Bundle
     from .weights import export as export
     from .weights import load as load

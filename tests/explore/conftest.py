@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.data import make_data
-from clearhead.explore.server import make_app
+from clearhead.explore.app import make_app
 from clearhead.tokens import Characters, Words
 from clearhead.weights import shipped
 

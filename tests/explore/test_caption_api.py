@@ -12,8 +12,8 @@ from test_images_api import UNUSUAL, WRONG, encoded, send
 import clearhead as ch
 from clearhead.data import make_data
 from clearhead.explore import examples as example_images
-from clearhead.explore.captions import captions_images, inspect_caption, own_caption
-from clearhead.explore.server import make_app
+from clearhead.explore.app import make_app
+from clearhead.explore.inspections.caption import captions_images, inspect_caption, own_caption
 from clearhead.explore.store import views, why_no_view
 from clearhead.tasks.caption import captioning, given_caption
 from clearhead.weights import shipped

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.explore import inspections
+from clearhead.explore.inspections import text as inspections
 from clearhead.look import head_effects, silence
 from support.api_shapes import schemas
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clearhead.cli import app
-from clearhead.explore import app as serving
+from clearhead.explore import server as serving
 from clearhead.tasks import likelihood
 from clearhead.weights import shipped
 

@@ -9,7 +9,7 @@ from schemathesis.checks import not_a_server_error, response_schema_conformance,
 from serving import Uvicorn
 from starlette.testclient import TestClient
 
-from clearhead.explore.server import make_app
+from clearhead.explore.app import make_app
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]

@@ -12,13 +12,13 @@ import pytest
 from serving import Uvicorn
 from starlette.testclient import TestClient
 
-from clearhead.explore import guard, server
-from clearhead.explore.app import request_protocol
+from clearhead.explore import app, guard
+from clearhead.explore.app import make_app
 from clearhead.explore.guard import BODY, Guard
-from clearhead.explore.server import make_app
+from clearhead.explore.server import request_protocol
 
 HOME = "http://127.0.0.1:8000"
-PAGE = Path(server.__file__).parent / "page"
+PAGE = Path(app.__file__).parent / "page"
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>&lt;b>"
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from clearhead.explore.server import make_app
+from clearhead.explore.app import make_app
 from support.foreign_folders import foreign, foreign_folder
 
 pytest.importorskip("transformers")

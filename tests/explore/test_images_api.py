@@ -15,9 +15,9 @@ from PIL import Image
 from serving import Uvicorn
 
 from clearhead.explore import images
+from clearhead.explore.app import make_app
 from clearhead.explore.guard import BODY, UPLOADS
 from clearhead.explore.images import ImageStore
-from clearhead.explore.server import make_app
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 9, 3), np.uint8)

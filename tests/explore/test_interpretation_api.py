@@ -8,9 +8,9 @@ from starlette.testclient import TestClient
 import clearhead as ch
 from clearhead.data import Preprocessing
 from clearhead.explore import comparison
+from clearhead.explore.app import make_app
 from clearhead.explore.comparison import CELLS, photograph_views, photographs, pooled
 from clearhead.explore.examples import NAMES, example_file
-from clearhead.explore.server import make_app
 from clearhead.explore.writing import MOST_TOKENS, patch_prompts
 from clearhead.tokens import Subwords
 from support.api_shapes import schemas

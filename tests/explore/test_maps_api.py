@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.explore import attention_groups
-from clearhead.explore.attention_groups import Group, special_ids, text_axis, token_names
-from clearhead.explore.inspections import inspect_text
+from clearhead.explore.inspections import attention_groups
+from clearhead.explore.inspections.attention_groups import Group, special_ids, text_axis, token_names
+from clearhead.explore.inspections.text import inspect_text
 from clearhead.look.maps.attention_map import AttentionMap
 from clearhead.look.maps.call import DenseCall
 from clearhead.tokens import Characters, Subwords, Symbols, Words

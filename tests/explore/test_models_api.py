@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore import store
+from clearhead.explore.app import make_app
 from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, outline, source_language
-from clearhead.explore.server import make_app
 from clearhead.explore.store import RecipeFacts, views, why_no_view
 from clearhead.layers.lora import add_adapters
 from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words

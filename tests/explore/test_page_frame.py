@@ -205,7 +205,7 @@ def test_saved_figures(page, tmp_path):
 def test_a_link_of_a_server_with_a_token_has_the_token(tiny):
     from starlette.testclient import TestClient
 
-    from clearhead.explore.server import make_app
+    from clearhead.explore.app import make_app
 
     app = make_app([tiny], device="cpu", host="0.0.0.0", token="secret")
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:

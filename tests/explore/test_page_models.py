@@ -9,7 +9,7 @@ from page_steps import settled
 from serving import Uvicorn
 
 import clearhead as ch
-from clearhead.explore.server import make_app
+from clearhead.explore.app import make_app
 from clearhead.tokens import Characters, Pair, Subwords, Words
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)

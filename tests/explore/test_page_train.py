@@ -14,7 +14,7 @@ from browser import MARKUP
 from serving import Uvicorn
 
 import clearhead as ch
-from clearhead.explore.server import make_app
+from clearhead.explore.app import make_app
 from clearhead.training.run_folder import Folder
 
 pytestmark = pytest.mark.skipif(bool(web.WHY_NOT), reason=web.WHY_NOT)

@@ -8,8 +8,8 @@ import torch
 from starlette.testclient import TestClient
 
 import clearhead as ch
+from clearhead.explore.app import make_app
 from clearhead.explore.reading import principal_plane
-from clearhead.explore.server import make_app
 from clearhead.look import head_effects, silence
 from clearhead.tokens import Words
 from support.api_shapes import schemas

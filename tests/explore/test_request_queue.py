@@ -13,10 +13,10 @@ from serving import Uvicorn
 from starlette.testclient import TestClient
 
 import clearhead as ch
-from clearhead.explore.attention_groups import OVERVIEWS
-from clearhead.explore.inspections import Inspection, inspect_text
+from clearhead.explore.app import make_app
+from clearhead.explore.inspections.attention_groups import OVERVIEWS
+from clearhead.explore.inspections.text import Inspection, inspect_text
 from clearhead.explore.queue import BusyError, Cancelled, Queue
-from clearhead.explore.server import make_app
 from clearhead.explore.store import InspectionStore, UnknownError
 
 HOME = "http://127.0.0.1:8000"

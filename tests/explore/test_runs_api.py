@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore import runs as run_state
+from clearhead.explore.app import make_app
 from clearhead.explore.runs import EXAMPLE, EXAMPLE_RECIPE, Runs
-from clearhead.explore.server import make_app
 from clearhead.tokens import Characters
 from clearhead.training.run_folder import Folder
 from support.api_shapes import schemas

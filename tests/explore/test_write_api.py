@@ -6,9 +6,9 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.decode import Choice
-from clearhead.explore.attention_groups import spaces_before
+from clearhead.explore.app import make_app
 from clearhead.explore.candidates import candidates, choice_of, entropies
-from clearhead.explore.server import make_app
+from clearhead.explore.inspections.attention_groups import spaces_before
 from clearhead.tokens import Characters, Subwords, Symbols, Words
 from support.api_shapes import schemas
 

@@ -11,7 +11,7 @@ from compare import HIDDEN, B, D, H, T, Table, adopt, both, layers, match, whole
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.training.loss import linear_cross_entropy
+from clearhead.training.objectives.cross_entropy import linear_cross_entropy
 
 V, CONTEXT, DEPTH = 11, 9, 2
 Case = tuple[nn.Module, nn.Module, Table]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from clearhead.training.checkpoints import Writer, latest
+from clearhead.training.checkpoints import CheckpointWriter, latest
 
 torch.set_num_threads(1)  # a fork has no thread pool, and would wait for it
 TOUCHES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
@@ -25,7 +25,7 @@ def state(step: int, mark: int = 0) -> dict[str, torch.Tensor]:
 
 
 def save(folder: Path, attempt: str, steps: range, keep: int = 1) -> None:
-    writer = Writer(folder, attempt=attempt, keep=keep)
+    writer = CheckpointWriter(folder, attempt=attempt, keep=keep)
     for step in steps:
         writer.save(step, state(step), {"step": step, "mark": 0})
     writer.save(steps[-1], state(steps[-1], 1000), {"step": steps[-1], "mark": 1000})  # replaces itself

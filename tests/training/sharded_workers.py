@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from clearhead.training.checkpoints import Checkpoint, Writer, step_name
+from clearhead.training.checkpoints import Checkpoint, CheckpointWriter, step_name
 from clearhead.weights.checkpoints.checkpoint import place
 
 WHOLE = {
@@ -39,7 +39,7 @@ def main(rank: int, folder: Path) -> None:
     # Two workers save; the third is not in their mesh.
     tensors = spread(two)
     if rank < 2:
-        writer = Writer(folder / "two", rank=rank, world=2, attempt="a", timeout=30)
+        writer = CheckpointWriter(folder / "two", rank=rank, world=2, attempt="a", timeout=30)
         for _ in range(2):  # the second replaces the first
             writer.save(1, tensors, {"by": rank})
             writer.wait()
@@ -78,7 +78,7 @@ def main(rank: int, folder: Path) -> None:
     tensors = {f"model.{name}": p for name, p in model.named_parameters()}
     for i, p in enumerate(model.parameters()):
         tensors |= {f"optim.{i}.{key}": value for key, value in optimizer.state[p].items()}
-    writer = Writer(folder / "fsdp", rank=rank, world=3, attempt="b", timeout=30)
+    writer = CheckpointWriter(folder / "fsdp", rank=rank, world=3, attempt="b", timeout=30)
     writer.save(5, tensors, {"seen": 10})
     writer.wait()
     before = {name: (x.full_tensor() if isinstance(x, DTensor) else x).clone() for name, x in tensors.items()}

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from clearhead import counter_rng
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.training.augmentation import AUGMENTATIONS, augment, make_augmentations, normalise
-from clearhead.training.objectives import Moment
-from clearhead.training.objectives.objective import DeviceRng
+from clearhead.training.objectives import DeviceRng, Moment
 from clearhead.training.recipe import named_options, read_recipe
 
 B, C, H, W = 5, 3, 7, 9

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from clearhead.training import checkpoints as checkpoint_module
-from clearhead.training.checkpoints import Checkpoint, CheckpointError, Writer, latest
+from clearhead.training.checkpoints import Checkpoint, CheckpointError, CheckpointWriter, latest
 from clearhead.weights.checkpoints import checkpoint as reading_module
 from clearhead.weights.checkpoints.checkpoint import place as plain_place
 from clearhead.weights.checkpoints.checkpoint import share
@@ -38,7 +38,7 @@ def tensors(step: int = 0) -> dict[str, torch.Tensor]:
 
 
 def save(folder, *steps, **options):
-    writer = Writer(folder, attempt=options.pop("attempt", "a"), **options)
+    writer = CheckpointWriter(folder, attempt=options.pop("attempt", "a"), **options)
     for step in steps:
         writer.save(step, tensors(step), {"step": step, "seen": [1, None, "x"]})
     writer.wait()
@@ -78,7 +78,7 @@ def test_save_copies_the_tensors_before_it_returns(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_module, "write_tensors", lambda *a: go.wait(10) and slow(*a))
     weight = torch.nn.Parameter(torch.ones(3, 4))
     facts = {"best": [1]}
-    writer = Writer(tmp_path, attempt="a")
+    writer = CheckpointWriter(tmp_path, attempt="a")
     writer.save(1, {"w": weight, "t": weight.t()}, facts)
     weight.data.zero_()
     facts["best"].append(2)
@@ -95,7 +95,7 @@ def test_save_copies_the_tensors_before_it_returns(tmp_path, monkeypatch):
 
 def test_a_folder_without_checkpoints_has_no_latest(tmp_path):
     assert latest(tmp_path / "none", say=quiet) is None
-    Writer(tmp_path / "empty", attempt="a").wait()
+    CheckpointWriter(tmp_path / "empty", attempt="a").wait()
     assert latest(tmp_path / "empty", say=quiet) is None
 
 
@@ -125,9 +125,9 @@ def test_leftovers_of_killed_attempts_are_removed(tmp_path):
     (tmp_path / ".step-00000002.dead.tmp" / "index.json").write_text("{}")
     os.rename(tmp_path / "step-00000001", tmp_path / ".step-00000001.dead.old")  # killed while replacing it
     assert latest(tmp_path, say=quiet).step == 1
-    Writer(tmp_path, rank=1, world=2, attempt="b")
+    CheckpointWriter(tmp_path, rank=1, world=2, attempt="b")
     assert len(names(tmp_path)) == 2
-    Writer(tmp_path, attempt="b")
+    CheckpointWriter(tmp_path, attempt="b")
     assert names(tmp_path) == ["step-00000001"]
 
 
@@ -208,7 +208,7 @@ def test_filling_checks_names_shapes_and_dtypes(tmp_path):
 
 
 def test_unsupported_dtypes_and_facts_are_refused(tmp_path):
-    writer = Writer(tmp_path, attempt="a")
+    writer = CheckpointWriter(tmp_path, attempt="a")
     with pytest.raises(ValueError, match="facts of step 1 cannot be written as JSON"):
         writer.save(1, {}, {"loss": float("inf")})
     with pytest.raises(ValueError, match=r"'c' is complex64, which cannot be saved: expected .*bfloat16"):
@@ -216,7 +216,7 @@ def test_unsupported_dtypes_and_facts_are_refused(tmp_path):
     writer.wait()
     for options in ({"attempt": "../x"}, {"attempt": "a", "keep": 0}, {"attempt": "a", "rank": 2, "world": 2}):
         with pytest.raises(ValueError, match="expected"):
-            Writer(tmp_path, **options)
+            CheckpointWriter(tmp_path, **options)
 
 
 # Full disks and lost workers
@@ -258,8 +258,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(tmp_path, monkeypatch, wh
 
 LIMITED = """
 import resource, sys, torch
-from clearhead.training.checkpoints import CheckpointError, Writer, latest
-writer = Writer(sys.argv[1], attempt="a")
+from clearhead.training.checkpoints import CheckpointError, CheckpointWriter, latest
+writer = CheckpointWriter(sys.argv[1], attempt="a")
 writer.save(1, {"w": torch.ones(1000)}, {})
 writer.wait()
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -280,13 +280,13 @@ def test_a_file_that_exceeds_the_size_limit_is_reported_as_a_full_disk(tmp_path)
 
 def test_a_worker_that_fails_or_does_not_write_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_module, "_GRACE", 0.2)
-    one, two = (Writer(tmp_path, rank=rank, world=2, attempt="a", timeout=0.3) for rank in range(2))
+    one, two = (CheckpointWriter(tmp_path, rank=rank, world=2, attempt="a", timeout=0.3) for rank in range(2))
     one.save(1, tensors(), {})
     with pytest.raises(CheckpointError, match=r"part-00001 did not arrive; there is no intact checkpoint yet"):
         one.wait()
     assert names(tmp_path) == []
 
-    one, two = (Writer(tmp_path, rank=rank, world=2, attempt="a", timeout=20.0) for rank in range(2))
+    one, two = (CheckpointWriter(tmp_path, rank=rank, world=2, attempt="a", timeout=20.0) for rank in range(2))
     whole = checkpoint_module.write_tensors
 
     def full_for_two(path, tensors):
@@ -316,7 +316,7 @@ def test_a_worker_that_fails_or_does_not_write_is_reported(tmp_path, monkeypatch
 
 
 def test_workers_that_disagree_about_a_tensor_are_reported(tmp_path):
-    one, two = (Writer(tmp_path, rank=rank, world=2, attempt="a", timeout=1.0) for rank in range(2))
+    one, two = (CheckpointWriter(tmp_path, rank=rank, world=2, attempt="a", timeout=1.0) for rank in range(2))
     two.save(1, {"w": torch.zeros(3)}, {})
     one.save(1, {"w": torch.zeros(4)}, {})
     with pytest.raises(CheckpointError, match=r"'w' is float32 \(4,\) for worker 0, but float32 \(3,\) for part-00001"):
@@ -368,7 +368,7 @@ def test_tensors_of_any_sharding_fill_those_of_any_other(tmp_path_factory, monke
         bits = torch.from_numpy(raw.astype(np.uint8)).view(dtype)
         wholes[f"t{i}"] = bits[: int(np.prod(shape, dtype=int))].reshape(shape)
         dims[f"t{i}"] = [data.draw(st.sampled_from([None, *range(len(shape))])) for _ in range(2)]
-    writers = [Writer(folder, rank=r, world=before, attempt="a", timeout=20.0) for r in range(before)]
+    writers = [CheckpointWriter(folder, rank=r, world=before, attempt="a", timeout=20.0) for r in range(before)]
     for rank, writer in reversed(list(enumerate(writers))):
         writer.save(1, {n: sharded.cut(x, dims[n][0], before, rank) for n, x in wholes.items()}, {})
     for writer in writers:
@@ -403,7 +403,7 @@ def test_three_gloo_workers_save_and_fill_dtensors(tmp_path):
         from sharded_workers import WHOLE
     finally:
         sys.path.remove(str(HERE))
-    one = Writer(tmp_path / "one", attempt="a")
+    one = CheckpointWriter(tmp_path / "one", attempt="a")
     one.save(1, WHOLE, {})
     one.wait()
     script = str(HERE / "sharded_workers.py")
@@ -441,7 +441,7 @@ def test_a_process_killed_while_saving_leaves_an_intact_checkpoint(tmp_path, mom
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_tensors_of_a_cuda_device_are_saved_and_filled(tmp_path):
-    writer = Writer(tmp_path, attempt="a")
+    writer = CheckpointWriter(tmp_path, attempt="a")
     weight = torch.randn(1000, 1000, device="cuda", dtype=torch.bfloat16)
     for step in (1, 2):
         kept = weight.clone()

@@ -16,7 +16,7 @@ from clearhead import config, load
 from clearhead.training import logs, loop
 from clearhead.training.optim import optimisers as optim
 from clearhead.training.recipe import Recipe
-from clearhead.training.run import train
+from clearhead.training.train import train
 from support.marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clearhead.training import loss as loss_module
-from clearhead.training.loss import linear_cross_entropy, measured
+from clearhead.training.objectives import cross_entropy as loss_module
+from clearhead.training.objectives.cross_entropy import linear_cross_entropy, measured
 
 B, T, D, V = 3, 67, 5, 11  # 201 tokens: chunks of at least 64 tokens do not divide them
 TARGETS = ("all", "some", "none")

@@ -9,7 +9,7 @@ from clearhead.errors import InputError
 from clearhead.training.checkpoints import Checkpoint, step_name
 from clearhead.training.loop import TrainingError
 from clearhead.training.recipe import read_recipe
-from clearhead.training.run import train
+from clearhead.training.train import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 EVERY = {"steps": 9, "run__save_every": 2, "run__valid_every": 3}

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 
 import clearhead as ch
 from clearhead.data import make_data
-from clearhead.training.objectives import Moment, objective_class
+from clearhead.training.objectives import DeviceRng, Moment, objective_class
 from clearhead.training.objectives.classification import beta_quantiles, mix
-from clearhead.training.objectives.objective import DeviceRng
 
 ROWS = 64
 

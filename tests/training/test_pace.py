@@ -11,7 +11,7 @@ from clearhead.training.logs import Pace
 from clearhead.training.own_data import new_recipe as data_recipe
 from clearhead.training.own_data.new_recipe import CPU_STEPS, new_recipe, propose_shorter
 from clearhead.training.recipe import RunConfig, read_recipe
-from clearhead.training.run import train
+from clearhead.training.train import train
 
 
 class Clock:
@@ -37,9 +37,9 @@ def clock(monkeypatch):
 
 def saved(monkeypatch):
     """The steps of all checkpoints that are written from now on."""
-    steps, real = [], loop.Writer.save
+    steps, real = [], loop.CheckpointWriter.save
     monkeypatch.setattr(
-        loop.Writer, "save", lambda self, step, *a, **k: steps.append(step) or real(self, step, *a, **k)
+        loop.CheckpointWriter, "save", lambda self, step, *a, **k: steps.append(step) or real(self, step, *a, **k)
     )
     return steps
 

@@ -9,8 +9,8 @@ from clearhead.data import make_data
 from clearhead.training.optim.optimisers import OptimConfig
 from clearhead.training.optim.schedule import ScheduleConfig
 from clearhead.training.recipe import MAY_CHANGE, Recipe, RunConfig, named_options, read_recipe
-from clearhead.training.run import train
 from clearhead.training.setup import resolve
+from clearhead.training.train import train
 
 pytestmark = pytest.mark.usefixtures("own_models")
 

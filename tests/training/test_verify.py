@@ -15,7 +15,7 @@ from clearhead.cli import app
 from clearhead.config import write
 from clearhead.training import Verdict, read_recipe, train, verify_resume
 from clearhead.training import logs as progress
-from clearhead.training.checkpoints import Writer, latest, step_name
+from clearhead.training.checkpoints import CheckpointWriter, latest, step_name
 from clearhead.training.run_folder import FolderError
 from clearhead.training.verify import Kill, PartComparison, _Runs, compare, compare_to_rounding, draw_kills
 
@@ -145,7 +145,7 @@ def test_one_bit_of_one_tensor_is_found(pair, kind, part):
     tensors = {name: checkpoint.read(name) for name in checkpoint.names}
     name = fnmatch.filter(tensors, kind)[-1]
     tensors[name].reshape(-1)[-1:].view(torch.int32).bitwise_xor_(1)
-    writer = Writer(b / "checkpoints", attempt="changed")
+    writer = CheckpointWriter(b / "checkpoints", attempt="changed")
     writer.save(checkpoint.step, tensors, checkpoint.facts)
     writer.wait()
     parts = {one.name: one for one in compare(a, b)}

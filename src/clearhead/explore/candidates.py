@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..decode import Choice
 from ..tokens import Tokenizer
-from .attention_groups import token_names
+from .inspections.attention_groups import token_names
 
 TOP = 8  # tokens to list, if a request does not say
 MOST = 50  # tokens to list at most

@@ -20,10 +20,10 @@ from ..look import Fields, cka_of_features, receptive_fields
 from ..look.representation.features import LayerReader
 from ..weights import Bundle
 from . import shapes
-from .attention_groups import rounded
 from .candidates import significant
 from .examples import NAMES, example_file
-from .image_inspection import inspect_image, model_input, reads_images
+from .inspections.attention_groups import rounded
+from .inspections.image import inspect_image, model_input, reads_images
 
 PER_PHOTO = 5  # views of each photograph: the whole of it and its quarters
 CELLS = 48  # most cells per side of a receptive field that is sent to the page

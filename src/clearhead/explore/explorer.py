@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from ..weights import Bundle
 from . import shapes
 from .images import ImageStore
-from .inspections import Inspection
+from .inspections.text import Inspection
 from .queue import Progress, Queue
 from .responses import error_message
 from .runs import Runs

@@ -19,7 +19,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from ..errors import InputError
-from .app import LOOPBACK
+from .server import LOOPBACK
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

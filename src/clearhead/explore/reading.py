@@ -16,10 +16,10 @@ from ..tasks import embed
 from ..tasks.classify import class_names
 from ..weights import Bundle
 from . import shapes
-from .attention_groups import rounded
 from .candidates import TOP, likeliest, significant
 from .examples import Outline
-from .inspections import Inspection, Off, inspect_output
+from .inspections.attention_groups import rounded
+from .inspections.text import Inspection, Off, inspect_output
 
 # a model that can do one of these reads a whole text at once
 ENCODERS = frozenset({"fill", "classify", "embed"})

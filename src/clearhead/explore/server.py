@@ -1,133 +1,184 @@
-"""The explorer's server: `make_app` puts the routes, the page's files and the guard together."""
+"""serve: open the explorer in a browser and serve it until Ctrl-C."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import secrets
+import socket
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path, PurePosixPath
+import warnings
+import webbrowser
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
-from fastapi.responses import Response
+from ..errors import InputError, MissingPackageError
 
-from .. import __version__
-from .explorer import Explorer
-from .guard import BODY, Guard
-from .images import ImageStore
-from .queue import Queue
-from .responses import add_error_handlers, describe_streams
-from .routes import build, images, interpretation, text
-from .routes import models as models_routes
-from .routes import runs as runs_routes
-from .runs import Runs
-from .store import MEMORY, InspectionStore, ModelStore, UnknownError
-
-PAGE = Path(__file__).parent / "page"
-TYPES = {  # the files of the page that are sent
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml; charset=utf-8",
-    ".webp": "image/webp",
-}
-
-# headers of files whose address changes with their content
-KEPT = {"cache-control": "private, max-age=31536000, immutable"}
+NEEDED = ("fastapi", "uvicorn")
+HEAD_SECONDS = 20  # within which the first line and the headers of a request have to arrive
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
+PORTS = 20  # ports to try, from the first one on
 
 
-def make_app(
+def serve(
     models: Sequence[str | Path] = (),
     *,
     runs: str | Path | None = None,
-    device: str = "auto",
     host: str = "127.0.0.1",
+    port: int = 8000,
     token: str | None = None,
-    memory: int = MEMORY,  # bytes of inspections to keep
-    active: int = 8,  # requests that run at a time
-    waiting: int = 56,  # requests that may wait
-    warm: bool = False,  # load the models at the start, not when they are first used
-    # called with a sentence about each loaded model that no view can use
-    report: Callable[[str], None] = lambda problem: None,
-) -> Any:
-    """The explorer as an ASGI application."""
-    trainings = Runs(None if runs is None else Path(runs).resolve())
-    explorer = Explorer(
-        models=ModelStore(models, trainings.trained),
-        inspections=InspectionStore(memory),
-        images=ImageStore(),
-        queue=Queue(active, waiting),
-        runs=trainings,
-        device=device,
-    )
+    device: str = "auto",
+    browser: bool = True,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve the explorer, with the models that ship and any others, until it is interrupted.
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # A daemon, so that loading does not delay Ctrl-C.
-        if warm:
-            threading.Thread(target=_load_all, args=(explorer, report), daemon=True).start()
-        yield
+    Args:
+        models: Names of shipped models to list first, and folders of other models.
+        runs: A folder of runs for the Train view.
+        host: The address to listen on; any but this machine's own lets other machines in, with a token.
+        port: The first port to try; 0 for any free one.
+        token: What other machines must send; a random one if they are let in and none is given.
+        device: Where the models run: auto, cpu, cuda, cuda:1, mps.
+        browser: Open the page in a browser.
+        say: Called with the address as soon as the server listens.
 
-    app = FastAPI(
-        title="clearhead explore",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
-        openapi_url="/api/openapi.json",
-        description="What feeds the page: the library's own results, as JSON.",
-    )
-    app.state.explorer, app.state.token = explorer, token
-    add_error_handlers(app)
-    app.include_router(_page_routes())
-    for routes in (models_routes, text, images, interpretation, build, runs_routes):
-        app.include_router(routes.router)
-    describe_streams(app)
-    return Guard(app, host=host, token=token, body=BODY)
+    Raises:
+        InputError: A folder does not exist, or no port is free.
+        MissingPackageError: FastAPI or uvicorn is not installed.
 
-
-def _load_all(explorer: Explorer, report: Callable[[str], None]) -> None:
-    for model in explorer.models.models.values():
-        # Loads the model as a side effect.
-        line = explorer.describe(model)
-        if not line["kinds"]:
-            report(f"no view shows the model {model.id}: {line.get('error') or line.get('why')}")
-
-
-def _page_routes() -> APIRouter:
-    """The routes of the page's own files, which are read once: no request ever becomes a path.
-
-    Their addresses have a hash of all of them, so that a browser may keep them: page/HASH/app.js.
+    Examples:
+        >>> serve(["en-de"], browser=False)  # doctest: +SKIP
+        http://127.0.0.1:8000/
+        >>> serve(runs="no/such/folder")
+        Traceback (most recent call last):
+        clearhead.errors.InputError: runs=no/such/folder: there is no such folder
     """
-    paths = [path for path in sorted(PAGE.rglob("*")) if path.is_file() and path.suffix in TYPES]
-    files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in paths}
-    # All files have one hash: modules import one another by relative addresses.
-    digest = hashlib.sha256(
-        b"".join(name.encode() + content for name, content in files.items())
-    ).hexdigest()[:16]
-    page = (
-        files.pop("index.html")
-        .replace(b"{version}", __version__.encode())
-        .replace(b"{hash}", digest.encode())
-    )
-    router = APIRouter(include_in_schema=False)
-
-    @router.get("/")
-    async def index() -> Response:
-        return Response(page, media_type=TYPES[".html"])
-
-    @router.get("/page/{name:path}")
-    async def file_of_page(name: str) -> Response:
-        # An address with an old hash is not found; one without a hash is answered but not kept by
-        # the browser.
-        kept, short = name.startswith(f"{digest}/"), name.removeprefix(f"{digest}/")
-        if short not in files:
-            raise UnknownError("there is no such page here")
-        return Response(
-            files[short],
-            media_type=TYPES[PurePosixPath(short).suffix],
-            headers=KEPT if kept else None,
+    if missing := [name for name in NEEDED if not _installed(name)]:
+        raise MissingPackageError(
+            f"the explorer needs {' and '.join(missing)}: pip install {' '.join(missing)}"
         )
+    if runs is not None and not Path(runs).is_dir():
+        raise InputError(f"runs={runs}: there is no such folder")
+    # Imported only now: the message above is for an installation without them.
+    import uvicorn
 
-    return router
+    from ..errors import Notice
+    from ..weights import shipped
+    from ..weights.folder import find
+    from .app import make_app
+
+    for model in models:
+        # A folder that cannot be opened is an error at the start.
+        if str(model) not in shipped():
+            find(model)  # raises now, not in the page
+    # Another machine must not get in without a token, so one is made.
+    if host not in LOOPBACK and token is None:
+        token = secrets.token_urlsafe(16)
+    warnings.simplefilter("ignore", Notice)  # the page shows them
+    tell = partial(print, file=sys.stderr, flush=True)
+    app = make_app(models, runs=runs, device=device, host=host, token=token, warm=True, report=tell)
+    # Bound before the server starts, so that the printed port is the actual one.
+    listening = _listen(host, port)
+    address = _address(host, listening.getsockname()[1], token)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=30,
+            limit_concurrency=512,
+            h11_max_incomplete_event_size=1 << 16,
+            ws="none",
+            http=request_protocol(HEAD_SECONDS),
+        )
+    )
+    say(address)
+    tell("Ctrl-C stops the explorer.")
+    if browser:
+        # A little later, when the server answers.
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:  # Ctrl-C
+        return
+
+
+def request_protocol(seconds: float) -> Any:
+    """Uvicorn's HTTP protocol, which also closes connections whose request does not begin in time.
+
+    Uvicorn waits for the headers of a request without an end, and counts such a connection as one of its clients.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        late: asyncio.TimerHandle | None = None  # closes the connection
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Start the clock if no request is being answered; stop it otherwise."""
+            # A long answer may take its time: the clock is for the client's part only.
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop()
+            # It is not restarted while it runs: bytes that trickle in would prolong it without end.
+            elif self.late is None:
+                self.late = self.loop.call_later(seconds, self.transport.close)
+
+        def _stop(self) -> None:
+            if self.late is not None:
+                self.late.cancel()
+                self.late = None
+
+    return Protocol
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at this port, or at the next free one; port 0 is any."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for wanted in range(port, port + PORTS) if port else [0]:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        # A server that was stopped a moment ago leaves the port in TIME_WAIT; on Windows the option
+        # lets two share a port.
+        if sys.platform != "win32":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, wanted))
+            listening.listen(256)
+        except OSError as problem:
+            listening.close()
+            # The name of an except clause is deleted at its end; the error is needed after the
+            # loop.
+            last = problem
+            continue
+        return listening
+    raise InputError(
+        f"no free port from {port} on at {host}: {last.strerror}; give another with --port"
+    ) from last
+
+
+def _address(host: str, port: int, token: str | None) -> str:
+    # 0.0.0.0 means all interfaces and is no address to open: the name of this machine is one.
+    name = host if host not in ("0.0.0.0", "::") else socket.gethostname()
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (
+        f"?token={token}" if token else ""
+    )
+
+
+def _installed(name: str) -> bool:
+    return find_spec(name) is not None

@@ -21,11 +21,11 @@ from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
 from ..weights.folder import find
 from . import shapes
-from .captions import captions_images
 from .comparison import Study
 from .examples import Outline, answer_length, examples_for, examples_of, mask_name, outline
-from .image_inspection import reads_images
-from .inspections import Inspection
+from .inspections.caption import captions_images
+from .inspections.image import reads_images
+from .inspections.text import Inspection
 from .reading import is_encoder
 
 MEMORY = 512 << 20  # bytes of inspections to keep

@@ -10,7 +10,7 @@ from ..tasks import Translation
 from ..tasks.translate import given_translation, translator_tokens
 from ..tokens import sentences
 from ..weights import Bundle
-from .attention_groups import token_names
+from .inspections.attention_groups import token_names
 
 MOST_SENTENCES = 64
 MOST_CHARACTERS = 20_000

@@ -18,9 +18,9 @@ from ..tasks import conversation
 from ..tokens import Tokenizer
 from ..weights import Bundle
 from . import shapes
-from .attention_groups import rounded, spaces_before, text_axis, token_names
 from .candidates import TOP, candidates, significant
-from .inspections import Off, language_model_tokens, silenced
+from .inspections.attention_groups import rounded, spaces_before, text_axis, token_names
+from .inspections.text import Off, language_model_tokens, silenced
 from .queue import added_up
 
 NEAR = 64  # tokens before a new one that decide whether a space comes before it

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .processes import TrainingError as TrainingError
     from .recipe import Recipe as Recipe
     from .recipe import read_recipe as read_recipe
-    from .run import Run as Run
-    from .run import train as train
     from .sweep import Sweep as Sweep
+    from .train import Run as Run
+    from .train import train as train
     from .verify import Verdict as Verdict
     from .verify import verify_resume as verify_resume
 

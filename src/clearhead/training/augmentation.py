@@ -20,7 +20,7 @@ from torch import Tensor
 from ..checks import at_least
 from ..data.images.preprocessing import Preprocessing
 from ..errors import InputError
-from .objectives.objective import Moment
+from .moment import Moment
 
 Images = Float[Tensor, "b c y x"]
 Amount = Float[Tensor, "b"]

@@ -1,4 +1,4 @@
-"""Writer: checkpoints, of which each worker writes its own shards of the tensors (weights/checkpoints/ reads them).
+"""CheckpointWriter: each worker writes its own shards of the tensors of a checkpoint (weights/checkpoints/ reads them).
 
     step-00001000/part-00000.safetensors   the shards of worker 0
     step-00001000/part-00000.json          which shard of which tensor they are
@@ -49,14 +49,21 @@ from ..weights.tensor_files import TYPES, write_tensors
 from .distributed import local
 from .run_folder import to_json
 
-__all__ = ["Checkpoint", "CheckpointError", "DamagedError", "Writer", "latest", "step_name"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointWriter",
+    "DamagedError",
+    "latest",
+    "step_name",
+]
 
 _POLL = 0.05  # seconds between two looks at the shared file system
 _GRACE = 5.0  # seconds of delay that a shared file system may have
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Writer:
+class CheckpointWriter:
     """Writes checkpoints in the background, one at a time, into a folder that all workers see.
 
     `attempt` is the unique name of this attempt at the run, the same for all its workers.

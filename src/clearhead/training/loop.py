@@ -24,11 +24,18 @@ from ..data.data import columns_told
 from ..weights import Bundle, load, save
 from ..weights.checkpoints.pretrained import describe
 from .best import Best
-from .checkpoints import Checkpoint, CheckpointError, DamagedError, Writer, latest, step_name
+from .checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointWriter,
+    DamagedError,
+    latest,
+    step_name,
+)
 from .distributed import World
 from .logs import HOUR, EventFile, Pace, PendingReports, ProgressDisplay, Throughput
 from .own_data.memory import is_exhausted
-from .prefetch import Feed, MicroBatch
+from .prefetch import MicroBatch, Prefetcher
 from .processes import TrainingError, on_stop
 from .recipe import MAY_CHANGE, Recipe, named_options
 from .run_folder import Folder, FolderError, changes, check_same_meaning, data_facts
@@ -101,7 +108,7 @@ class Loop:
             self._say_where_it_resumes(finished)
         with on_stop(self._request_stop):
             # prefetching begins at the step that is resumed
-            batches = self.feed.steps(self.step, recipe.steps)
+            batches = self.prefetcher.steps(self.step, recipe.steps)
             self.throughput.restart()
             while not finished:
                 stop, save_by_time = self._step(next(batches))
@@ -173,7 +180,7 @@ class Loop:
         """Measure on validation data, log it, and keep the best checkpoint."""
         if not self.data.valid_batches:
             return
-        record = self.trainer.measure(self.feed.valid())
+        record = self.trainer.measure(self.prefetcher.valid())
         self._log(record)
         self.display.say(f"step {self.step}: {_measurements(record)}")
         self.throughput.restart()
@@ -260,7 +267,7 @@ class Loop:
         sentence += ", ".join(str(checkpoint.step) for checkpoint in checkpoints)
         if self.data.valid_batches:
             # the mean has not been validated yet: no step had these weights
-            self.mean = self.trainer.measure(self.feed.valid())
+            self.mean = self.trainer.measure(self.prefetcher.valid())
             sentence += f": {_measurements(self.mean)}"
         self.display.say(sentence)
 
@@ -447,7 +454,7 @@ class Loop:
             stack.callback(self.events.close)
         # Temporary names of checkpoints have the name of the attempt, the same on all workers.
         attempt = self.world.broadcast(attempt)
-        self.writer = Writer(
+        self.writer = CheckpointWriter(
             self.folder.checkpoints,
             rank=self.world.rank,
             world=self.world.size,
@@ -460,8 +467,10 @@ class Loop:
         """Begin to prepare batches in a thread."""
         resident = self.trainer.resident.names
         objective, accumulate = self.trainer.objective, self.recipe.accumulate
-        self.feed = Feed(self.data, self.feeds, objective, self.world, accumulate, resident)
-        stack.callback(self.feed.close)
+        self.prefetcher = Prefetcher(
+            self.data, self.feeds, objective, self.world, accumulate, resident
+        )
+        stack.callback(self.prefetcher.close)
 
     def _described(self) -> str:
         """The data of the run in a sentence, with the columns that are read."""

@@ -28,7 +28,7 @@ class MicroBatch:
     number: int  # its index among the micro-batches of all workers
     counted: int  # number of rows or tokens that the loss is divided by
     units: int  # its size in the data's unit
-    # the same as `rows`, for each extra dataset
+    # the same as `rows`, for each feed
     feed_rows: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -38,8 +38,8 @@ class MicroBatch:
         return tensors, {name: x.to(device, non_blocking=True) for name, x in rows.items()}
 
 
-class Feed:
-    """The micro-batches of a worker, step by step; extra datasets add their keys as feed.key.
+class Prefetcher:
+    """The micro-batches of a worker, step by step; further datasets, the feeds, add their keys as feed.key.
 
     For the datasets named in `resident`, whose tables are on the device, only row numbers are sent.
     """
@@ -47,13 +47,13 @@ class Feed:
     def __init__(
         self,
         data: Data,
-        extra: Mapping[str, Data],
+        feeds: Mapping[str, Data],
         objective: Objective,
         world: World,
         accumulate: int,
         resident: Collection[str] = (),
     ) -> None:
-        self.data, self.extra, self.objective = data, extra, objective
+        self.data, self.feeds, self.objective = data, feeds, objective
         self.world, self.accumulate, self.resident = world, accumulate, resident
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
@@ -80,9 +80,9 @@ class Feed:
             # micro-batch n of size x accumulate in all
             n = i * self.world.size + self.world.rank
             batch = _real(self.data.batch(step, part=n, parts=parts, lookup=self._looks_up("")))
-            for name, extra in self.extra.items():
+            for name, feed in self.feeds.items():
                 lookup = self._looks_up(name)
-                more = _real(extra.batch(step, part=n, parts=parts, lookup=lookup))
+                more = _real(feed.batch(step, part=n, parts=parts, lookup=lookup))
                 batch |= _named(name, more)
             micro_batches.append(self._micro_batch(batch, n, n, parts))
         return micro_batches
@@ -92,11 +92,11 @@ class Feed:
         part, parts = self.world.rank, self.world.size
         for i in range(self.data.valid_batches):
             batch = self.data.valid(i, part=part, parts=parts, lookup=self._looks_up(""))
-            for name, extra in self.extra.items():
-                if extra.valid_batches:
+            for name, feed in self.feeds.items():
+                if feed.valid_batches:
                     # a shorter feed begins again
-                    i_extra, lookup = i % extra.valid_batches, self._looks_up(name)
-                    more = extra.valid(i_extra, part=part, parts=parts, lookup=lookup)
+                    feed_i, lookup = i % feed.valid_batches, self._looks_up(name)
+                    more = feed.valid(feed_i, part=part, parts=parts, lookup=lookup)
                     batch |= _named(name, more)
             yield self._micro_batch(batch, i, part, parts)
 

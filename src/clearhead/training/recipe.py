@@ -118,7 +118,7 @@ class Recipe:
     model: dict[str, Any] = field(default_factory=dict)
     # name of what is minimised, and its options
     objective: dict[str, Any] = field(default_factory=dict)
-    # extra datasets by name, for objectives that need them
+    # further datasets by name, for objectives that need them
     feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
     # the networks of objectives with several
     players: dict[str, PlayerConfig] = field(default_factory=dict)
@@ -225,8 +225,8 @@ def read_recipe(source: str | Path | Mapping[str, Any] | Recipe, *overrides: str
     _check_moved(table)
     recipe = config.read(Recipe, table)
     # The sections with names have options of their own, which are read here to check them.
-    for feed in (recipe.data, *recipe.feeds.values()):
-        named_options(feed, "data")
+    for dataset in (recipe.data, *recipe.feeds.values()):
+        named_options(dataset, "data")
     if recipe.objective.get("name"):
         named_options(recipe.objective, "objective")
     _check_players(recipe, table)

@@ -26,8 +26,8 @@ from .checkpoints import latest
 from .own_data.new_recipe import is_data, new_recipe
 from .processes import Child, command, exit_on_sigterm
 from .recipe import Recipe, read_recipe
-from .run import train
 from .run_folder import Folder, FolderError, to_json
+from .train import train
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

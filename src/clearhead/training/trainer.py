@@ -27,7 +27,8 @@ from . import probes
 from .augmentation import augment, make_augmentations, normalise
 from .checkpoints import Checkpoint, CheckpointError, MeanCheckpoint
 from .distributed import World, reshard
-from .objectives import Moment, Objective, Update, is_shipped
+from .moment import Moment
+from .objectives import Objective, Update, is_shipped
 from .objectives.check import ReturnChecks
 from .objectives.objective import compute_dtype
 from .optim.schedule import scale

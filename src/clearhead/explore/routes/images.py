@@ -14,10 +14,16 @@ from ...errors import InputError
 from ...tasks import Caption
 from ...tasks.caption import captioning, given_caption
 from .. import requests, shapes
-from ..captions import CaptionInspection, caption_dict, checked_image, inspect_caption, own_caption
 from ..explorer import Explorer, Shared
-from ..image_inspection import MOST_CHANNELS, ImageInspection, inspect_image
-from ..inspections import Inspection
+from ..inspections.caption import (
+    CaptionInspection,
+    caption_dict,
+    checked_image,
+    inspect_caption,
+    own_caption,
+)
+from ..inspections.image import MOST_CHANNELS, ImageInspection, inspect_image
+from ..inspections.text import Inspection
 from ..requests import InspectionId
 from ..responses import (
     BINARY,

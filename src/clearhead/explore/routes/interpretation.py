@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from .. import requests, shapes
-from ..attention_groups import CELLS, MapTile
 from ..candidates import MOST, TOP, choice_of
 from ..comparison import Study, similarity, study
 from ..explorer import Done, Shared
-from ..image_inspection import explain_image
+from ..inspections.attention_groups import CELLS, MapTile
+from ..inspections.image import explain_image
 from ..queue import Progress
 from ..requests import At, GroupName, Index, InspectionId
 from ..responses import (

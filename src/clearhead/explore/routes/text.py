@@ -14,7 +14,7 @@ from ...tasks.translate import translating
 from .. import requests, shapes
 from ..candidates import choice_of
 from ..explorer import Shared
-from ..inspections import Inspection, inspect_text, inspect_translation
+from ..inspections.text import Inspection, inspect_text, inspect_translation
 from ..reading import neighbours, read_text, tokens_to_read
 from ..responses import PROBLEMS, STREAM, json_response, stream_response
 from ..translations import aligned, sentences_of, translation_dict

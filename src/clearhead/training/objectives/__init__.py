@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError, nearest
 from ..ema import EMA
+from ..moment import DeviceRng, Moment
 from ..optim.optimisers import Optimiser
 from ..optim.schedule import Scalar, Scheduled
 from .check import check_objective, checked_sizes
-from .objective import DeviceRng, Measurement, Moment, Objective, Role, Sample, Update, weighted_sum
+from .objective import Measurement, Objective, Role, Sample, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data
@@ -29,7 +30,7 @@ OBJECTIVES: dict[str, tuple[str, str, str]] = {
     "captions": ("captions", "Captions", "the cross-entropy of each word of a caption given the image"),
     "masked-tokens": ("tokens", "MaskedTokens", "the cross-entropy of masked tokens given all others"),
     "classification": ("classification", "Classification", "the cross-entropy of each row's class"),
-    "regression": ("objective", "Regression", "the mean square error of vectors"),
+    "regression": ("regression", "Regression", "the mean square error of vectors"),
     "gan": ("gan", "GAN", "a generator against a discriminator"),
     "self-distillation": ("self_distillation", "SelfDistillation", "a student that predicts its own moving average"),
 }  # fmt: skip
@@ -170,7 +171,7 @@ def check_data(name: str, data: Data, feeds: Mapping[str, Data]) -> None:
     Args:
         name: The objective.
         data: The dataset.
-        feeds: Extra datasets by name; their keys are read as feed.key.
+        feeds: The further datasets by name; their keys are read as feed.key.
 
     Examples:
         >>> check_data("regression", clearhead.data.make_data("identity", {"width": 3}, seed=0), {})
@@ -181,7 +182,7 @@ def check_data(name: str, data: Data, feeds: Mapping[str, Data]) -> None:
     """
     kind = objective_class(name)
     check_objective(kind)
-    keys = [*data.keys, *(f"{feed}.{key}" for feed, extra in feeds.items() for key in extra.keys)]
+    keys = [*data.keys, *(f"{name}.{key}" for name, feed in feeds.items() for key in feed.keys)]
     if not _reads_all(kind, keys):
         raise InputError(
             f"objective {name} reads {_keys(kind)}, and the data gives {', '.join(keys)}: "
@@ -210,13 +211,13 @@ def _advice(
         yield f"expected data that gives {', '.join(missing)}"
     for feed in unread:
         yield f"it does not read [feeds.{feed}]: leave it out"
-    extra = [key for key in keys if key not in read]
-    if extra := [key for key in extra if key.split(".")[0] not in unread]:
+    unused = [key for key in keys if key not in read]
+    if unused := [key for key in unused if key.split(".")[0] not in unread]:
         fix = f"add to {kind.__name__}.may_read what may be ignored of"
         if is_shipped(name):
             # a shipped class cannot be changed by the user
             fix = "expected data without"
-        yield f"it does not use all of this data: {fix} {', '.join(extra)}"
+        yield f"it does not use all of this data: {fix} {', '.join(unused)}"
 
 
 def _keys(kind: type[Objective]) -> str:

@@ -29,8 +29,9 @@ from ...errors import InputError
 from ...models.captioner import Trace
 from ...tasks.caption import caption
 from ...weights import Bundle
-from ..loss import linear_cross_entropy
-from .objective import Losses, Measurement, Moment, Role, Sample, Tensors
+from ..moment import Moment
+from .cross_entropy import linear_cross_entropy
+from .objective import Losses, Measurement, Role, Sample, Tensors
 from .tokens import SmoothingConfig, TokenObjective
 
 if TYPE_CHECKING:

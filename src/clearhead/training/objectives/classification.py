@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from ...checks import fraction
 from ...errors import InputError
 from ..augmentation import rectangle
-from .objective import DeviceRng, Measurement, Moment, Objective, Role, Tensors, weighted_sum
+from ..moment import DeviceRng, Moment
+from .objective import Measurement, Objective, Role, Tensors, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data

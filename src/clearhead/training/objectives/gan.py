@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ...checks import at_least
 from ...errors import InputError
+from ..moment import Moment
 from ..optim.schedule import Scalar, ends
-from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
+from .objective import Measurement, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data

@@ -5,19 +5,17 @@ A new objective is one file in this folder, with a subclass of Objective, and a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ... import counter_rng
 from ...checks import one_of
 from ...errors import InputError, nearest
+from ..moment import Moment
 from ..optim.schedule import Scalar, value
 
 if TYPE_CHECKING:
@@ -80,91 +78,6 @@ class Measurement:
         one_of("better", self.better, ("lower", "higher"))
 
 
-class DeviceRng:
-    """Random numbers for some rows of the batch of a step; `Moment.rng` returns one.
-
-    Args:
-        seed: The seed of the training.
-        step: The step, from 0.
-        rows: The index of each row in the batch of all workers, (b,).
-        stream: Each use of random numbers in a step has its own stream.
-
-    Examples:
-        >>> rng = DeviceRng(seed=1, step=10, rows=torch.arange(4), stream=7)
-        >>> rng.normal(2, 3).shape
-        torch.Size([4, 2, 3])
-        >>> half = DeviceRng(seed=1, step=10, rows=torch.tensor([1, 3]), stream=7)  # one of two workers
-        >>> torch.equal(rng.uniform(5)[[1, 3]], half.uniform(5))
-        True
-    """
-
-    def __init__(self, seed: int, step: int, rows: Int[Tensor, "b"], stream: int = 0) -> None:
-        self.seed, self.step, self.rows, self.stream = seed, step, rows, stream
-
-    def bits(self, columns: int) -> Int[Tensor, "b c"]:
-        """64 random bits per row and column, as int64."""
-        # on the host, once: only rows and columns are mixed in on the device
-        key = _signed(counter_rng.key(self.seed, self.step, self.stream))
-        row_keys = _absorb(key, self.rows)
-        return _absorb(row_keys[:, None], torch.arange(columns, device=self.rows.device))
-
-    def uniform(self, *shape: int) -> Float[Tensor, "b *n"]:
-        """Uniform numbers 0 <= u < 1 with 24 random bits, float32, of shape (rows, *shape)."""
-        high = _shift(self.bits(math.prod(shape)), 40)  # 24 bits are exact in float32
-        return (high.to(torch.float32) * 2.0**-24).view(-1, *shape)
-
-    def normal(self, *shape: int) -> Float[Tensor, "b *n"]:
-        """Standard normal numbers, float32, of shape (rows, *shape) (Box and Muller 1958)."""
-        columns = math.prod(shape)
-        u = self.uniform(2 * columns)
-        radius = (-2 * torch.log1p(-u[:, :columns])).sqrt()  # log(1 - u), since u may be 0
-        return (radius * torch.cos(2 * math.pi * u[:, columns:])).view(-1, *shape)
-
-
-def _signed(x: int) -> int:
-    """The signed 64-bit integer with the same bits as an unsigned one."""
-    return x - (1 << 64) if x >= 1 << 63 else x
-
-
-_GOLDEN, _FIRST, _SECOND = (_signed(c) for c in counter_rng.CONSTANTS)
-
-
-def _absorb(key: Tensor | int, word: Tensor) -> Tensor:
-    return _mix(_mix(word + _GOLDEN) ^ key)
-
-
-def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _FIRST
-    x = (x ^ _shift(x, 27)) * _SECOND
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Tensor, n: int) -> Tensor:
-    """A logical right shift; >> on int64 would be arithmetic."""
-    return (x >> n) & ((1 << (64 - n)) - 1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
-    """The step and the rows of a batch: the only things that its random numbers may depend on.
-
-    Examples:
-        >>> moment = Moment(seed=1, step=10, steps=60, rows=torch.arange(4))
-        >>> half = Moment(seed=1, step=10, steps=60, rows=torch.tensor([1, 3]))  # the rows of one of two workers
-        >>> torch.equal(moment.rng(1).normal(5)[[1, 3]], half.rng(1).normal(5))
-        True
-    """
-
-    seed: int  # seed of the training
-    step: int  # step, from 0
-    steps: int  # number of steps of the training
-    rows: Tensor  # (b,) the index of each row in the batch of all workers
-
-    def rng(self, stream: int) -> DeviceRng:
-        """Random numbers keyed by (seed, step, row), whatever the number of workers; each use needs its own stream."""
-        return DeviceRng(self.seed, self.step, self.rows, stream)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoOptions:
     """The options of an objective without options."""
@@ -196,7 +109,7 @@ class Objective(nn.Module):
     Config: ClassVar[type[Any]] = NoOptions
     roles: ClassVar[Mapping[str, Role]] = {"model": Role()}  # the players by name
     updates: ClassVar[Sequence[Update]] = (Update("model"),)  # the updates of a step, in order
-    # batch keys that are required; those of an extra feed are "feed.key"
+    # batch keys that are required; those of a feed are "feed.key"
     reads: ClassVar[tuple[str, ...]] = ()
     may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
     # validation metrics by name; the logs add the prefix valid_
@@ -349,26 +262,3 @@ def weighted_sum(each: Tensor, batch: Tensors) -> Tensor:
 def compute_dtype(model: nn.Module) -> torch.dtype:
     """The dtype that a model computes in: its matrices', since norms may be kept in float32."""
     return next((p.dtype for p in model.parameters() if p.ndim > 1), torch.float32)
-
-
-# Regression: the mean square error of vectors.
-#
-# x (b, d) and y (b, d).
-
-
-class Regression(Objective):
-    """The mean square error of vectors."""
-
-    roles: ClassVar[Mapping[str, Role]] = {"model": Role(can="map")}
-    reads: ClassVar[tuple[str, ...]] = ("x", "y")
-    measurements: ClassVar[Mapping[str, Measurement]] = {"loss": Measurement("mean square/row")}
-
-    def loss(self, batch: Tensors) -> Tensor:
-        """The mean square error over the width, summed over rows."""
-        return weighted_sum(
-            (self.outputs("model", batch["x"]) - batch["y"]).square().mean(-1), batch
-        )
-
-    @torch.no_grad()
-    def measure(self, batch: Tensors) -> Tensors:
-        return {"loss": self.loss(batch)}

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from ...checks import fraction
 from ...errors import InputError
+from ..moment import Moment
 from ..optim.schedule import Scalar, Scheduled, ends, value
-from .objective import Measurement, Moment, Objective, Role, Tensors, Update, weighted_sum
+from .objective import Measurement, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:
     from ...data import Data

@@ -21,7 +21,7 @@ from ...metrics import bleu, chrf
 from ...tasks.translate import translate
 from ...tokens import Pair
 from ...weights import Bundle
-from ..loss import linear_cross_entropy, measured
+from .cross_entropy import linear_cross_entropy, measured
 from .objective import Losses, Measurement, Objective, Role, Sample, Tensors
 
 

@@ -215,7 +215,7 @@ class Optimiser:
 
     def _step_fused(self) -> Tensor:
         """Clip and update with one kernel per tensor."""
-        from .. import kernels
+        from .adamw_kernel import adamw_step
 
         (optimiser,), name_of = self._optimisers, {id(m): n for n, m in self.masters.items()}
         grads = self.gradients()
@@ -238,7 +238,7 @@ class Optimiser:
                 steps.append(state["step"])
             # counted before the update: Adam's bias correction begins at 1
             torch._foreach_add_(steps, 1)
-            kernels.adamw_step(
+            adamw_step(
                 rows,
                 norm,
                 clip=float(self.config.clip or 0.0),

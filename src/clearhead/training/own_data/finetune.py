@@ -26,8 +26,8 @@ from ...tokens.chat_template import read_template
 from ...weights import Bundle, load
 from ...weights.huggingface.tokenizers import write_chat
 from ..recipe import read_recipe
-from ..run import Run, run_recipe
 from ..run_folder import FolderError, tokenizer_hash
+from ..train import Run, run_recipe
 from .memory import check_memory
 from .new_recipe import (
     DataLike,

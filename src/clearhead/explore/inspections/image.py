@@ -14,19 +14,19 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..checks import one_of
-from ..errors import InputError, nearest
-from ..inputs.images import pixels_and_picture
-from ..layers import Attention
-from ..look import SALIENCY_METHODS, AttentionMap, Tape, saliency, watch
-from ..tasks.classify import class_names
-from ..weights import Bundle
-from . import shapes
+from ...checks import one_of
+from ...errors import InputError, nearest
+from ...inputs.images import pixels_and_picture
+from ...layers import Attention
+from ...look import SALIENCY_METHODS, AttentionMap, Tape, saliency, watch
+from ...tasks.classify import class_names
+from ...weights import Bundle
+from .. import shapes
+from ..candidates import significant
+from ..examples import Outline
+from ..queue import added_up
 from .attention_groups import Axis, Group, in_range
-from .candidates import significant
-from .examples import Outline
-from .inspections import Inspection
-from .queue import added_up
+from .text import Inspection
 
 MOST_PIXELS = 1 << 20  # of a model's input
 MOST_CHANNELS = 64  # feature maps that are sent at once

@@ -180,7 +180,7 @@ def _logits_to_gradient(
 ) -> Float[Tensor, ""]:
     """Replace logits by the gradient of their loss, in place; returns the summed loss."""
     if logits.is_cuda and logits.dtype != torch.float64:
-        from .kernels import logits_to_gradient
+        from .cross_entropy_kernel import logits_to_gradient
 
         return logits_to_gradient(logits, targets, smoothing, IGNORED)
     v = logits.shape[1]

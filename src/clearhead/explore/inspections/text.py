@@ -11,27 +11,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.text.labelled import mask_of
-from ..decode import Choice
-from ..errors import InputError
-from ..inputs.pairs import decoder_ids
-from ..look import AttentionMap, edit, silence, watch
-from ..look.capture.addresses import Tree, matching
-from ..look.causes.head_effects import (
+from ...data.text.labelled import mask_of
+from ...decode import Choice
+from ...errors import InputError
+from ...inputs.pairs import decoder_ids
+from ...look import AttentionMap, edit, silence, watch
+from ...look.capture.addresses import Tree, matching
+from ...look.causes.head_effects import (
     Ablation,
     next_token_ablation,
     token_ablation,
     vector_ablation,
 )
-from ..look.causes.logit_lens import has_lens, lens_logits
-from ..look.structure import KINDS, attention_layers
-from ..tasks import Translation
-from ..tasks.translate import Pass, translator_tokens
-from ..tokens import Tokenizer
-from ..weights import Bundle
-from . import shapes
+from ...look.causes.logit_lens import has_lens, lens_logits
+from ...look.structure import KINDS, attention_layers
+from ...tasks import Translation
+from ...tasks.translate import Pass, translator_tokens
+from ...tokens import Tokenizer
+from ...weights import Bundle
+from .. import shapes
+from ..candidates import TOP, candidates, entropies, likeliest, significant
 from .attention_groups import ABOUT, CELLS, Axis, Group, in_range, rounded, spaces_before, text_axis
-from .candidates import TOP, candidates, entropies, likeliest, significant
 
 # longest text whose effects of heads are measured: it takes a forward pass per head
 EFFECT_TOKENS = 512

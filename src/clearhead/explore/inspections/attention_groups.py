@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.text.labelled import MASKS
-from ..errors import InputError
-from ..look import AttentionMap
-from ..look.maps.call import LazyCall
-from ..tokens import Tokenizer
-from . import shapes
+from ...data.text.labelled import MASKS
+from ...errors import InputError
+from ...look import AttentionMap
+from ...look.maps.call import LazyCall
+from ...tokens import Tokenizer
+from .. import shapes
 
 # Axis: the tokens along one side of an attention map, with readable names, special tokens, words and image patches.
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..tasks import Caption
-from ..tasks.caption import given_caption, read_caption
-from ..tasks.translate import CROSS, NoAttentionError
-from ..weights import Bundle
-from . import shapes
+from ...errors import InputError
+from ...tasks import Caption
+from ...tasks.caption import given_caption, read_caption
+from ...tasks.translate import CROSS, NoAttentionError
+from ...weights import Bundle
+from .. import shapes
+from ..examples import Outline
 from .attention_groups import Group, text_axis
-from .examples import Outline
-from .image_inspection import ImageInspection, grid_axis, model_input
+from .image import ImageInspection, grid_axis, model_input
 
 ABOUT = "each word attends to the places of the image"
 MOST_CHARACTERS = 2000  # of a caption of the user's own
