@@ -99,11 +99,11 @@ def test_a_sample_that_was_cut_off_continues_with_the_random_numbers_of_its_seed
         Plan(**words | {"drawn": -1})
 
 
-def test_more_samples_include_the_same_first_ones():
+def test_more_samples_begin_with_the_same_ones():
     made = model()
     few, many = (search(made, {}, Plan(**SAMPLED, seed=[1, 2, 3], best=n)) for n in (2, 5))
     for a, b in zip(few, many, strict=True):
-        assert {x.ids for x in a} <= {x.ids for x in b}
+        assert [x.ids for x in a] == [x.ids for x in b[:2]]  # in the order of drawing, whichever is best
 
 
 def test_a_stream_gives_the_tokens_of_the_search():

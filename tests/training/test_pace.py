@@ -76,7 +76,7 @@ def test_checkpoints_by_time_change_no_bit(tmp_path, monkeypatch, clock):
 
 def test_a_checkpoint_is_due_by_the_time_since_the_last_one():
     now = [0.0]
-    pace = Pace(RunConfig(save_minutes=2), validates=False, steps=9, clock=lambda: now[0])
+    pace = Pace(RunConfig(save_minutes=2.0), validates=False, steps=9, clock=lambda: now[0])
     due = []
     for now[0] in (60.0, 119.0, 120.0, 500.0):
         due.append(pace.is_save_due)
@@ -84,9 +84,9 @@ def test_a_checkpoint_is_due_by_the_time_since_the_last_one():
     for now[0] in (600.0, 621.0):
         due.append(pace.is_save_due)
     assert due == [False, False, True, True, False, True]
-    assert not Pace(RunConfig(save_minutes=0), validates=False, steps=9, clock=Clock(1e9)).is_save_due
-    with pytest.raises(ValueError, match="save_minutes=-1"):
-        RunConfig(save_minutes=-1)
+    assert not Pace(RunConfig(save_minutes=0.0), validates=False, steps=9, clock=Clock(1e9)).is_save_due
+    with pytest.raises(ValueError, match=r"save_minutes=-1\.0"):
+        RunConfig(save_minutes=-1.0)
 
 
 def test_a_short_training_saves_in_the_end_alone(tmp_path, monkeypatch):
@@ -112,7 +112,7 @@ def test_the_forecast_is_said_once_and_without_the_first_step():
     assert str(found) == (
         "about 94 h for 99,996 steps at 0.29 steps/s; the next validation in 56 min, the next checkpoint in 9 min"
     )
-    (found,) = forecasts(RunConfig(valid_every=1000, save_every=100, save_minutes=0), 3.4, validates=False)
+    (found,) = forecasts(RunConfig(valid_every=1000, save_every=100, save_minutes=0.0), 3.4, validates=False)
     assert (found.validation, found.checkpoint) == (None, pytest.approx(96 * 3.4))
     assert forecasts(RunConfig(), 0.4, steps=150) == []  # a minute
 

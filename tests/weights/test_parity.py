@@ -1,7 +1,7 @@
 """Parity certificates: which tensors were used, and how far the outputs are from the reference's."""
 
+import dataclasses
 import json
-from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,16 @@ from safetensors.torch import load_file, save_file
 
 import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
+from clearhead.layers.lora import add_adapters
 from clearhead.models.transformer import Config
 from clearhead.tokens import Characters
+from clearhead.training import loop, train
 from clearhead.weights import WeightsError, certificate, write_probe
+from clearhead.weights.folder import READERS
 from clearhead.weights.huggingface import folder as huggingface
+from clearhead.weights.parity import NO_REFERENCE
 from clearhead.weights.table import Layout, causal_lm_logits
+from support.foreign_folders import foreign_folder
 from support.image_models import patched_model, picture, processor_class, registered
 
 TOKENS = Characters.of("to be or not to be")
@@ -74,6 +79,57 @@ def test_certificate_of_bert_for_every_task_against_transformers(options, tmp_pa
     result = certificate(ch.save(model, tmp_path, layout="huggingface"))
     assert result.reference.startswith("transformers ")
     assert result.difference < 1e-5
+
+
+def adapters_of(folder, place):
+    bundle = ch.load(folder, device="cpu")
+    add_adapters(bundle.model, rank=2)
+    return ch.save(dataclasses.replace(bundle, base=str(folder)), place, layout="peft")
+
+
+def unfinished_run(_, place):
+    """The folder of a training that stopped after its third step."""
+    table = {
+        "steps": 4,
+        "data": {"name": "reverse", "symbols": 5, "length": [1, 4], "rows": 6, "valid_rows": 5, "valid_batches": 2},
+        "model": {"name": "gpt", "context": 8, "width": 6, "depth": 1, "heads": 3},
+    }
+    step = loop.Loop._step
+
+    def stop_at_3(self, parts):
+        found = step(self, parts)
+        self.stopping = self.step == 3
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", stop_at_3)
+        assert not train(table, out=place, device="cpu", quiet=True).finished
+    return place
+
+
+def of_transformers(folder, place):
+    return foreign_folder("neox", place)
+
+
+LAYOUTS = {
+    "peft": (adapters_of, "transformers alone does not add adapters"),
+    "unfinished": (unfinished_run, "it is in our own format"),
+    "transformers": (of_transformers, "transformers itself runs it"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::clearhead.errors.Notice")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_without_a_reference_says_so(layout, tmp_path):
+    make, note = LAYOUTS[layout]
+    pytest.importorskip("transformers")
+    result = certificate(make(ch.save(build(), tmp_path / "base", tokens=TOKENS), tmp_path / "made"))
+    assert (result.kind, result.difference) == (layout, None)
+    assert f"not compared: {note}" in str(result)
+
+
+def test_every_layout_has_a_reference_or_a_note():
+    assert set(READERS) - set(NO_REFERENCE) == {"huggingface", "gguf"}
 
 
 def test_a_probe_detects_weights_of_another_model(tmp_path):
@@ -141,7 +197,7 @@ def test_certificate_of_an_image_classifier_that_transformers_saved(tmp_path):
 
 def test_every_layout_names_its_own_reference():
     """Language models share one; a layout with other inputs or outputs has its own, and none has a default."""
-    assert {field.name: field.default for field in fields(Layout)}["reference"] is MISSING
+    assert {field.name: field.default for field in dataclasses.fields(Layout)}["reference"] is dataclasses.MISSING
     assert huggingface.get_layout("gpt2").reference is huggingface.get_layout("llama").reference is causal_lm_logits
     calls = []
 

@@ -26,7 +26,10 @@ from .sampling import draw, largest, penalise, uniforms
 
 @torch.no_grad()
 def search(model: Any, inputs: Mapping[str, Tensor], plan: Plan) -> list[list[Hypothesis]]:
-    """Return the best hypotheses of every row of the inputs, or of every prompt, the best first.
+    """Return the hypotheses of every row of the inputs, or of every prompt.
+
+    A beam search returns the best ones, the best first; samples stay in the order in which they were drawn, so that
+    further samples change none of the first.
 
     Args:
         model: A model with `start` and `step`.
@@ -176,7 +179,7 @@ def _steps(
     # the samples of a prompt become the hypotheses of one row again
     for first in range(0, len(done), samples):
         hypotheses: list[Hypothesis] = []
-        # samples stay in the order in which they were drawn
+        # in the order in which they were drawn: the first sample is the same, however many there are
         for finished in done[first : first + samples]:
             hypotheses += finished.hypotheses[: plan.best]
         answers.append(hypotheses)

@@ -368,7 +368,7 @@ def caption(
             # only a sampled caption has a seed to report
             used = seeds[i] if sample and text is None else None
             first, *others = [_caption(bundle, tokens, own, h, used) for h in hypotheses]
-            # hypotheses are sorted by score, the best first
+            # the best hypothesis, or the first sample, is the caption
             results[i] = replace(first, alternatives=others)
         if done is not None:
             done(len(batch))

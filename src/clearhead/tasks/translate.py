@@ -315,7 +315,7 @@ def translate(
             banned=_banned(bundle, tokens),
         )
         answers = search(bundle.model, source_batch(bundle, [sources[i][0] for i in batch]), plan)
-        # the best hypothesis is the translation, with the next best ones in .others
+        # the best hypothesis, or the first sample, is the translation; the rest is in .others
         for i, hypotheses in zip(batch, answers, strict=True):
             used = seeds[i] if sample else None
             first, *others = [

@@ -25,6 +25,18 @@ from .tensor_files import open_safetensors, replace_tensors
 
 PROBE = "probe.safetensors"  # the inputs of forward by name, and its output as `logits`
 ROWS, SIZE = 2, 48  # number of random rows to compare, and their tokens (or pixels)
+OURS = "it is in our own format, which is exact to the bit"
+UNREAD = "transformers does not read such weights, and the folder has no probe"
+# Layouts that transformers is not asked about when there is no probe, and why.
+NO_REFERENCE = {
+    "clearhead": OURS,
+    "unfinished": OURS,
+    "timm": UNREAD,
+    "file": UNREAD,
+    "tfjs": UNREAD,
+    "peft": "transformers alone does not add adapters, and the folder has no probe",
+    "transformers": "transformers itself runs it",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +54,7 @@ class Certificate:
 
     folder: str  # path of the checkpoint
     kind: str  # its layout and model type
-    model: str  # our family
+    model: str  # our family, or the class of a model that transformers runs
     parameters: int  # number of parameters
     files: tuple[str, ...]  # weight files
     types: dict[str, int]  # stored format: number of values
@@ -89,6 +101,8 @@ def parity(folder: str | Path, *, compare: bool = True) -> Certificate:
     path, kind = folders.find(folder)
     # float32, since the bound on differences is one of float32
     bundle, used = folders.read(path, kind, torch.device("cpu"), torch.float32)
+    # a model that transformers runs belongs to no family of ours
+    family = bundle.name if kind == "transformers" else family_of(bundle.model)
     reference = difference = largest = None
     note = None if compare else "compare=False"
     if compare:
@@ -101,7 +115,7 @@ def parity(folder: str | Path, *, compare: bool = True) -> Certificate:
     return Certificate(
         folder=str(path),
         kind=kind,
-        model=family_of(bundle.model),
+        model=family,
         parameters=sum(p.numel() for p in bundle.model.parameters()),
         files=used.files,
         types=used.types,
@@ -188,12 +202,8 @@ def _transformers(
     bundle: Bundle, path: Path, kind: str, inputs: dict[str, Tensor]
 ) -> tuple[str, Tensor]:
     """The version of transformers, and its output."""
-    if kind == "clearhead":
-        raise _NoReferenceError("it is in our own format, which is exact to the bit")
-    if kind in ("timm", "file", "tfjs"):
-        raise _NoReferenceError(
-            "transformers does not read such weights, and the folder has no probe"
-        )
+    if kind in NO_REFERENCE:
+        raise _NoReferenceError(NO_REFERENCE[kind])
     try:
         import transformers
     except ImportError as cause:
