@@ -8,7 +8,10 @@ shows its traceback.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
 
 
 class UserError(Exception):
@@ -73,6 +76,22 @@ class CutNotice(Notice):
             f"longer than the {self.most} tokens that this model reads ({name} has {tokens}): the rest was left out; "
             "split it"
         )
+
+
+PACKAGE = str(Path(__file__).parent)
+
+
+def caller_level() -> int:
+    """The stacklevel with which a warning of the calling function names the line of the user that led to it."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    # torch is between a task and its caller, as the wrapper of torch.no_grad
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(PACKAGE)
+        or frame.f_globals.get("__name__", "").startswith("torch.")
+    ):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 CLOSE = 0.1  # names are suggested together if their similarity differs by no more

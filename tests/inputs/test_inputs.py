@@ -1,5 +1,8 @@
 """One input and many: the arguments of a model for texts, pairs, images and tensors, and the names of their tokens."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -113,6 +116,39 @@ def test_a_long_text_alone_is_refused_and_among_many_is_cut():
     with pytest.warns(CutNotice, match="text 2 of 2 is longer than the 7 tokens"):
         inputs = Inputs(bundle, ["a", text])
     assert [len(ids) for ids in inputs.items] == [1, 7]
+
+
+CALLER = """
+import warnings
+import clearhead as ch
+from clearhead.inputs import Inputs
+from clearhead.tokens import Pair, Words
+
+words = Words(["a", "dog"])
+sizes = {"vocab": 6, "context": 7, "width": 12, "depth": 1, "heads": 3}
+bert = ch.Bundle(ch.build("bert", **sizes, answer="sentence"), words)
+classes = ch.Bundle(ch.build("bert", **sizes, answer="class", classes=2), words)
+pairs = ch.Bundle(ch.build("transformer", **sizes), Pair(words, words))
+long = "a dog " * 9
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    ch.embed(bert, long)
+    ch.classify(classes, long)
+    ch.translate(pairs, long)
+    Inputs(pairs, [long])
+for one in caught:
+    print(one.category.__name__, one.filename, one.lineno)
+"""
+
+
+def test_the_notice_of_a_cut_names_the_line_of_the_caller(tmp_path):
+    """In a process of its own: here the checks of signatures are between a function and its caller."""
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER)
+    first = CALLER.splitlines().index("    ch.embed(bert, long)") + 1
+    out = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == [f"CutNotice {script} {first + i}" for i in range(4)]
 
 
 BARE = text_model().model.eval()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..errors import CutNotice, InputError
+from ..errors import CutNotice, InputError, caller_level
 from ..fast import hooked
 
 BATCH_TOKENS = 8192  # padded tokens per batch
@@ -61,8 +61,7 @@ def cut_rows(rows: Sequence[np.ndarray], most: int | None) -> list[np.ndarray]:
         return list(rows)
     lengths = {i: len(ids) for i, ids in enumerate(rows) if len(ids) > most}
     if lengths:
-        # stacklevel: past text_items, the task and its torch.no_grad wrapper, to the user's call
-        warnings.warn(CutNotice(lengths, len(rows), most), stacklevel=5)
+        warnings.warn(CutNotice(lengths, len(rows), most), stacklevel=caller_level())
     return [cut(ids, most) for ids in rows]
 
 
