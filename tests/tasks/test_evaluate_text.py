@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from clearhead import Bundle, build, config
 from clearhead.cli import app
+from clearhead.data import make_data
 from clearhead.data.files import DataError
 from clearhead.data.text.chats import split_chats
 from clearhead.data.text.conversations import Columns, read_chats
@@ -19,6 +20,7 @@ from clearhead.tasks import classify, evaluate
 from clearhead.tasks.evaluation.classes import ClassScores
 from clearhead.tasks.text import likelihood
 from clearhead.tokens import Characters, Words
+from clearhead.tokens import save as save_tokens
 from clearhead.weights import save
 
 TEXT = "the cat sat on the mat. the dog sat on the cat. " * 3
@@ -120,6 +122,40 @@ def test_of_the_text_that_a_model_was_trained_on_the_end_is_evaluated(text, tmp_
     known = trained_on(writer(), tmp_path / "known", name="text", path=str(text), valid_path="other.txt")
     with pytest.warns(Notice, match=r"text\.txt: the model was trained on all of it"):
         assert evaluate(known, text).bytes == len(TEXT)
+
+
+UNEVEN = "extraordinarily " * 9 + "a b. c d. " * 31  # long words, then many short ones
+
+
+@pytest.mark.parametrize("share", [0.25, 0.3, 0.47])
+@pytest.mark.parametrize(
+    "options", [{}, {"tokens": "words", "minimum": 1, "separator": ". "}, {"tokens": "saved"}], ids=str
+)
+def test_what_is_evaluated_by_default_is_what_training_held_out(tmp_path, monkeypatch, options, share):
+    """To the character, for a share of the characters as for one of the ids."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "uneven.txt").write_text(UNEVEN)
+    save_tokens(Words.of([UNEVEN], minimum=1), tmp_path / "saved")
+    options = {"path": "uneven.txt", "share": share, **options}
+    data = make_data("text", {**options, "context": 4}, seed=0)
+    held_out = data.tokens.decode(data.ids[data.cut :])
+    model = build("gpt", vocab=len(data.tokens), context=16, width=8, depth=1, heads=1, positions="rotary")
+    made = trained_on(Bundle(model, data.tokens, special=data.special), tmp_path / "run", name="text", **options)
+    found = evaluate(made, "uneven.txt")
+    evaluated, held_out = ("".join(text.replace(".", "").split()) for text in (UNEVEN[-found.characters :], held_out))
+    assert evaluated == held_out
+
+
+def test_of_shakespeare_the_end_is_evaluated_where_it_was_trained_on(tmp_path):
+    (tmp_path / "shakespeare.txt").write_text(TEXT)
+    made = trained_on(writer(), tmp_path / "run", name="shakespeare", share=0.25)
+    found = evaluate(made, "shakespeare", root=tmp_path)
+    assert (found.characters, found.remark) == (36, "the last 25%, held out of its training; last=1 takes all")
+    assert evaluate(made, "shakespeare", root=tmp_path, last=1.0).characters == len(TEXT)
+    assert evaluate(writer(), "shakespeare", root=tmp_path).characters == len(TEXT)
+    whole = trained_on(writer(), tmp_path / "whole", name="shakespeare", share=0.0)
+    with pytest.warns(Notice, match="shakespeare: the model was trained on all of it"):
+        evaluate(whole, "shakespeare", root=tmp_path)
 
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path):

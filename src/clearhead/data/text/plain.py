@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -383,8 +384,6 @@ class Text(Windows):
         vocab: int | None = None
         if learned:
             source: Source = lambda sample: LEARNED[config.tokens](config, sample)  # noqa: E731
-            # characters keep the separator; words and subwords have an end token in its place
-            joined = config.tokens == "characters"
             tokens_key: list[Any] = [config.tokens, config.size, config.minimum, config.lower]
         else:
             # the folder of a tokenizer, which brings its chat template and special ids
@@ -392,12 +391,10 @@ class Text(Windows):
             folder = find_tokenizer(config.tokens, root, expected)
             source = open_tokenizer(config.tokens, folder)
             self.chat, self.special = read_template(folder), read_special(folder, source)
-            _, end = around(source, self.special)
-            # without EOS the separator stays in the text, to tell documents apart
-            joined = not len(end)
             # the content of the tokenizer, wherever its folder lies
             tokens_key = [hashlib.sha256(source.content()).hexdigest()]
             vocab = vocabulary_size(folder, source)
+        joined = _joined(config, source if isinstance(source, Tokenizer) else None, self.special)
         how_read: dict[str, Any] = {
             "separator": config.separator,
             "column": config.column,
@@ -459,6 +456,63 @@ class Text(Windows):
             cut=made.facts.cut,
             valid=valid,
         )
+
+
+def _joined(config: TextConfig, tokens: Tokenizer | None, special: Special | None) -> bool:
+    """Whether the separator of documents stays in the text; `tokens` is None where a tokenizer is trained."""
+    if tokens is None:
+        # words and subwords have an end token in its place
+        return config.tokens == "characters"
+    # without EOS the separator tells documents apart
+    _, end = around(tokens, special)
+    return not len(end)
+
+
+def validation_start(
+    config: WindowConfig, path: Path, tokens: Tokenizer, special: Special | None
+) -> int:
+    """Return the place in a text file of the first character that training kept for validation.
+
+    Args:
+        config: The options of the training's data: text, or shakespeare.
+        path: The file.
+        tokens: The tokenizer of the training.
+        special: The special ids of the trained model.
+    """
+    learned = not isinstance(config, TextConfig) or config.tokens in LEARNED
+    joined, separator = True, ""
+    if isinstance(config, TextConfig):
+        joined = _joined(config, None if learned else tokens, special)
+        separator = config.separator or ""
+    documents = Documents([path], separator=separator or None, joined=joined)
+    pieces = list(documents.pieces())
+    # the share is one of characters where a tokenizer was trained, else one of ids
+    if learned:
+        sizes = [len(piece.text) for piece in pieces]
+    else:
+        with progress_bar() as stage:
+            encoder = Encoder(documents, tokens, config.share, special, stage)
+            sizes = [len(row) for row, _ in encoder.rows()]
+    room = int(sum(sizes) * (1 - config.share))
+    place = 0  # characters of the file before the piece
+    for piece, size in zip(pieces, sizes, strict=True):
+        if room < size:
+            if learned:
+                return place + room
+            return place + _characters_of(tokens, piece.text, room)
+        room -= size
+        place += len(piece.text)
+        if piece.ends and not joined:
+            place += len(separator)
+    return place
+
+
+def _characters_of(tokens: Tokenizer, text: str, count: int) -> int:
+    """The number of characters that so many ids are made of."""
+    # longer beginnings have more ids
+    return bisect_left(
+        range(len(text)), count, key=lambda size: len(tokens.encode_all([text[:size]])[0])
+    )
 
 
 def _described(made: Tokenized, config: TextConfig, own: Tokenized | None) -> str:

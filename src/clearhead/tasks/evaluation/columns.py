@@ -51,12 +51,14 @@ def _places(bundle: Bundle) -> list[Path]:
     return places
 
 
-def trained_on(bundle: Bundle) -> Any:
-    """The options of the data in the recipe of a model's run; None if there is no recipe."""
+def trained_on(bundle: Bundle, name: str | None = None) -> Any:
+    """The options of the data in the recipe of a model's run; None without a recipe, or if it names other data."""
     for path in (place / "recipe.toml" for place in _places(bundle)):
         if path.is_file():
             # the recipe of the run, beside the model
             data = config.load(path)["data"]
+            if name not in (None, data["name"]):
+                return None
             return config.read(data_config(data["name"]), data.without("name"))
     return None
 

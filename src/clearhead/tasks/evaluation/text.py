@@ -13,18 +13,19 @@ from typing import Any
 
 from rich.table import Table
 
+from ...data.batching import WindowConfig
 from ...data.files import HOMES, DataError, find, locate
 from ...data.tables.kinds import guess
 from ...data.tables.reading import is_table, open_table
 from ...data.text.chats import ChatsConfig
-from ...data.text.plain import TextConfig
+from ...data.text.plain import validation_start
 from ...data.text_files import read_text
 from ...errors import InputError, Notice
 from ...metrics import Score
 from ...weights import Bundle
 from ..score import Counted, answer_likelihoods, document_likelihoods
 from ..text import likelihood
-from .columns import ALL, PARTS, trained_on_all, trained_on_file
+from .columns import ALL, PARTS, trained_on, trained_on_all, trained_on_file
 
 Place = str | Path
 # called with the number of texts or tokens just finished, and of all
@@ -119,15 +120,12 @@ def text_scores(
 ) -> TextScores:
     """Compute the log-probability of a text file, of a named text, of a table of texts, or of the answers in chats."""
     data = one_file(bundle, data)
-    if str(data) in HOMES:
-        path = find(str(data), root)
-    else:
-        path = file_or_set(data, root, "shakespeare")
     start = time.perf_counter()
     if str(data) in HOMES:
-        # a named set is taken as a whole
-        trained = None
+        path = find(str(data), root)
+        trained = trained_on(bundle, str(data))
     else:
+        path = file_or_set(data, root, "shakespeare")
         trained = trained_on_file(bundle, path, root)
     if path.is_dir() or is_table(path):
         name, remark, counted = _rows_counted(bundle, data, path, chosen, trained, done)
@@ -183,17 +181,24 @@ def _text_counted(
 ) -> tuple[str, str, Counted]:
     """The same for a text file: the share `last` at its end, by default what training held out of it, or all."""
     _check_no_split(data, chosen)
-    last, remark = chosen.last or 1.0, ""
-    divided = isinstance(trained, TextConfig) and trained.valid_path is None and trained.share > 0
-    # by default the held-out end alone, since the rest was trained on
-    if chosen.last is None and divided:
-        last = trained.share
-        remark = f"the last {last:.0%}, held out of its training; last=1 takes all"
-    text = read_text(path)
-    # a share of the characters, from the end
-    text = text[len(text) - round(len(text) * last) :]
+    text, remark = read_text(path), ""
+    if chosen.last is not None:
+        # a share of the characters, from the end
+        text = text[len(text) - round(len(text) * chosen.last) :]
+    elif _divided(trained):
+        # by default the held-out end alone, since the rest was trained on
+        text = text[validation_start(trained, path, bundle.tokenizer(), bundle.special) :]
+        remark = f"the last {trained.share:.0%}, held out of its training; last=1 takes all"
     result = likelihood(bundle, text, stride=chosen.stride, done=done)
     return str(data), remark, Counted(result.logprob, result.counted, text)
+
+
+def _divided(trained: Any) -> bool:
+    """Whether training kept a share of its text for validation."""
+    if not isinstance(trained, WindowConfig):
+        return False
+    # a file for validation takes the place of the share
+    return trained.share > 0 and getattr(trained, "valid_path", None) is None
 
 
 def _check_no_split(data: Place, chosen: TextOptions) -> None:
