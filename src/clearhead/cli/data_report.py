@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..data import Understood
-from ..data.data import counted, left_out_told, unreadable_told
 from ..data.images.folders import SKIPS
+from ..data.splits import counted, left_out_told, unreadable_told
 from ..data.tables.formats import DELIMITERS
 from ..data.tables.understand import UnderstoodImages
 from .output import rows, show

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -35,7 +34,7 @@ class Buckets:
         rounding: int = 1,
         longest: int | None = None,
     ) -> None:
-        self.lengths = lengths
+        self.lengths, self.rounding = lengths, rounding
         # rounding up must not lift a row above what a batch or the model can hold
         most = min(batch_tokens, longest or batch_tokens)
         # A length up to batch_tokens itself still fits, as the only row of its batch.
@@ -66,6 +65,18 @@ class Buckets:
         """Return the number of rows of a batch."""
         return self.ends[bucket] - self.starts[bucket]
 
+    def choose(
+        self, bucket: int, order: NDArray[np.int64], rows: Rows
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers of all rows of a batch, and of some of its rows, in an order of all rows."""
+        whole = order[self.starts[bucket] : self.ends[bucket]]
+        return whole, whole[rows]
+
+    def width(self, bucket: int, lengths: NDArray[np.int64]) -> int:
+        """Return the width of a batch whose rows have these lengths: all of them, as all workers must get the same."""
+        rounded = -(-int(lengths.max()) // self.rounding) * self.rounding
+        return min(rounded, self.batch_widths[bucket])
+
     def order(self, shuffle: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Return the rows sorted by length; those of equal length in the order of `shuffle`, or of their numbers."""
         if shuffle is None:
@@ -82,6 +93,9 @@ class Examples(Protocol):
     buckets: Buckets
 
     def __len__(self) -> int: ...
+
+    def group(self, config: Any) -> None:
+        """Divide the rows into buckets."""
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket; `order` is the order of all examples, of which each bucket takes a slice."""
@@ -112,10 +126,21 @@ class Bucketed(Data):
 
     config: Any  # its options; `valid_most` is one of them
     seed: int
+    _encoded: tuple[Examples, Examples]  # of training and of validation
+    _split: str = ""  # how the rows were divided, in a sentence
 
-    @abstractmethod
     def _group(self) -> None:
         """Divide the rows, which have been read and tokenized, into batches as `config` says, and describe them."""
+        for part in self._encoded:
+            part.group(self.config)
+        # the limits are part of the description
+        parts = (self._split, *self._left_out())
+        self.description = "; ".join(part for part in parts if part)
+        self._take(*self._encoded)
+
+    def _left_out(self) -> Sequence[str]:
+        """Return sentences about rows that were cut or left out, some of which may be empty."""
+        return ()
 
     def regroup(self, **limits: Any) -> None:
         """Divide the same rows into other batches, without reading and tokenizing them again.

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from .. import config
 from ..data import Data, make_data
-from ..data.data import columns_told
+from ..data.splits import columns_told
 from ..weights import Bundle, load, save
 from ..weights.checkpoints.pretrained import describe
 from .best import Best

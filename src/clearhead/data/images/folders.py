@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ... import counter_rng
 from ...checks import at_least, fraction
 from ...errors import InputError, Notice
-from ..data import Batch, Data, Rows, counted, share_rows, unreadable_told
+from ..data import Batch, Data, Rows, share_rows
 from ..files import DataError, data_folders, locate
+from ..splits import counted, unreadable_told
 from . import files as image_files
 from .files import ImageFile, LabelledImages, labelled_files
 from .preprocessing import Preprocessing

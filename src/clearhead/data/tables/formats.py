@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MissingPackageError
-from ..data import counted
 from ..files import DataError
+from ..splits import counted
 from ..text_files import CHUNK, DECOMPRESSORS, LONGEST, TextFile, open_bytes
 from .column_names import USUAL, is_language
 

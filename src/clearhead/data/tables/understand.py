@@ -17,7 +17,6 @@ from ...errors import InputError
 from ...progress import Stage, progress_bar
 from ...tokens import Tokenizer
 from ..batching import WindowConfig
-from ..data import columns_told, counted
 from ..files import DataError, locate
 from ..images.files import (
     ImageFile,
@@ -29,6 +28,7 @@ from ..images.files import (
     unreadable,
 )
 from ..images.folders import CropConfig, none_readable
+from ..splits import columns_told, counted
 from ..text.chats import ChatsConfig
 from ..text.documents import Documents
 from ..text.labelled import LabelledConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import counter_rng
 from ...checks import at_least, fraction
 from ...errors import InputError
 from ...progress import in_parts
@@ -24,8 +23,9 @@ from ...tokens import Tokenizer
 from ...tokens.chat_template import read_template, render, token_names
 from ...tokens.special import Special, read_special
 from ..batching import Bucketed, Buckets, Ragged
-from ..data import IGNORE, Batch, Rows, told
+from ..data import IGNORE, Batch, Rows
 from ..files import DataError, given_files, locate
+from ..splits import held_out, told
 from .conversations import Chat, Chats, Columns, Message, read_chats
 from .tokenizers import find_tokenizer, open_tokenizer, vocabulary_size
 
@@ -229,9 +229,6 @@ class Rendering:
             raise DataError(f"{where}: {problem}") from problem
 
 
-SPLIT = 2  # stream of random numbers beside those of Bucketed
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatsConfig:
     """Options of chats."""
@@ -305,23 +302,34 @@ class ChatRows(Bucketed):
             )
         self.special = _with_turn_end(special, train_rows, self.tokens)
         # any id does: padding is no target, and comes after everything that is
-        self._pad = special.pad or 0
-        self._conversations = (_ragged(train_rows), _ragged(valid_rows))
-        counts = [len(rows) for rows in (train_rows, valid_rows)]
-        self._describe = _description(config, train, valid, rendering, counts)
+        pad = special.pad or 0
+        self._encoded = (EncodedChats(train_rows, pad), EncodedChats(valid_rows, pad))
+        source = config.valid_path or f"share = {config.share} of the different first questions"
+        # whole conversations, not only their questions
+        known = {_content(chat) for chat in train.chats}
+        twice = sum(_content(chat) in known for chat in valid.chats)
+        self._split = told(train_rows, valid_rows, "conversation", source, twice)
+        self.unanswered = train.unanswered + valid.unanswered + rendering.unanswered
+        self.empty = train.empty + valid.empty
+        self.shortened, self.left_out = rendering.shortened, rendering.left_out
         self._group()
 
     def _group(self) -> None:
+        super()._group()
         self.keys = ("ids", "targets")
         if self.config.pack:
             # several conversations per row: attention and positions must tell them apart
             self.keys += ("documents", "at")
-        self.description = self._describe(self.config.longest)
-        training, validation = (
-            EncodedChats(ids, targets, self.config, self._pad)
-            for ids, targets in self._conversations
-        )
-        self._take(training, validation)
+
+    def _left_out(self) -> Sequence[str]:
+        longest = self.config.longest
+        parts = {
+            "left out, which have no answer": self.unanswered,
+            "left out, which have an empty message": self.empty,
+            f"without their oldest turns, to fit into longest={longest} tokens": self.shortened,
+            f"left out, whose last question and answer have more than {longest} tokens": self.left_out,
+        }
+        return [f"{count:,} {what}" for what, count in parts.items() if count]
 
 
 def _tokenized(chats: Chats, rendering: Rendering) -> list[ChatIds]:
@@ -335,16 +343,18 @@ def _tokenized(chats: Chats, rendering: Rendering) -> list[ChatIds]:
     return rows
 
 
-def _ragged(rows: Sequence[ChatIds]) -> tuple[Ragged, Ragged]:
-    """Return the ids and the targets of conversations."""
-    return Ragged([row.ids for row in rows]), Ragged([row.targets for row in rows])
-
-
 class EncodedChats:
     """Conversations as ids in rows of one or several, and their buckets."""
 
-    def __init__(self, ids: Ragged, targets: Ragged, config: ChatsConfig, pad: int) -> None:
-        self.pad, self.packed, self.rounding = pad, config.pack, config.rounding
+    def __init__(self, conversations: Sequence[ChatIds], pad: int) -> None:
+        self.single_ids = Ragged([row.ids for row in conversations])
+        self.single_targets = Ragged([row.targets for row in conversations])
+        self.pad = pad
+
+    def group(self, config: ChatsConfig) -> None:
+        """Put the conversations into rows, and divide these into buckets."""
+        ids, targets = self.single_ids, self.single_targets
+        self.packed = config.pack
         if config.pack:
             rows = pack(ids.lengths.tolist(), config.longest)
             self.ids, self.targets = _joined(ids, rows), _joined(targets, rows)
@@ -364,12 +374,8 @@ class EncodedChats:
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket; padding is a document of its own."""
-        whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
-        chosen = whole[rows]
-        # the width of the whole bucket, so that all workers have the same
-        longest = int(self.ids.lengths[whole].max())
-        rounded = -(-longest // self.rounding) * self.rounding
-        width = min(rounded, self.buckets.batch_widths[bucket])
+        whole, chosen = self.buckets.choose(bucket, order, rows)
+        width = self.buckets.width(bucket, self.ids.lengths[whole])
         batch = {
             "ids": self.ids.padded(chosen, width, self.pad),
             "targets": self.targets.padded(chosen, width, IGNORE),
@@ -422,10 +428,8 @@ def columns_of(config: ChatsConfig) -> Columns:
 
 def split_chats(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
     """Divide conversations by their first questions, so that none is in both training and validation."""
-    questions = list(dict.fromkeys(chat.question for chat in chats))
-    chance = counter_rng.uniform(0, 0, np.arange(len(questions)), 1, SPLIT)[:, 0]
     # by question, so that different answers to it stay in one part
-    kept = {question for question, u in zip(questions, chance, strict=True) if u < share}
+    kept = held_out((chat.question for chat in chats), share)
     train = [chat for chat in chats if chat.question not in kept]
     return train, [chat for chat in chats if chat.question in kept]
 
@@ -443,28 +447,3 @@ def _with_turn_end(special: Special, rows: Sequence[ChatIds], tokens: Tokenizer)
             # such as <|im_end|>, which the checkpoint may not list as an end
             ends[row.last] = None
     return replace(special, ends=tuple(ends))
-
-
-def _description(
-    config: ChatsConfig, train: Chats, valid: Chats, rendering: Rendering, counts: Sequence[int]
-) -> Callable[[int], str]:
-    """Return the sentence about the split, and about conversations that were left out or shortened, for a `longest`."""
-    source = config.valid_path or f"share = {config.share} of the different first questions"
-    # whole conversations, not only their questions
-    known = {_content(chat) for chat in train.chats}
-    twice = sum(_content(chat) in known for chat in valid.chats)
-    split = told(range(counts[0]), range(counts[1]), "conversation", source, twice)
-    unanswered = train.unanswered + valid.unanswered + rendering.unanswered
-    empty = train.empty + valid.empty
-    shortened, left_out = rendering.shortened, rendering.left_out
-
-    def describe(longest: int) -> str:
-        parts = [
-            (unanswered, "left out, which have no answer"),
-            (empty, "left out, which have an empty message"),
-            (shortened, f"without their oldest turns, to fit into longest={longest} tokens"),
-            (left_out, f"left out, whose last question and answer have more than {longest} tokens"),
-        ]
-        return "; ".join([split, *(f"{count:,} {what}" for count, what in parts if count)])
-
-    return describe

@@ -13,14 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import counter_rng
 from ...checks import at_least, fraction
 from ...errors import InputError, nearest
 from ...progress import in_parts
 from ...tokens import Tokenizer
 from ..batching import Bucketed, Buckets, Ragged
-from ..data import Batch, Rows, cut_told, empty_told, told
+from ..data import Batch, Rows
 from ..files import DataError, find, given_files, locate
+from ..splits import RowsOfFile, Split, cut_told, held_out, split_files
 from ..tables.reading import LABELLED, TwoColumns, open_columns
 from .tokenizers import VocabularyConfig, find_tokenizer, open_tokenizer
 
@@ -76,16 +76,14 @@ class TextRows(Bucketed):
     """Texts as ids; every text once per epoch."""
 
     tokens: Tokenizer
-    _encoded: tuple[EncodedTexts, EncodedTexts]  # of training and of validation
-    _split: str  # how the texts were divided, in a sentence
+    _encoded: tuple[EncodedTexts, EncodedTexts]
 
     def _group(self) -> None:
-        for part in self._encoded:
-            part.group(self.config)
-        cut = cut_told(sum(part.cut for part in self._encoded), self.config.longest)
-        self.description = "; ".join(sentence for sentence in (self._split, cut) if sentence)
-        self._take(*self._encoded)
+        super()._group()
         self.longest = self.config.longest
+
+    def _left_out(self) -> Sequence[str]:
+        return (cut_told(sum(part.cut for part in self._encoded), self.config.longest),)
 
 
 class EncodedTexts:
@@ -103,7 +101,6 @@ class EncodedTexts:
 
     def group(self, config: TextRowConfig) -> None:
         """Divide the texts into buckets."""
-        self.rounding = config.rounding
         self.buckets = Buckets(
             self.ids.lengths, config.batch_tokens, config.rounding, config.longest
         )
@@ -113,11 +110,9 @@ class EncodedTexts:
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket, as wide as its longest row, with their lengths and the numbers of their texts."""
-        whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
-        chosen = whole[rows]
-        # the whole bucket, not only `chosen`: all workers must get the same width
-        width = -(-int(self.ids.lengths[whole].max()) // self.rounding) * self.rounding
-        ids = self.ids.padded(chosen, min(width, self.buckets.batch_widths[bucket]), self.pad)
+        whole, chosen = self.buckets.choose(bucket, order, rows)
+        width = self.buckets.width(bucket, self.ids.lengths[whole])
+        ids = self.ids.padded(chosen, width, self.pad)
         return {"ids": ids, "lengths": self.ids.lengths[chosen], "number": chosen}
 
 
@@ -169,7 +164,6 @@ def masked_ids(tokens: Tokenizer, text: str) -> tuple[np.ndarray, list[int]]:
 
 SENTIMENTS = ("negative", "positive")
 SST2 = {"train": "train", "valid": "dev", "test": "test"}  # its parts, and the names of their files
-SPLIT = 2  # stream of random numbers beside those of Bucketed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -279,42 +273,43 @@ def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> 
     """Open a table of texts and labels; the same text is never in both training and validation by a split made here."""
     train, valid, columns, description = divided(config, root)
     data = Labelled(config, train, valid, seed=seed, root=root, description=description)
-    data.columns = {"text": columns.first, "label": columns.second}
+    data.columns = columns
     data.files = given_files(config.path, config.valid_path)
     return data
 
 
-def divided(
-    config: LabelledConfig, root: Path | None
-) -> tuple[list[Label], list[Label], TwoColumns, str]:
-    """Return the training and validation texts, the columns they are in, and how they were divided, in a sentence.
+def divided(config: LabelledConfig, root: Path | None) -> Split[Label]:
+    """Return the training and validation texts of a table.
 
     A label that would be in validation alone stays in training with all its texts. A row without a text or a label is
     left out, and counted.
     """
-    opened = _opened(config, config.path, root)
-    lines = labels_of(opened, skip_empty=True)
-    empty = opened.empty
-    if config.valid_path is not None:
-        # a file for validation: all rows of the first one train
-        other = _opened(config, config.valid_path, root)
-        # the same text on both sides would flatter the validation: it is counted and reported
-        valid, known = labels_of(other, skip_empty=True), {line.text for line in lines}
-        both = sum(line.text in known for line in valid)
-        description = told(lines, valid, "text", f"from {config.valid_path}", both)
-        return lines, valid, opened, description + empty_told(empty + other.empty, "labelled")
-    # by text, not by row: rows with the same text stay together
-    texts = list(dict.fromkeys(line.text for line in lines))
-    chance = counter_rng.uniform(0, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
-    # a random number per text: texts that are added at the end do not move the others
-    kept = {text for text, u in zip(texts, chance, strict=True) if u < config.share}
-    # a label that training has not seen cannot be validated
-    known = {line.label for line in lines if line.text not in kept}
-    kept -= {line.text for line in lines if line.label not in known}
-    train = [line for line in lines if line.text not in kept]
-    valid = [line for line in lines if line.text in kept]
-    description = told(train, valid, "text", f"share = {config.share} of the different texts")
-    return train, valid, opened, description + empty_told(empty, "labelled")
+
+    def read(path: str) -> RowsOfFile[Label]:
+        wanted = (config.text, config.label)
+        opened = open_columns(locate(path, root), LABELLED, wanted, header=config.header)
+        rows = labels_of(opened, skip_empty=True)
+        return RowsOfFile(rows, opened.empty, {"text": opened.first, "label": opened.second})
+
+    def divide(lines: list[Label]) -> tuple[list[Label], list[Label]]:
+        # by text, not by row: rows with the same text stay together
+        kept = held_out((line.text for line in lines), config.share)
+        # a label that training has not seen cannot be validated
+        known = {line.label for line in lines if line.text not in kept}
+        kept -= {line.text for line in lines if line.label not in known}
+        train = [line for line in lines if line.text not in kept]
+        return train, [line for line in lines if line.text in kept]
+
+    return split_files(
+        config.path,
+        config.valid_path,
+        read,
+        lambda line: line.text,
+        divide,
+        f"share = {config.share} of the different texts",
+        noun="text",
+        kind="labelled",
+    )
 
 
 def read_sst2(part: str, root: Path | None = None, *, phrases: bool = False) -> list[Label]:
@@ -354,12 +349,6 @@ def read_labels(
         header: Whether the first row of a CSV or TSV file has the names of the columns; None: it is recognised.
     """
     return labels_of(open_columns(path, LABELLED, (text, label), header=header))
-
-
-def _opened(config: LabelledConfig, path: str, root: Path | None) -> TwoColumns:
-    return open_columns(
-        locate(path, root), LABELLED, (config.text, config.label), header=config.header
-    )
 
 
 def labels_of(columns: TwoColumns, *, skip_empty: bool = False) -> list[Label]:

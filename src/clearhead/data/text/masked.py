@@ -17,8 +17,9 @@ import numpy as np
 from ... import counter_rng
 from ...checks import fraction
 from ...errors import InputError
-from ..data import IGNORE, Batch, Rows, empty_told, told
+from ..data import IGNORE, Batch, Rows
 from ..files import DataError, given_files, locate
+from ..splits import RowsOfFile, Split, held_out, split_files
 from ..tables.reading import is_table
 from ..text_files import read_lines
 from .documents import Documents, open_texts
@@ -26,7 +27,7 @@ from .labelled import EncodedTexts, TextRowConfig, TextRows, mask_of, read_sst2
 from .plain import read_everyday
 
 CHOICE, KINDS, OTHERS, SPLIT = 2, 3, 4, 5  # streams of random numbers, beside those of Bucketed
-VALID_SEED = 0  # for the split and for the masks of validation
+VALID_SEED = 0  # for the masks of validation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ class Masked(TextRows):
         self.files = tuple(
             name for name in given_files(config.of, config.valid_path) if name not in SETS
         )
-        train, valid, self._split = _divided(config, root)
+        train, valid, _, self._split = _divided(config, root)
         self.tokens = config.tokenizer(train, root)
         self.mask, vocab = mask_of(self.tokens)
         self.sizes = {"vocab": vocab}
@@ -105,30 +106,29 @@ class Masked(TextRows):
         }
 
 
-def _divided(config: MaskedConfig, root: Path | None) -> tuple[list[str], list[str], str]:
-    """Return the texts of training and validation, each once, and a sentence that says how they were divided."""
-    texts, empty = _texts(config, config.of, root)
-    if config.valid_path is not None:
-        valid, more = _texts(config, config.valid_path, root)
-        # texts that are in both parts are counted, for the description
-        known = set(texts)
-        both = sum(text in known for text in valid)
-        how = f"from {', '.join(given_files(config.valid_path))}"
-        split = told(texts, valid, "text", how, both) + empty_told(empty + more, "text")
-        return texts, valid, split
-    # a number per text, with a fixed seed: every run has the same split
-    draws = counter_rng.uniform(VALID_SEED, 0, np.arange(len(texts)), 1, SPLIT)[:, 0]
-    train = [text for text, u in zip(texts, draws, strict=True) if u >= config.valid_share]
-    valid = [text for text, u in zip(texts, draws, strict=True) if u < config.valid_share]
-    if not train:
-        raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
-    how = f"valid_share = {config.valid_share} of the different texts"
-    return train, valid, told(train, valid, "text", how) + empty_told(empty, "text")
+def _divided(config: MaskedConfig, root: Path | None) -> Split[str]:
+    """Return the texts of training and validation, each once."""
+
+    def divide(texts: list[str]) -> tuple[list[str], list[str]]:
+        kept = held_out(texts, config.valid_share, SPLIT)
+        train = [text for text in texts if text not in kept]
+        if not train:
+            raise DataError(f"valid_share={config.valid_share} leaves no text to train on")
+        return train, [text for text in texts if text in kept]
+
+    return split_files(
+        config.of,
+        config.valid_path,
+        lambda of: _texts(config, of, root),
+        str,
+        divide,
+        f"valid_share = {config.valid_share} of the different texts",
+        noun="text",
+        kind="text",
+    )
 
 
-def _texts(
-    config: MaskedConfig, of: str | Sequence[str], root: Path | None
-) -> tuple[list[str], int]:
+def _texts(config: MaskedConfig, of: str | tuple[str, ...], root: Path | None) -> RowsOfFile[str]:
     """Return the different texts of named sets and files, and the number of rows of tables that have none."""
     texts: dict[str, None] = {}
     empty = 0
@@ -144,7 +144,7 @@ def _texts(
             empty += left_out
     if not texts:
         raise DataError(f"{', '.join(given_files(of))}: expected at least one line of text")
-    return list(texts), empty
+    return RowsOfFile(list(texts), empty)
 
 
 def read_texts(

@@ -21,8 +21,8 @@ from ...tokens import Characters, Subwords, Tokenizer
 from ...tokens.chat_template import read_template
 from ...tokens.special import Special, read_special
 from ..batching import WindowConfig, Windows
-from ..data import counted, left_out_told
 from ..files import cached, file_facts, find, given_files
+from ..splits import counted, left_out_told
 from .documents import DocumentPart, Documents, find_files
 from .parallel import load_split
 from .token_files import map_tokens, write_parts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -20,17 +21,15 @@ from ...errors import InputError
 from ...tokens import Characters, Pair, Tokenizer
 from ...tokens.special import Special, decoder_prompt
 from ..batching import Bucketed, Buckets, Ragged
-from ..data import IGNORE, Batch, Data, Rows, counted, empty_told, told
+from ..data import IGNORE, Batch, Data, Rows
 from ..files import DataError, given_files, locate
-from ..tables.reading import PARALLEL, TwoColumns, open_columns
+from ..splits import SPLIT, RowsOfFile, Split, counted, split_files
+from ..tables.reading import PARALLEL, open_columns
 from .labelled import encode_rows
 from .parallel import SPLITS, Line, lines_of, read_multi30k, read_pairs, read_tatoeba
 from .tokenizers import TranslationConfig, open_pair
 
 # Pairs of texts, the rows of a table, as rows "source SEP target END" in batches of similar length.
-
-
-SPLIT = 2  # stream of random numbers beside those of Bucketed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,39 +68,33 @@ class PairConfig(TranslationConfig):
         if self.tokens is not None:
             raise InputError("tokens is for join=false: joined pairs are characters")
 
-    def read(self, root: Path | None) -> tuple[list[Line], list[Line], TwoColumns, str]:
-        """Return the training and validation pairs, the columns they are in, and how they were divided, in a sentence.
+    def read(self, root: Path | None) -> Split[Line]:
+        """Return the training and validation pairs; a row without a source or a target is left out, and counted."""
 
-        A row without a source or a target is left out, and counted.
-        """
-        opened = self._columns(self.path, root)
-        pairs = lines_of(opened, skip_empty=True)
-        empty = opened.empty
-        if self.valid_path is not None:
-            # a file for validation: all pairs of the first one train
-            other = self._columns(self.valid_path, root)
-            valid = lines_of(other, skip_empty=True)
-            description = told(
-                pairs, valid, "pair", f"from {self.valid_path}", self._both(pairs, valid)
-            )
-            return pairs, valid, opened, description + empty_told(empty + other.empty, "pairs")
-        # all pairs of one text of this side are in the same part
-        train, valid = split_pairs(pairs, self.share, self.split_by)
-        if not train:
-            raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
-        description = told(
-            train, valid, "pair", f"share = {self.share} of the different {self.split_by}s"
+        def read_file(path: str) -> RowsOfFile[Line]:
+            wanted = (self.source, self.target)
+            opened = open_columns(locate(path, root), PARALLEL, wanted, header=self.header)
+            rows = lines_of(opened, skip_empty=True)
+            columns = {"source": opened.first, "target": opened.second}
+            return RowsOfFile(rows, opened.empty, columns)
+
+        def divide(lines: list[Line]) -> tuple[list[Line], list[Line]]:
+            # all pairs of one text of this side are in the same part
+            train, valid = split_pairs(lines, self.share, self.split_by)
+            if not train:
+                raise DataError(f"{self.path}: share={self.share} leaves no pair to train on")
+            return train, valid
+
+        return split_files(
+            self.path,
+            self.valid_path,
+            read_file,
+            attrgetter(self.split_by),
+            divide,
+            f"share = {self.share} of the different {self.split_by}s",
+            noun="pair",
+            kind="pairs",
         )
-        return train, valid, opened, description + empty_told(empty, "pairs")
-
-    def _columns(self, path: str, root: Path | None) -> TwoColumns:
-        return open_columns(
-            locate(path, root), PARALLEL, (self.source, self.target), header=self.header
-        )
-
-    def _both(self, train: Sequence[Line], valid: Sequence[Line]) -> int:
-        known = {getattr(line, self.split_by) for line in train}
-        return sum(getattr(line, self.split_by) in known for line in valid)
 
 
 class Pairs(Bucketed):
@@ -117,8 +110,7 @@ class Pairs(Bucketed):
     def __init__(self, config: PairConfig, *, seed: int, root: Path | None = None) -> None:
         self.config, self.seed = config, seed
         self.files = given_files(config.path, config.valid_path)
-        train, valid, opened, self._split = config.read(root)
-        self.columns = {"source": opened.first, "target": opened.second}
+        train, valid, self.columns, self._split = config.read(root)
         # characters of both parts, for characters have no unknown token
         self.tokens = Characters.of(
             "".join({c for pair in (*train, *valid) for c in pair.source + pair.target})
@@ -130,12 +122,6 @@ class Pairs(Bucketed):
             JoinedPairs(valid, self.tokens, config),
         )
         self._group()
-
-    def _group(self) -> None:
-        for part in self._encoded:
-            part.group(self.config)
-        self.description = self._split
-        self._take(*self._encoded)
 
 
 class JoinedPairs:
@@ -308,18 +294,11 @@ class Translations(Bucketed):
         self._encoded, self._split = (training, validation), description
         self._group()
 
-    def _group(self) -> None:
-        for part in self._encoded:
-            part.group(self.config)
-        # rebuilt by each regroup: the limits are part of the description
-        sentences = [self._split] if self._split else []
-        if self.left_out:
-            longest = self.config.longest
-            sentences.append(
-                f"{counted(self.left_out, 'pair')} of more than {longest} tokens left out"
-            )
-        self.description = "; ".join(sentences)
-        self._take(*self._encoded)
+    def _left_out(self) -> Sequence[str]:
+        if not self.left_out:
+            return ()
+        longest = self.config.longest
+        return (f"{counted(self.left_out, 'pair')} of more than {longest} tokens left out",)
 
 
 def multi30k(config: Multi30kConfig, *, seed: int, root: Path | None = None) -> Translations:
@@ -375,11 +354,11 @@ def pairs(config: PairConfig, *, seed: int, root: Path | None = None) -> Data:
     options = TranslationConfig(
         **{field.name: getattr(config, field.name) for field in fields(TranslationConfig)}
     )
-    train, valid, opened, description = config.read(root)
+    train, valid, columns, description = config.read(root)
     tokens = None if config.tokens is None else open_pair(config.tokens, root)
     data = Translations(options, train, valid, seed=seed, tokens=tokens, description=description)
     data.files = given_files(config.path, config.valid_path)
-    data.columns = {"source": opened.first, "target": opened.second}
+    data.columns = columns
     return data
 
 
@@ -432,7 +411,6 @@ class EncodedPairs:
 
     def group(self, config: TranslationConfig) -> None:
         """Divide the examples into buckets by their longer sides."""
-        self.rounding = config.rounding
         self.buckets = Buckets(self.lengths, config.batch_tokens, config.rounding, config.longest)
 
     def __len__(self) -> int:
@@ -449,14 +427,12 @@ class EncodedPairs:
 
     def batch(self, bucket: int, order: NDArray[np.int64], rows: Rows) -> Batch:
         """Return rows of a bucket, each side as wide as its longest row in the whole bucket."""
-        # the width of the whole bucket: parts of it on other workers must agree
-        whole = order[self.buckets.starts[bucket] : self.buckets.ends[bucket]]
-        chosen, most = whole[rows], self.buckets.batch_widths[bucket]
+        whole, chosen = self.buckets.choose(bucket, order, rows)
         padded = []
         for side, fill in ((self.source, self.source_pad), (self.target, IGNORE)):
             # a width per side: the shorter side needs no padding up to the longer one
-            rounded = -(-int(side.lengths[whole].max()) // self.rounding) * self.rounding
-            padded.append(side.padded(chosen, min(rounded, most), fill))
+            width = self.buckets.width(bucket, side.lengths[whole])
+            padded.append(side.padded(chosen, width, fill))
         source, target = padded
         # the decoder reads <start>, then each target one place later
         ids = np.full_like(target, self.start)
