@@ -147,6 +147,16 @@ def special_keys(special: Special) -> dict[str, Any]:
     return {"pad_token_id": special.pad, "bos_token_id": special.start, "eos_token_id": ends}
 
 
+def read_options(theirs: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Options of our Config that config.json has under another name; `names` is {theirs: ours}."""
+    return {ours: getattr(theirs, key) for key, ours in names.items()}
+
+
+def write_options(c: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Keys of config.json for options of our Config: the inverse of `read_options`."""
+    return {key: getattr(c, ours) for key, ours in names.items()}
+
+
 def class_keys(classes: int | None) -> dict[str, Any]:
     """The keys of config.json for the number of classes; the labels of a bundle replace the names."""
     if not classes:

@@ -40,7 +40,9 @@ from ..table import (
     check_options,
     class_keys,
     pairs,
+    read_options,
     their_activation,
+    write_options,
 )
 from .sentence_transformers import read_pooling, write_sentences
 from .tokenizer_classes import read_tokenizer
@@ -131,6 +133,24 @@ DISTILBERT = Names(
     unused=("distilbert.embeddings.position_ids",),
     words_only="vocab_*",
 )
+# Keys of config.json, and the options of our Config that they are.
+SIZES = {
+    "vocab_size": "vocab",
+    "hidden_size": "width",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "type_vocab_size": "types",
+    "layer_norm_eps": "eps",
+    "hidden_dropout_prob": "dropout",
+}
+DISTILBERT_SIZES = {
+    "vocab_size": "vocab",
+    "max_position_embeddings": "context",
+    "dim": "width",
+    "n_layers": "depth",
+    "n_heads": "heads",
+    "dropout": "dropout",
+}
 # Our answer: how the name of the class in transformers ends.
 ENDINGS = {"words": "ForMaskedLM", "class": "ForSequenceClassification", "sentence": "Model"}
 # Variants that our BERT does not have are refused.
@@ -240,17 +260,10 @@ class Bert:
 
     def sizes(self) -> dict[str, Any]:
         """The options of our Config that do not depend on the task."""
-        return {
-            "vocab": self.vocab_size,
+        return read_options(self, SIZES) | {
             "context": self.max_position_embeddings,
-            "width": self.hidden_size,
-            "depth": self.num_hidden_layers,
-            "heads": self.num_attention_heads,
             "hidden": self.intermediate_size,
-            "types": self.type_vocab_size,
-            "eps": self.layer_norm_eps,
             "mlp": ACTIVATIONS[self.hidden_act],
-            "dropout": self.hidden_dropout_prob,
         }
 
 
@@ -304,17 +317,12 @@ class DistilBert:
         """Convert to our Config; of their dropout rates only that of the residual stream is kept."""
         answer = answer_options(DISTILBERT, shapes, self.pooling, tied=self.tie_word_embeddings)
         return Config(
-            vocab=self.vocab_size,
-            context=self.max_position_embeddings,
-            width=self.dim,
-            depth=self.n_layers,
-            heads=self.n_heads,
             hidden=self.hidden_dim,
             types=0,
             mlp=ACTIVATIONS[self.activation],
             # also without a pooler: that of a classifier which is made of this model
             pooler_activation="relu",
-            dropout=self.dropout,
+            **read_options(self, DISTILBERT_SIZES),
             **answer,
         )
 
@@ -373,17 +381,12 @@ def distilbert_keys(c: Config, special: Special) -> dict[str, Any]:
     return {
         "architectures": [f"{DISTILBERT.class_name}{ENDINGS[c.answer]}"],
         "model_type": "distilbert",
-        "vocab_size": c.vocab,
-        "dim": c.width,
-        "n_layers": c.depth,
-        "n_heads": c.heads,
+        **write_options(c, DISTILBERT_SIZES),
         "hidden_dim": c.hidden or 4 * c.width,
         "activation": activation,
         # one rate of ours, that of the residual stream, for all of theirs
-        "dropout": c.dropout,
         "attention_dropout": c.dropout,
         "seq_classif_dropout": c.dropout,
-        "max_position_embeddings": c.context,
         "pad_token_id": special.pad,
         "tie_word_embeddings": True,
         **class_keys(c.classes),
@@ -394,17 +397,11 @@ def _encoder_keys(c: Config, names: Names) -> dict[str, Any]:
     """The keys that a BERT and a RoBERTa have."""
     return {
         "architectures": [f"{names.class_name}{ENDINGS[c.answer]}"],
-        "vocab_size": c.vocab,
-        "hidden_size": c.width,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
+        **write_options(c, SIZES),
         "intermediate_size": c.hidden or 4 * c.width,
         "hidden_act": their_activation(c.mlp, names.owner),
         # one rate of ours, that of the residual stream, for both of theirs
-        "hidden_dropout_prob": c.dropout,
         "attention_probs_dropout_prob": c.dropout,
-        "type_vocab_size": c.types,
-        "layer_norm_eps": c.eps,
         # for masked tokens; the other heads have no table
         "tie_word_embeddings": True,
         **FIXED,

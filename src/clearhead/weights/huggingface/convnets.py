@@ -27,9 +27,33 @@ from ...layers.conv import EXPANSION
 from ...models import convnext, resnet
 from ...tokens.special import Special
 from ..fill import Shapes
-from ..table import Layout, Row, class_keys, conv_norms, pairs, require, with_counters
+from ..table import (
+    Layout,
+    Row,
+    class_keys,
+    conv_norms,
+    pairs,
+    read_options,
+    require,
+    with_counters,
+    write_options,
+)
 
 RESNET_FIXED = {"hidden_act": "relu", "downsample_in_first_stage": False}
+# Keys of config.json, and the options of our Config that they are.
+RESNET_SIZES = {
+    "num_channels": "channels",
+    "embedding_size": "width",
+    "depths": "depths",
+    "layer_type": "block",
+}
+CONVNEXT_SIZES = {
+    "num_channels": "channels",
+    "patch_size": "patch",
+    "depths": "depths",
+    "layer_norm_eps": "last_eps",
+    "drop_path_rate": "skip",
+}
 # The layers of a ConvNeXt block, one per line. Ours: theirs.
 CONVNEXT_LAYER = {
     "conv": "dwconv",
@@ -61,10 +85,7 @@ class ResNetKeys:
         return resnet.Config(
             # no output layer: the model embeds images
             classes=shapes.get("classifier.1.weight", (0,))[0],
-            channels=self.num_channels,
-            width=self.embedding_size,
-            depths=self.depths,
-            block=self.layer_type,
+            **read_options(self, RESNET_SIZES),
             shrink="first" if self.downsample_in_bottleneck else "middle",
         )
 
@@ -86,10 +107,7 @@ def resnet_keys(c: resnet.Config, special: Special) -> dict[str, Any]:
     return {
         "architectures": [f"ResNet{'ForImageClassification' if c.classes else 'Model'}"],
         "model_type": "resnet",
-        "num_channels": c.channels,
-        "embedding_size": c.width,
-        "depths": list(c.depths),
-        "layer_type": c.block,
+        **write_options(c, RESNET_SIZES),
         "hidden_sizes": list(_doubled(c.width * EXPANSION[c.block], len(c.depths))),
         "downsample_in_bottleneck": c.shrink == "first",
         **RESNET_FIXED,
@@ -163,14 +181,10 @@ class ConvNext:
         return convnext.Config(
             # no output layer: the model embeds images
             classes=shapes.get("classifier.weight", (0,))[0],
-            channels=self.num_channels,
-            patch=self.patch_size,
+            **read_options(self, CONVNEXT_SIZES),
             width=width,
-            depths=self.depths,
-            last_eps=self.layer_norm_eps,
             # 0 stands for no scale at all
             layer_scale=scale if scale > 0 else None,
-            skip=self.drop_path_rate,
         )
 
 
@@ -180,15 +194,11 @@ def convnext_keys(c: convnext.Config, special: Special) -> dict[str, Any]:
     return {
         "architectures": [f"ConvNext{'ForImageClassification' if c.classes else 'Model'}"],
         "model_type": "convnext",
-        "num_channels": c.channels,
-        "patch_size": c.patch,
+        **write_options(c, CONVNEXT_SIZES),
         "num_stages": len(c.depths),
-        "depths": list(c.depths),
         "hidden_sizes": list(_doubled(c.width, len(c.depths))),
         "hidden_act": "gelu",
-        "layer_norm_eps": c.last_eps,
         "layer_scale_init_value": c.layer_scale or 0.0,
-        "drop_path_rate": c.skip,
         **class_keys(c.classes),
     }
 

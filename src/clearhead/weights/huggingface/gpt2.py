@@ -29,8 +29,10 @@ from ..table import (
     check_options,
     embeddings,
     pairs,
+    read_options,
     special_keys,
     their_activation,
+    write_options,
 )
 from .llama import decoder_layout
 
@@ -51,7 +53,19 @@ FIXED = {
     "scale_attn_weights": True,
     "add_cross_attention": False,
 }
-FREE = {"vocab", "context", "width", "depth", "heads", "hidden", "mlp", "eps", "tied", "dropout"}
+# Keys of config.json, and the options of our Config that they are.
+SIZES = {
+    "vocab_size": "vocab",
+    "n_positions": "context",
+    "n_embd": "width",
+    "n_layer": "depth",
+    "n_head": "heads",
+    "n_inner": "hidden",
+    "layer_norm_epsilon": "eps",
+    "resid_pdrop": "dropout",
+    "tie_word_embeddings": "tied",
+}
+FREE = {*SIZES.values(), "mlp"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,36 +89,15 @@ class GPT2Keys:
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Convert to our Config; of their dropout rates only that of the residual stream is kept."""
-        return Config(
-            vocab=self.vocab_size,
-            context=self.n_positions,
-            width=self.n_embd,
-            depth=self.n_layer,
-            heads=self.n_head,
-            hidden=self.n_inner,
-            mlp=ACTIVATIONS[self.activation_function],
-            eps=self.layer_norm_epsilon,
-            tied=self.tie_word_embeddings,
-            dropout=self.resid_pdrop,
-        )
+        return Config(mlp=ACTIVATIONS[self.activation_function], **read_options(self, SIZES))
 
 
 def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     """The config.json for our Config; raises for options that a GPT-2 does not have."""
     kv_heads = c.heads if c.kv_heads == c.heads else None  # as many as heads is the same as none
     check_options(c, "a GPT-2", FREE, {"kv_heads": kv_heads})
-    theirs = GPT2Keys(
-        vocab_size=c.vocab,
-        n_positions=c.context,
-        n_embd=c.width,
-        n_layer=c.depth,
-        n_head=c.heads,
-        n_inner=c.hidden,
-        activation_function=their_activation(c.mlp, "a GPT-2"),
-        layer_norm_epsilon=c.eps,
-        resid_pdrop=c.dropout,
-        tie_word_embeddings=c.tied,
-    )
+    activation = their_activation(c.mlp, "a GPT-2")
+    theirs = GPT2Keys(activation_function=activation, **write_options(c, SIZES))
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

@@ -36,7 +36,9 @@ from ..table import (
     check_options,
     embeddings,
     pairs,
+    read_options,
     special_keys,
+    write_options,
 )
 from .tokenizers import folder_tokens, write_subwords
 
@@ -87,10 +89,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": QWEN,
     "qwen3": QWEN | {"head_dim": 128},
 }
+# Keys of config.json, and the options of our Config that they are.
+SIZES = {
+    "vocab_size": "vocab",
+    "hidden_size": "width",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "max_position_embeddings": "context",
+    "rms_norm_eps": "eps",
+    "tie_word_embeddings": "tied",
+}
 # Options of our Config that a Llama or a relative of it has as well. They have no dropout, so ours is left out.
 FREE = {
-    "vocab", "context", "width", "depth", "heads", "kv_heads", "head", "hidden", "base", "scaling", "factor", "trained",
-    "window", "qk_norm", "eps", "bias", "tied", "dropout",
+    *SIZES.values(), "kv_heads", "head", "hidden", "base", "scaling", "factor", "trained", "window", "qk_norm", "bias",
+    "dropout",
 }  # fmt: skip
 # Options that all of them have with one value.
 FIXED: dict[str, Any] = {"positions": "rotary", "norm": "rms", "mlp": "swiglu"}
@@ -230,17 +242,10 @@ class Decoder:
         plain = (
             self.head_dim is None or self.head_dim * self.num_attention_heads == self.hidden_size
         )
-        return {
-            "vocab": self.vocab_size,
-            "context": self.max_position_embeddings,
-            "width": self.hidden_size,
-            "depth": self.num_hidden_layers,
-            "heads": self.num_attention_heads,
+        return read_options(self, SIZES) | {
             "kv_heads": self.num_key_value_heads,
             "head": None if plain else self.head_dim,
             "hidden": self.intermediate_size,
-            "eps": self.rms_norm_eps,
-            "tied": self.tie_word_embeddings,
         }
 
     def rope(self) -> dict[str, Any]:
@@ -255,18 +260,12 @@ def decoder_keys(c: Config, model_type: str, class_name: str, special: Special) 
     sizes = {
         "architectures": [class_name],
         "model_type": model_type,
-        "vocab_size": c.vocab,
-        "hidden_size": c.width,
+        **write_options(c, SIZES),
         # None is four times the width
         "intermediate_size": c.hidden or 4 * c.width,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
         # None is as many as there are heads
         "num_key_value_heads": c.kv_heads or c.heads,
         "head_dim": c.head_width,
-        "max_position_embeddings": c.context,
-        "rms_norm_eps": c.eps,
-        "tie_word_embeddings": c.tied,
     }
     return sizes | write_rope(c) | special_keys(special)
 

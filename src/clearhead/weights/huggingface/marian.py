@@ -52,7 +52,9 @@ from ..table import (
     blocks,
     check_options,
     pairs,
+    read_options,
     their_activation,
+    write_options,
 )
 from .tokenizer_classes import read_pair, write_pair
 from .tokenizers import ended, read_subwords, write_subwords
@@ -82,11 +84,18 @@ SOURCE = "model.encoder.embed_tokens.weight"
 TARGET = "model.decoder.embed_tokens.weight"
 READOUT, BIAS = "lm_head.weight", "final_logits_bias"
 POSITIONS = "model.{}.embed_positions.weight"
+# Keys of config.json, and the options of our Config that they are.
+SIZES = {
+    "vocab_size": "vocab",
+    "max_position_embeddings": "context",
+    "d_model": "width",
+    "encoder_layers": "depth",
+    "encoder_attention_heads": "heads",
+    "dropout": "dropout",
+    "scale_embedding": "scaled",
+}
 # Options of our Config that all of them have.
-FREE = {
-    "vocab", "context", "width", "depth", "decoder_depth", "heads", "hidden", "mlp", "scaled", "readout_bias",
-    "dropout", "inner_dropout",
-}  # fmt: skip
+FREE = {*SIZES.values(), "decoder_depth", "hidden", "mlp", "readout_bias", "inner_dropout"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,39 +131,25 @@ class EncoderDecoder:
 
     def sizes(self, shapes: Shapes) -> dict[str, Any]:
         """The options of our Config that all have. Of their dropout rates only that of the residual stream is kept."""
-        return {
-            "vocab": self.vocab_size,
-            "context": self.max_position_embeddings,
-            "width": self.d_model,
-            "depth": self.encoder_layers,
+        return read_options(self, SIZES) | {
             "decoder_depth": self.decoder_layers,
-            "heads": self.encoder_attention_heads,
             "hidden": self.encoder_ffn_dim,
             "mlp": ACTIVATIONS[self.activation_function],
-            "scaled": self.scale_embedding,
             # no key tells whether there is a bias: the tensors do
             "readout_bias": BIAS in shapes,
-            "dropout": self.dropout,
         }
 
 
 def their_sizes(c: Config, owner: str) -> dict[str, Any]:
     """The keys of config.json for the sizes of our Config; `owner` is the model, for messages."""
     hidden = c.hidden or 4 * c.width
-    return {
-        "vocab_size": c.vocab,
-        "max_position_embeddings": c.context,
-        "d_model": c.width,
-        "encoder_layers": c.depth,
+    return write_options(c, SIZES) | {
         # None is as deep as the encoder
         "decoder_layers": c.decoder_depth or c.depth,
-        "encoder_attention_heads": c.heads,
         "decoder_attention_heads": c.heads,
         "encoder_ffn_dim": hidden,
         "decoder_ffn_dim": hidden,
         "activation_function": their_activation(c.mlp, owner),
-        "dropout": c.dropout,
-        "scale_embedding": c.scaled,
     }
 
 

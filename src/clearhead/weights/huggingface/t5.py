@@ -23,7 +23,7 @@ from ...layers.words import MLPKind
 from ...models.transformer import Config
 from ...tokens.special import Special
 from ..fill import Shapes, WeightsError
-from ..table import Layout, Row, blocks, check_options
+from ..table import Layout, Row, blocks, check_options, read_options, write_options
 from .marian import reference
 from .tokenizer_classes import read_pair, write_pair
 
@@ -68,9 +68,20 @@ READOUT = "lm_head.weight"
 FIXED: dict[str, Any] = {
     "positions": "relative", "order": "pre", "norm": "rms", "score": "dot", "bias": False, "scaled": False,
 }  # fmt: skip
+# Keys of config.json, and the options of our Config that they are.
+SIZES = {
+    "vocab_size": "vocab",
+    "n_positions": "context",
+    "d_model": "width",
+    "num_layers": "depth",
+    "num_heads": "heads",
+    "relative_attention_num_buckets": "buckets",
+    "relative_attention_max_distance": "reach",
+    "layer_norm_epsilon": "eps",
+    "dropout_rate": "dropout",
+}
 FREE = {
-    "vocab", "width", "depth", "decoder_depth", "heads", "head", "hidden", "buckets", "reach", "eps", "mlp", "tied",
-    "readout_scaled", "dropout", "inner_dropout", "context",
+    *SIZES.values(), "decoder_depth", "head", "hidden", "mlp", "tied", "readout_scaled", "inner_dropout",
 }  # fmt: skip
 
 
@@ -112,23 +123,15 @@ class T5Keys:
         if scaled is None:
             scaled = self.tie_word_embeddings
         return Config(
-            vocab=self.vocab_size,
-            context=self.n_positions,
-            width=self.d_model,
-            depth=self.num_layers,
+            **read_options(self, SIZES),
             decoder_depth=self.num_decoder_layers or self.num_layers,
-            heads=self.num_heads,
             # heads that share the width evenly need no option
             head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv,
             hidden=self.d_ff,
-            buckets=self.relative_attention_num_buckets,
-            reach=self.relative_attention_max_distance,
-            eps=self.layer_norm_epsilon,
             mlp=self._mlp(),
             # an output layer in the file is a table of its own, unless its input is scaled
             tied=scaled or READOUT not in shapes,
             readout_scaled=scaled,
-            dropout=self.dropout_rate,
             **FIXED,
         )
 
@@ -167,20 +170,12 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
         "is_encoder_decoder": True,
-        "vocab_size": c.vocab,
-        "d_model": c.width,
+        **write_options(c, SIZES),
         "d_kv": c.head_width,
         # None is four times the width
         "d_ff": c.hidden or 4 * c.width,
-        "num_layers": c.depth,
         "num_decoder_layers": c.decoder_depth or c.depth,
-        "num_heads": c.heads,
-        "relative_attention_num_buckets": c.buckets,
-        "relative_attention_max_distance": c.reach,
-        "dropout_rate": c.dropout,
-        "layer_norm_epsilon": c.eps,
         "feed_forward_proj": words[c.mlp],
-        "n_positions": c.context,
         # by which older versions of transformers decide whether the input is scaled
         "tie_word_embeddings": c.readout_scaled,
         "scale_decoder_outputs": c.readout_scaled,

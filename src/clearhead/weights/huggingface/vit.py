@@ -43,8 +43,10 @@ from ..table import (
     blocks,
     class_keys,
     pairs,
+    read_options,
     require,
     their_activation,
+    write_options,
 )
 from ..tensor_files import Tensors
 
@@ -69,6 +71,16 @@ PLAIN: Mapping[str, Any] = {
     "stem": "patch", "positions": "learned", "join": "add", "order": "pre", "norm": "layer", "bias": True,
     "head": "linear",
 }  # fmt: skip
+# Keys of config.json, and the options of our Config that they are.
+SIZES = {
+    "num_channels": "channels",
+    "patch_size": "patch",
+    "hidden_size": "width",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "layer_norm_eps": "eps",
+    "hidden_dropout_prob": "dropout",
+}
 HEAD = "classifier.weight"
 DISTILLED, TEACHER = "embeddings.distillation_token", "distillation_classifier"
 
@@ -93,18 +105,11 @@ class ImageEncoder:
 
     def sizes(self, shapes: Shapes) -> dict[str, Any]:
         """The options of our Config that all of them have."""
-        return {
+        return read_options(self, SIZES) | {
             # no output layer: the model embeds images
             "classes": shapes.get(HEAD, (0,))[0],
-            "channels": self.num_channels,
             "size": self.image_size,
-            "patch": self.patch_size,
-            "width": self.hidden_size,
-            "depth": self.num_hidden_layers,
-            "heads": self.num_attention_heads,
-            "eps": self.layer_norm_eps,
             "mlp": ACTIVATIONS[self.hidden_act],
-            "dropout": self.hidden_dropout_prob,
         }
 
 
@@ -114,19 +119,13 @@ def encoder_keys(c: Config, model_type: str, class_name: str, activation: str) -
     return {
         "architectures": [class_name],
         "model_type": model_type,
-        "hidden_size": c.width,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
+        **write_options(c, SIZES),
         "hidden_act": activation,
         # one rate of ours, that of the residual stream, for both of theirs
-        "hidden_dropout_prob": c.dropout,
         "attention_probs_dropout_prob": c.dropout,
-        "layer_norm_eps": c.eps,
         "qkv_bias": True,
         # one number for a square
         "image_size": height if height == width else [height, width],
-        "patch_size": c.patch,
-        "num_channels": c.channels,
         **class_keys(c.classes),
     }
 
