@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from .style import (
     colours,
     dress,
     letters,
+    panel_axes,
+    rows_of_panels,
     sheet,
 )
 
@@ -63,36 +65,28 @@ class Scale:
             raise InputError(f"most={most}: the colour scale goes from 0 to a number above it")
         if most is None:
             most = max(float(np.nanmax(np.abs(x.astype(float)))) for x in matrices)
-            # all zeros too: any scale shows them white
-            most = most if most > 1e-280 else 1.0  # matplotlib treats a smaller scale as empty
+            if most <= 1e-280:
+                # matplotlib treats so small a scale as empty; zeros are white on any scale
+                most = 1.0
         return Scale(most=float(most), signed=signed, label=label)
 
 
 def draw_cells(axes: Axes, x: Array, scale: Scale, *, square: bool) -> AxesImage:
     """Draw a matrix as cells of colour; booleans have two colours of their own."""
     aspect: Literal["equal", "auto"] = "equal" if square else "auto"
+    options: dict[str, Any] = {"origin": "upper", "aspect": aspect, "interpolation": "nearest"}
     if x.dtype == bool:
         from matplotlib.colors import ListedColormap
 
         # "no" is a pale grey, which differs from the white between the cells
         no_and_yes = ListedColormap(["#eef1f4", BLUES[5]])
-        return axes.imshow(
-            x,
-            cmap=no_and_yes,
-            vmin=0,
-            vmax=1,
-            origin="upper",
-            aspect=aspect,
-            interpolation="nearest",
-        )
+        return axes.imshow(x, cmap=no_and_yes, vmin=0, vmax=1, **options)
+    if max(x.shape) > 512:
+        # cells smaller than a pixel are averaged
+        options["interpolation"] = "auto"
+    least = -scale.most if scale.signed else 0.0
     return axes.imshow(
-        x.astype(float),
-        cmap=colours(scale.signed),
-        vmin=-scale.most if scale.signed else 0.0,
-        vmax=scale.most,
-        origin="upper",
-        aspect=aspect,
-        interpolation="nearest" if max(x.shape) <= 512 else "auto",
+        x.astype(float), cmap=colours(scale.signed), vmin=least, vmax=scale.most, **options
     )
 
 
@@ -145,7 +139,9 @@ def _ticks(axis: str, names: Sequence[str], n: int, shown: bool) -> tuple[list[i
         raise InputError(f"{axis} has {len(names)} names: expected {n}")
     named = [i for i, name in enumerate(names) if name]
     at = named[:: max(ceil(len(named) / MOST_NAMES), 1)]
-    return at, [_escaped(names[i]) if shown else "" for i in at]
+    if not shown:
+        return at, [""] * len(at)
+    return at, [_escaped(names[i]) for i in at]
 
 
 def _escaped(name: str) -> str:
@@ -388,25 +384,28 @@ def grids(
 def _one(
     x: Array, labels: Labels, scale: Scale, title: str, texts: list[list[str]] | None, square: bool
 ) -> Figure:
-    cell = min(0.55 if texts is not None else 0.34, 5.2 / max(x.shape))  # inches
-    # square cells of one size; otherwise a fixed sheet, whatever the shape of the matrix
-    height = cell * x.shape[0] if square else 3.4
-    width = cell * x.shape[1] if square else 5.6
-    if texts is not None and not square:  # room for the longest text of a cell
-        # about 0.075 inches per character, and 0.12 between two cells
-        longest = max(len(text) for row in texts for text in row)
-        width, height = (
-            max(width, (0.075 * longest + 0.12) * x.shape[1]),
-            max(height, 0.24 * x.shape[0]),
-        )
+    rows, columns = x.shape
+    if square:
+        # square cells of one size, larger if a text stands in them
+        largest = 0.34 if texts is None else 0.55
+        cell = min(largest, 5.2 / max(x.shape))  # inches
+        width, height = cell * columns, cell * rows
+    else:
+        # a fixed sheet, whatever the shape of the matrix
+        width, height = 5.6, 3.4
+        if texts is not None:
+            # room for the longest text of a cell: about 0.075 inches per character, and 0.12 between two cells
+            longest = max(len(text) for row in texts for text in row)
+            width = max(width, (0.075 * longest + 0.12) * columns)
+            height = max(height, 0.24 * rows)
     # with room for the names on the left, the labels and the colour bar
     figure = sheet(max(width, 1.6) + 1.9, max(height, 1.3) + 1.2)
     axes = figure.subplots()
     image = draw_cells(axes, x, scale, square=square)
     dress(axes, xlabel=labels.xlabel, ylabel=labels.ylabel, title=title)
     clean_axes(axes, x.shape)
-    name_rows(axes, labels.rows, x.shape[0])
-    name_columns(axes, labels.columns, x.shape[1], room=max(width, 1.6) / x.shape[1])
+    name_rows(axes, labels.rows, rows)
+    name_columns(axes, labels.columns, columns, room=max(width, 1.6) / columns)
     if texts is not None:
         write_texts(axes, x, scale.most, texts)
     if x.dtype != bool:
@@ -426,35 +425,27 @@ def _side_by_side(
     *,
     signed: bool,
 ) -> Figure:
-    if across < 1:
-        raise InputError(f"across={across}: expected 1 panel or more in a row")
+    across, down = rows_of_panels(len(matrices), across, "panel")
     if not signed:
         # checked one by one, so that the message names the matrix
         for name, x in zip(titles, matrices, strict=True):
             not_negative(name, x)
     scale = Scale.of(matrices, most, signed=signed)
-    across = min(across, len(matrices))
-    down = ceil(len(matrices) / across)
-    # inches: names need wider panels
-    size = size or (1.75 if labels.rows is None and labels.columns is None else 2.5)
+    if size is None:
+        # inches: names need wider panels
+        size = 1.75 if labels.rows is None and labels.columns is None else 2.5
     figure = sheet(*_sheet_size(matrices, labels, across, down, size), title)
-    every = figure.subplots(down, across, squeeze=False)
+    every = panel_axes(figure, len(matrices), across)
     image = None
-    for i, axes in enumerate(every.flat):
-        if i >= len(matrices):
-            # the last row of panels may not be full
-            axes.set_visible(False)
-            continue
-        x = matrices[i]
+    for i, (axes, x) in enumerate(zip(every, matrices, strict=True)):
         image = draw_cells(axes, x, scale, square=True)
+        dress(axes, xlabel=labels.xlabel, ylabel=labels.ylabel, title=titles[i])
         # names and labels only at the edges of the figure
         lowest, first = i + across >= len(matrices), i % across == 0
-        dress(
-            axes,
-            xlabel=labels.xlabel if lowest else "",
-            ylabel=labels.ylabel if first else "",
-            title=titles[i],
-        )
+        if not lowest:
+            axes.set_xlabel("")
+        if not first:
+            axes.set_ylabel("")
         clean_axes(axes, x.shape)
         name_rows(axes, labels.rows, x.shape[0], shown=first)
         name_columns(axes, labels.columns, x.shape[1], shown=lowest, room=size / x.shape[1])
@@ -463,7 +454,7 @@ def _side_by_side(
             draw_grid(axes, x.shape)
     if image is not None and any(x.dtype != bool for x in matrices):
         # one bar for all, since they share the scale
-        colour_bar(figure, image, list(every.flat)[: len(matrices)], matrices, scale)
+        colour_bar(figure, image, every, matrices, scale)
     return figure
 
 

@@ -66,8 +66,9 @@ def coloured_tokens(
         # line breaks and tabs become visible signs: each token stays one box
         text = token.replace("\n", "\u23ce").replace("\t", "\u21e5")
         # the space of a word is drawn before its box; a token of spaces alone keeps them
-        space = 1.0 if text.startswith(" ") and text.strip() else 0.0
+        space = 0.0
         if text.strip():
+            space = float(text.startswith(" "))
             text = text.strip()
         if column and column + space + len(text) + 2 * PAD > across:
             # no space at the start of a line
@@ -79,8 +80,10 @@ def coloured_tokens(
     widest = max(start + len(text) + 2 * PAD for _, start, text in places)
     inch = MEDIUM / 72
     # inches of the title and the legend
-    around = (0.5 if title else 0.2) + (0.3 if above or below else 0.0)
-    wide = max(widest, len(above + below) + 8 if above or below else 0)
+    around, wide = 0.5 if title else 0.2, widest
+    if above or below:
+        around += 0.3
+        wide = max(widest, len(above + below) + 8)
     figure = sheet(wide * WIDTH * inch + 0.2, (line + 1) * LINE * inch + around, title)
     axes = figure.subplots()
     axes.set_axis_off()

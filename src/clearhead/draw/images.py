@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,8 @@ from .style import (
     colours,
     dress,
     luminous,
+    panel_axes,
+    rows_of_panels,
     sheet,
     sign_legend,
 )
@@ -55,24 +56,19 @@ def images(
     """
     if not pictures:
         raise InputError("images got no images: expected {name: image}")
-    if across < 1:
-        raise InputError(f"across={across}: expected 1 image or more in a row")
     maps = maps or {}
     if unknown := [name for name in maps if name not in pictures]:
         raise InputError(
             f"maps has {unknown[0]!r}: expected names of images: {', '.join(pictures)}"
         )
     arrays = {name: picture_array(name, x) for name, x in pictures.items()}
-    across = min(across, len(arrays))
-    down = ceil(len(arrays) / across)
+    across, down = rows_of_panels(len(arrays), across, "image")
     # few images fill a figure of the usual width
     size = max(size, NARROW / across - 0.12)
     tallest = max(x.shape[0] / x.shape[1] for x in arrays.values())
     figure = sheet((size + 0.12) * across, (size * tallest + 0.32) * down, title)
-    every = figure.subplots(down, across, squeeze=False)
-    for axes in every.flat[len(arrays) :]:
-        axes.set_visible(False)
-    for axes, (name, x) in zip(every.flat, arrays.items(), strict=False):
+    every = panel_axes(figure, len(arrays), across)
+    for axes, (name, x) in zip(every, arrays.items(), strict=True):
         height, width = x.shape[:2]
         # in pixels of the image, so that a coarse map covers the same area
         axes.imshow(x, extent=(0, width, height, 0), interpolation="nearest")
@@ -152,7 +148,9 @@ def overlay(
     pixels = _pixels(image)
     large = smooth_map(weights, *pixels.shape[:2])
     top = float(large.max()) if most is None else most
-    share = np.clip((large - least) / (top - least) if top > least else large * 0, 0.0, 1.0)
+    share = np.zeros_like(large)
+    if top > least:
+        share = np.clip((large - least) / (top - least), 0.0, 1.0)
     light, opacity = np.split(luminous(share), [3], axis=-1)
     return (pixels * (1 - opacity) + 255 * light * opacity).round().astype(np.uint8)
 
@@ -188,25 +186,22 @@ def strip(
     x = not_negative("maps", array("maps", maps, ("words", "y", "x")))
     if len(words) != len(x):
         raise InputError(f"{len(words)} words for {len(x)} maps: expected one map per word")
-    if across < 1:
-        raise InputError(f"across={across}: expected 1 panel or more in a row")
     panels = [pixels]
     for one in x:
         mean = float(one.mean())
         # a nearly uniform map ends above its own maximum, so that none of its places is fully lit
         most = max(float(smooth_map(one, *pixels.shape[:2]).max()), POINTED * mean)
         panels.append(overlay(pixels, one, least=mean, most=most))
-    across = min(across, len(panels))
-    down = ceil(len(panels) / across)
+    across, down = rows_of_panels(len(panels), across, "panel")
     tall = size * min(pixels.shape[0] / pixels.shape[1], 2.0)
-    figure = sheet(size * across + 0.1, (tall + 0.28) * down + (0.3 if title else 0.05), title)
-    every = figure.subplots(down, across, squeeze=False)
-    for i, axes in enumerate(every.flat):
-        # panel 0 is the image itself, without a word
-        if i < len(panels):
-            _picture(axes, panels[i], str(words[i - 1]) if i else "")
-        else:
-            axes.set_visible(False)
+    room = 0.3 if title else 0.05  # inches of the title
+    figure = sheet(size * across + 0.1, (tall + 0.28) * down + room, title)
+    # the first panel is the image itself, without a word
+    captions = ["", *map(str, words)]
+    for axes, panel, caption in zip(
+        panel_axes(figure, len(panels), across), panels, captions, strict=True
+    ):
+        _picture(axes, panel, caption)
     return figure
 
 
@@ -285,18 +280,17 @@ def signed_overlay(
     # (rows, columns) in [-1, 1] -> RGBA
     share = np.clip(np.nan_to_num(x) / most, -1, 1)
     paint = colours(signed=True)(share / 2 + 0.5)  # (rows, columns, 4)
-    base = None if picture is None else picture_array("picture", picture)
-    if base is not None:
+    base, shape, count = None, x.shape, 1
+    if picture is not None:
+        # the picture, and the values upon it
+        base, count = picture_array("picture", picture), 2
+        shape = base.shape
         # opacity grows faster than the value, so that weak values can still be seen
         paint[..., 3] = np.abs(share) ** 0.7
-    height, width = x.shape if base is None else base.shape[:2]
+    height, width = shape[:2]
     below_images = 0.3 if above or below else 0.0  # inches of the legend
-    figure = sheet(
-        (size + 0.12) * (1 if base is None else 2),
-        size * height / width + 0.32 + below_images,
-        title,
-    )
-    every = list(figure.subplots(1, 1 if base is None else 2, squeeze=False).flat)
+    figure = sheet((size + 0.12) * count, size * height / width + 0.32 + below_images, title)
+    every = panel_axes(figure, count, count)
     extent = (0, width, height, 0)
     if base is not None:
         every[0].imshow(base, extent=extent, interpolation="nearest")
@@ -356,7 +350,8 @@ def head_colours(
     else:
         base = picture_array("picture", picture)
     height, width = base.shape[:2]
-    figure = sheet((size + 0.12) * 2, size * height / width + (1.0 if note else 0.7), title)
+    room = 1.0 if note else 0.7  # inches of the title, and of the note
+    figure = sheet((size + 0.12) * 2, size * height / width + room, title)
     left, right = figure.subplots(1, 2)
     extent = (0, width, height, 0)
     left.imshow(base, extent=extent, interpolation="nearest")

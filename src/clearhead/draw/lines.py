@@ -11,7 +11,21 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .cells import name_columns
-from .style import HAIR, PALETTE, SMALL, SOFT, VOID, Array, array, colours, dress, letters, sheet
+from .style import (
+    HAIR,
+    PALETTE,
+    SMALL,
+    SOFT,
+    VOID,
+    Array,
+    array,
+    colours,
+    dress,
+    letters,
+    panel_axes,
+    rows_of_panels,
+    sheet,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,9 +63,8 @@ def line_styles(
         styles[name] = LineStyle(SOFT, _DASHED, 1.2, marked=False)
     for name in faint:
         # behind all other lines, and pale
-        styles[name] = LineStyle(
-            VOID, _DASHED if name in dashed else _SOLID, 1.2, marked=False, zorder=1.5
-        )
+        dashes = _DASHED if name in dashed else _SOLID
+        styles[name] = LineStyle(VOID, dashes, 1.2, marked=False, zorder=1.5)
     return styles
 
 
@@ -99,25 +112,21 @@ def legend(
         return
     from matplotlib.lines import Line2D
 
-    keys = [
-        Line2D(
-            [],
-            [],
-            color=style.colour,
-            linestyle=style.dashes,
-            linewidth=1.2 if style.dashes == _DASHED else 2.4,
-        )
-        for style in (styles[name] for name in names)
-    ]
+    keys, length = [], 1.8
+    for name in names:
+        colour, dashes, *_ = styles[name]
+        thick = 1.2 if dashes == _DASHED else 2.4
+        keys.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=thick))
+        if dashes not in (_SOLID, _DASHED):
+            # so that a whole pattern of dots and dashes is seen
+            length = 2.8
     box = figure.legend(
         keys,
         list(names),
         loc="outside right center" if beside else "outside lower center",
         ncols=_columns(names, beside, width),
         frameon=False,
-        handlelength=1.8
-        if all(styles[name].dashes in (_SOLID, _DASHED) for name in names)
-        else 2.8,
+        handlelength=length,
         columnspacing=1.6,
     )
     for text in box.get_texts():
@@ -259,26 +268,19 @@ def panels(
                 f"{key} names {', '.join(unknown)}: the lines are {', '.join(map(repr, names))}"
             )
     styles = line_styles(names, dashed, faint, ordered=ordered)
-    across = len(plots) if across is None else min(across, len(plots))
-    if across < 1:
-        raise InputError(f"across={across}: expected 1 plot or more in a row")
-    # lay out the plots row by row; unused places of the last row stay empty
-    down = ceil(len(plots) / across)
+    if across is None:
+        across = len(plots)
+    across, down = rows_of_panels(len(plots), across, "plot")
     figure = sheet(width * across + 0.5, height * down, title)
-    every = list(
-        figure.subplots(down, across, squeeze=False, sharey="row" if shared else "none").flat
-    )
-    for axes in every[len(plots) :]:
-        axes.set_visible(False)
-    for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=False)):
-        lowest = i + across >= len(plots)
+    every = panel_axes(figure, len(plots), across, share_y=shared)
+    if isinstance(xlabel, str):
         # one label for all stands below the lowest plots only; labels of their own stand below each
-        xname = xlabels[i] if lowest or not isinstance(xlabel, str) else ""
-        dress(axes, xlabel=xname, ylabel=ylabels[i], title=head)
+        xlabels[: len(plots) - across] = [""] * (len(plots) - across)
+    for i, (axes, (head, lines)) in enumerate(zip(every, plots.items(), strict=True)):
+        dress(axes, xlabel=xlabels[i], ylabel=ylabels[i], title=head)
         _plot(axes, lines, logs[i], styles, steps)
-    if zero:  # after all lines are drawn, because plots may share an axis
-        # plots of a row may share the axis, and its limits
-        for axes in every[: len(plots)]:
+    if zero:  # after all lines are drawn, because plots of a row may share the axis and its limits
+        for axes in every:
             _include_zero(axes)
     entries = _legend_names(names, dashed, faint, ordered)
     legend(figure, entries, styles, beside=len(plots) == 1, width=width * across)
@@ -289,9 +291,10 @@ def _legend_names(
     names: Sequence[str], dashed: Sequence[str], faint: Sequence[str], ordered: bool
 ) -> list[str]:
     plain = [name for name in names if name not in dashed and name not in faint]
-    # ordered lines: every second, third ... name, since colours in between follow from the order
-    shown = plain[:: ceil(len(plain) / NAMED)] if ordered and plain else plain
-    return [name for name in names if name in shown or name in dashed]
+    if ordered and plain:
+        # every second, third ... name, since colours in between follow from the order
+        plain = plain[:: ceil(len(plain) / NAMED)]
+    return [name for name in names if name in plain or name in dashed]
 
 
 def _include_zero(axes: Axes) -> None:
@@ -322,8 +325,9 @@ def _plot(axes: Axes, lines: Lines, log: str, styles: Mapping[str, LineStyle], s
     else:
         _check_positive(pairs, log)
     for name, (x, y) in pairs.items():
-        # markers only on few points: on many they would hide the line
         style = styles[name]
+        # markers only on few points: on many they would hide the line
+        marked = style.marked and len(x) <= MARKED and not steps
         axes.plot(
             x,
             y,
@@ -332,7 +336,7 @@ def _plot(axes: Axes, lines: Lines, log: str, styles: Mapping[str, LineStyle], s
             linestyle=style.dashes,
             linewidth=style.width,
             drawstyle="steps-mid" if steps else "default",
-            marker="o" if len(x) <= MARKED and style.marked and not steps else "",
+            marker="o" if marked else "",
             markersize=4,
             zorder=style.zorder,
         )

@@ -57,7 +57,9 @@ def scatter(
     dress(axes, xlabel=xlabel, ylabel=ylabel, title=title)
     axes.set_axisbelow(True)
     axes.grid(True, color=HAIR, linewidth=0.8)
-    classes = np.array(["" for _ in x] if labels is None else [str(label) for label in labels])
+    if labels is None:
+        labels = [""] * len(x)
+    classes = np.array([str(label) for label in labels])
     names = list(dict.fromkeys(classes.tolist()))
     if all(not name.isdigit() for name in names):
         names = sorted(names)
@@ -69,7 +71,11 @@ def scatter(
     size = float(np.clip(2400 / len(x), 6, 28))
     for i, name in enumerate(names):
         # past the last style all classes are grey circles, and share the entry "others"
-        colour, marker = styles[i] if i < len(styles) else (VOID, "o")
+        (colour, marker), entry = (VOID, "o"), None
+        if i < len(styles):
+            (colour, marker), entry = styles[i], name
+        elif i == len(styles):
+            entry = "others"
         some = x[classes == name]
         axes.scatter(
             some[:, 0],
@@ -79,7 +85,7 @@ def scatter(
             marker=marker,
             linewidths=0,
             alpha=0.8,
-            label=name if i < len(styles) else ("others" if i == len(styles) else None),
+            label=entry,
             zorder=2,
         )
     for (left, low), text in zip(x, texts or [], strict=False):

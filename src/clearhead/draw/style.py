@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from io import BytesIO
+from math import ceil
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +66,11 @@ def colours(signed: bool) -> Colormap:
     """The colour map of weights (0 is white), or of signed values (0 is white, orange below, blue above)."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    steps = [*ORANGES[6:0:-1], *BLUES[:7]] if signed else list(BLUES)  # darker ends would be alike
-    colour_map = LinearSegmentedColormap.from_list("signed" if signed else "weights", steps)
+    name, steps = "weights", list(BLUES)
+    if signed:
+        # darker ends would be alike
+        name, steps = "signed", [*ORANGES[6:0:-1], *BLUES[:7]]
+    colour_map = LinearSegmentedColormap.from_list(name, steps)
     return colour_map.with_extremes(bad=VOID)  # NaN
 
 
@@ -78,6 +82,24 @@ def sheet(width: float, height: float, title: str = "") -> Figure:
     if title:
         figure.suptitle(title, **letters(LARGE))
     return figure
+
+
+def rows_of_panels(count: int, across: int, noun: str) -> tuple[int, int]:
+    """Return the numbers of panels in a row, and of rows, for `count` panels and at most `across` in a row."""
+    if across < 1:
+        raise InputError(f"across={across}: expected 1 {noun} or more in a row")
+    across = min(across, count)
+    return across, ceil(count / across)
+
+
+def panel_axes(figure: Figure, count: int, across: int, *, share_y: bool = False) -> list[Axes]:
+    """Return the axes of `count` panels, row by row; places of the last row that are not used stay empty."""
+    sharing: Literal["row", "none"] = "row" if share_y else "none"
+    grid = figure.subplots(ceil(count / across), across, squeeze=False, sharey=sharing)
+    every = list(grid.flat)
+    for axes in every[count:]:
+        axes.set_visible(False)
+    return every[:count]
 
 
 def luminous(share: Array) -> Array:
@@ -151,7 +173,8 @@ def sign_legend(figure: Figure, above: str, below: str) -> None:
 
 def array(name: str, values: npt.ArrayLike, axes: tuple[str, ...]) -> Array:
     """Return values as an array of numbers with these axes, or raise with a message that begins with their name."""
-    expected = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+    # (heads,) or (queries, keys), as a shape is written
+    expected = str(axes).replace("'", "")
     if hasattr(values, "dense"):  # a lazy AttentionMap
         raise InputError(
             f"{name} is an {type(values).__name__}: expected {expected}, such as .dense()[0]"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .style import NARROW, PALETTE, Array, colours, dress, sheet
+from .style import NARROW, PALETTE, Array, colours, dress, rows_of_panels, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,11 +69,11 @@ def tiles(
     if boxes is not None and len(boxes) != len(x):
         raise InputError(f"boxes has {len(boxes)} boxes: expected {len(x)}, one per picture")
     # about as many columns as rows
-    across = ceil(len(x) ** 0.5) if across is None else min(across, len(x))
-    if across < 1:
-        raise InputError(f"across={across}: expected 1 picture or more in a row")
-    down = ceil(len(x) / across)
+    if across is None:
+        across = ceil(len(x) ** 0.5)
+    across, down = rows_of_panels(len(x), across, "picture")
     size = max(size, NARROW / across - 0.05)
+    captions = [str(title) for title in titles or [""] * len(x)]
     room = 0.22 if titles else 0.0
     pad = TITLE_PAD if title and titles else PAD
     height = (size * x.shape[1] / x.shape[2] + 0.05 + room + 2 * (pad - PAD)) * down + 0.3
@@ -87,7 +87,7 @@ def tiles(
             # removed, not hidden: the layout would keep room for them
             figure.delaxes(axes)
             continue
-        dress(axes, title="" if titles is None else str(titles[i]))
+        dress(axes, title=captions[i])
         if x.ndim == 4:
             # colours are shown as they are, without a scale
             axes.imshow(x[i], interpolation="nearest")
@@ -132,4 +132,7 @@ def _limits(x: Array, signed: bool) -> tuple[float, float]:
         most = float(np.abs(x).max()) or 1.0
         return -most, most
     low, high = float(x.min()), float(x.max())
-    return low, high if high > low else low + 1.0
+    if low == high:
+        # one value: the scale must not be empty
+        high = low + 1.0
+    return low, high
