@@ -71,23 +71,19 @@ def print_answers(
                 else:
                     line = record(result) if as_json else plain(result)
                 # An object; or the input, a tab and the answer; or the answer alone.
-                lines.append(
-                    json.dumps(describe(item) | line, allow_nan=False)
-                    if isinstance(line, dict)
-                    else f"{_field(item.text)}\t{line}"
-                    if named
-                    else line
-                )
+                if isinstance(line, dict):
+                    line = json.dumps(describe(item) | line, allow_nan=False)
+                elif named:
+                    line = f"{_field(item.text)}\t{line}"
+                lines.append(line)
             # Written per batch, so that Ctrl-C never leaves half of one.
             write_lines(lines)
             count += len(batch)
             done(sum(item.size for item in batch), total)
     # Everything else is answered; the exit code shows scripts that something is missing.
     if failed:
-        print(
-            f"{failed:,} of {count:,} lines {'has' if failed == 1 else 'have'} no result",
-            file=sys.stderr,
-        )
+        verb = "has" if failed == 1 else "have"
+        print(f"{failed:,} of {count:,} lines {verb} no result", file=sys.stderr)
         raise typer.Exit(1)
 
 

@@ -106,12 +106,10 @@ def _near(incomplete: str, accept: Callable[[Path], bool]) -> Iterator[str]:
     start, name = os.path.split(incomplete)
     begun = [path for path in _inside(start) if os.path.basename(path).startswith(name)]
     for path in begun[:MOST]:
-        # A folder that is not accepted itself may contain what is: offer the level below.
-        paths = (
-            [path]
-            if accept(Path(path))
-            else filter(lambda below: accept(Path(below)), _inside(path)[:MOST])
-        )
+        paths = [path]
+        if not accept(Path(path)):
+            # A folder that is not accepted itself may contain what is: offer the level below.
+            paths = [below for below in _inside(path)[:MOST] if accept(Path(below))]
         # The shell would have to quote the path while the user is typing it.
         yield from (one for one in paths if shlex.quote(one) == one)
 

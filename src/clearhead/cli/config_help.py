@@ -24,7 +24,9 @@ class ConfigField:
 
     def row(self) -> tuple[str, str, str]:
         """A row of a table: the name, the default as TOML has it, the meaning with the choices."""
-        if self.default is None:
+        if self.required:
+            default = "needed"
+        elif self.default is None:
             # TOML has no null: a value that is not set is shown as empty.
             default = ""
         elif self.is_section:
@@ -32,7 +34,7 @@ class ConfigField:
         else:
             default = json.dumps(self.default)
         choices = f" ({' '.join(self.choices)})" if self.choices else ""
-        return self.name, "needed" if self.required else default, self.meaning + choices
+        return self.name, default, self.meaning + choices
 
     @property
     def is_section(self) -> bool:
@@ -41,12 +43,12 @@ class ConfigField:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        default = {} if self.required else {"default": self.default}
-        return (
-            default
-            | ({"choices": list(self.choices)} if self.choices else {})
-            | {"meaning": self.meaning}
-        )
+        values: dict[str, Any] = {}
+        if not self.required:
+            values["default"] = self.default
+        if self.choices:
+            values["choices"] = list(self.choices)
+        return values | {"meaning": self.meaning}
 
 
 def config_fields(kind: type[Any]) -> list[ConfigField]:
@@ -82,8 +84,9 @@ def _comment(name: str, source: str) -> str:
         # A comment on the same line is preferred; formatting may have moved a long one above.
         return beside[1]
     above = re.search(rf"((?:^    # .*\n)+)    {name}: ", source, re.MULTILINE)
-    lines = above[1].splitlines() if above else []
-    return " ".join(line.strip("# ") for line in lines)
+    if not above:
+        return ""
+    return " ".join(line.strip("# ") for line in above[1].splitlines())
 
 
 def _choices(hint: Any) -> list[str]:

@@ -33,10 +33,10 @@ def show_data(found: Understood) -> None:
 
 def show_images(found: UnderstoodImages) -> None:
     """Print what is in a folder of images."""
+    classes = "the folders inside are classes" if found.labels else "without classes"
     facts = {
         "folder": found.path,
-        "kind": "images: "
-        + ("the folders inside are classes" if found.labels else "without classes"),
+        "kind": f"images: {classes}",
         "images": f"{found.images:,}",
         "classes": _labels(found.labels),
         "sizes": _sizes(found.sizes),
@@ -60,8 +60,15 @@ def _unreadable(found: UnderstoodImages) -> str:
 
 
 def _sizes(sizes: dict[str, int]) -> str:
-    shown = list(sizes)[:SIZES]
-    return ", ".join([*shown, *([f"and {len(sizes) - SIZES} more"] if len(sizes) > SIZES else [])])
+    return _first(list(sizes), SIZES)
+
+
+def _first(texts: list[str], most: int) -> str:
+    """The first texts of a list, and how many more there are."""
+    shown = texts[:most]
+    if len(texts) > most:
+        shown.append(f"and {len(texts) - most:,} more")
+    return ", ".join(shown)
 
 
 def section(found: Understood | UnderstoodImages) -> str:
@@ -82,6 +89,9 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
         total = f"about {found.rows:,}, estimated from the first {found.read:,}"
     else:
         total = f"{found.rows:,}"
+    left_out = ""
+    if found.columns:
+        left_out = left_out_told(found.empty, found.kind).removesuffix(" left out")
     facts = {
         "file": "\n".join(found.files),
         "format": ", ".join(
@@ -97,9 +107,7 @@ def _facts(found: Understood) -> list[tuple[str, str]]:
         "candidates": found.other_columns,
         f"{noun}s": total,
         "labels": _labels(found.labels),
-        "left out": left_out_told(found.empty, found.kind).removesuffix(" left out")
-        if found.columns
-        else "",
+        "left out": left_out,
         "duplicates": f"{counted(found.duplicates, noun)} with the texts of an earlier one"
         * bool(found.duplicates),
         "split": found.split,
@@ -116,21 +124,16 @@ def _delimiter(found: Understood) -> str:
 
 
 def _labels(labels: dict[str, int]) -> str:
-    shown = [f"{label}: {number:,}" for label, number in list(labels.items())[:LABELS]]
-    if len(labels) > LABELS:
-        more = [f"and {len(labels) - LABELS:,} more"]
-    else:
-        more = []
-    return ", ".join([*shown, *more])
+    return _first([f"{label}: {number:,}" for label, number in labels.items()], LABELS)
 
 
 def _row(number: int, values: dict[str, Any]) -> list[tuple[str, str, str]]:
-    shown = [
-        (name, value if isinstance(value, str) else repr(value)) for name, value in values.items()
-    ]
-    cut = [
+    lines, first = [], str(number)
+    for name, value in values.items():
+        text = value if isinstance(value, str) else repr(value)
+        if len(text) > WIDTH:
+            text = text[: WIDTH - 3] + "..."
         # A line break would tear the table apart.
-        (name, (text[: WIDTH - 3] + "..." if len(text) > WIDTH else text).replace("\n", " / "))
-        for name, text in shown
-    ]
-    return [(str(number) if i == 0 else "", name, text) for i, (name, text) in enumerate(cut)]
+        lines.append((first, name, text.replace("\n", " / ")))
+        first = ""  # the number stands once, before the first column
+    return lines

@@ -278,13 +278,11 @@ def _whole(messages: list[Message], begin: list[Message]) -> list[Message]:
     """A conversation with the system message before it, if it has none; raises if it needs no answer."""
     from ..errors import TextError
 
-    if not messages or messages[-1]["role"] == "assistant":
+    if not messages:
+        raise TextError("no messages")
+    if messages[-1]["role"] == "assistant":
         # A model would continue the answer instead of giving a new one.
-        raise TextError(
-            "the last message is the assistant's: expected one to answer"
-            if messages
-            else "no messages"
-        )
+        raise TextError("the last message is the assistant's: expected one to answer")
     # A system message of the conversation itself wins over --system.
     if messages[0]["role"] == "system":
         return messages

@@ -53,7 +53,9 @@ def images_of(inputs: Sequence[str]) -> list[str]:
         if len(bad) == len(files):
             raise DataError(f"{item}: none of its {len(files)} images can be decoded")
         if bad:
-            names = ", ".join(sorted(bad)[:5]) + (" and others" if len(bad) > 5 else "")
+            names = ", ".join(sorted(bad)[:5])
+            if len(bad) > 5:
+                names += " and others"
             # The level 2 names the caller, not this function.
             warnings.warn(
                 f"{len(bad)} of {len(files)} images cannot be decoded and are left out: {names}",
@@ -148,10 +150,9 @@ def evaluate(
                 f"--out {out}: expected the name of a file, in a folder that can be written to"
             )
     bundle = load(model, device=device, dtype=dtype)
+    read: Any = files[0] if len(files) == 1 else files
     with progress() as done:
-        result: Any = evaluate(
-            bundle, files[0] if len(files) == 1 else files, root=root, done=done, **options
-        )
+        result: Any = evaluate(bundle, read, root=root, done=done, **options)
     show(result, as_json)
     if out is not None:
         # Perplexity has no hypotheses, and this is known only from the result.
@@ -232,7 +233,7 @@ def _score_table(result: Any) -> Any:
         return rows((f"{result.logprob:.2f}", f"nats in all; {result.score:.2f} per token"))
     # The first token has no probability, because nothing comes before it.
     each = zip(result.logprobs, result.pieces, strict=True)
-    lines = [("-" if one is None else f"{one:.2f}", piece) for one, piece in each]
+    lines = [(f"{one:.2f}" if one is not None else "-", piece) for one, piece in each]
     return rows(
         *lines, (f"{result.logprob:.2f}", f"nats in all; perplexity {result.perplexity:.2f}")
     )
@@ -273,13 +274,13 @@ def fill(
     alone = is_text(text)
     bundle = load(model, device=device)
     where = _text_column(column)
+    # One text: a line for each mask. A file: all masks on one line, to keep lines aligned with the input.
+    between = "\n" if alone else "\t"
     print_answers(
         read_texts([text], where),
         lambda texts, first: [fill(bundle, one, top=top) for one in texts],
         as_json=as_json,
-        # One text: a line for each mask. A file: all masks on one line, to keep lines aligned with
-        # the input.
-        plain=lambda masks: ("\n" if alone else "\t").join(map(_shares, masks)),
+        plain=lambda masks: between.join(map(_shares, masks)),
         record=lambda masks: {"masks": masks},
         named=not alone,
         total=total_size([text], where),
@@ -437,6 +438,12 @@ def caption(
     items = images_of(files)
     paths = [] if maps is None else _picture_paths(items, maps)
 
+    def record(one: Any) -> dict[str, Any]:
+        values: dict[str, Any] = one.to_dict()
+        if evidence:
+            values["evidence"] = one.evidence().tolist()
+        return values
+
     def answer(batch: list[str], first: int) -> Any:
         results: Any = caption(bundle, batch, **shift_seed(options, first))
         # Without --maps there are no paths, and zip ends at once; `first` is the number of images
@@ -453,9 +460,7 @@ def caption(
         named=items != files or len(files) > 1,
         total=len(items),
         most=IMAGES,
-        record=lambda one: (
-            one.to_dict() | ({"evidence": one.evidence().tolist()} if evidence else {})
-        ),
+        record=record,
     )
 
 
@@ -466,9 +471,11 @@ def _picture_paths(images: list[str], folder: Path) -> list[Path]:
     paths = []
     for image in images:
         stem = Path(image).stem
+        path = folder / f"{stem}.png"
         # dog.png, dog-2.png, dog-3.png and so on, until a name is free.
-        names = (f"{stem}.png" if n == 1 else f"{stem}-{n}.png" for n in itertools.count(1))
-        path = next(folder / name for name in names if (folder / name).resolve() not in taken)
+        numbers = itertools.count(2)
+        while path.resolve() in taken:
+            path = folder / f"{stem}-{next(numbers)}.png"
         taken.add(path.resolve())
         paths.append(path)
     return paths
@@ -483,12 +490,5 @@ def _save_strip(result: Any, image: Any, path: Path, evidence: bool) -> None:
 
     # The image as the model read it, after resizing and cropping: maps refer to that.
     seen = result.forced.bundle.preprocessing.seen(open_image(image))
-    save(
-        strip(
-            np.asarray(seen),
-            result.evidence() if evidence else result.maps,
-            result.words,
-            title=result.text,
-        ),
-        path,
-    )
+    maps = result.evidence() if evidence else result.maps
+    save(strip(np.asarray(seen), maps, result.words, title=result.text), path)

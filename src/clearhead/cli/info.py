@@ -11,7 +11,7 @@ import typer
 
 from . import completion
 from .arguments import DataFolder, Device, Json, Model
-from .output import rows, show
+from .output import rows, show, show_table
 from .verb import verb
 
 
@@ -75,11 +75,11 @@ def _describe_model(name: str, as_json: bool) -> None:
     from ..weights.folder import describe
 
     about: dict[str, Any] = describe(name)
+    card = dump(shipped()[name]) if name in shipped() else {}
     if as_json:
-        show(about | (dump(shipped()[name]) if name in shipped() else {}), as_json)
+        show(about | card, as_json)
         return
-    if name in shipped():
-        card = dump(shipped()[name])
+    if card:
         # "scores" maps what was measured to its value: value first, as in a table of numbers.
         scores = "\n".join(f"{value:<7g}{of}" for of, value in card["scores"].items())
         # A card has lists and tables, which become lines of one cell.
@@ -153,8 +153,7 @@ def data(
     from ..data import data_config, names, understand
 
     if name is None:
-        listed = names()
-        show(listed if as_json else rows(*listed.items()), as_json)
+        show_table(names(), as_json)
     elif name in names() or not _is_file(name, data):
         _show_fields(data_config(name), as_json)
     else:
@@ -167,7 +166,10 @@ def data(
         given = override(Table({"data": {}}), *overrides or ())["data"]
         if is_images(name, data):
             images = understand_images(name, data, given=given)
-            show(images, True) if as_json else show_images(images)
+            if as_json:
+                show(images, as_json)
+            else:
+                show_images(images)
             return
         found = understand(name, data, tokens=tokens, context=context, given=given)
         if as_json:
@@ -178,7 +180,9 @@ def data(
 
 def _is_file(name: str, root: Path | None) -> bool:
     """Whether a word is a path: of what there is, or one that looks like a file's."""
-    places = [Path(name), *([] if root is None else [root / name])]
+    places = [Path(name)]
+    if root is not None:
+        places.append(root / name)
     return (
         # A typing error in a file name should say that the file is missing, not that no data set
         # has this name.
@@ -244,7 +248,7 @@ def recipe(
     )
     listed, config_of = named[str(section)]
     if name is None:
-        show(listed if as_json else rows(*listed.items()), as_json)
+        show_table(listed, as_json)
     else:
         _check_name(str(section), name, list(listed))
         _show_fields(config_of(name), as_json)
@@ -270,9 +274,11 @@ def _show_fields(kind: type, as_json: bool, sections: Collection[str | None] = (
     table = []
     for field in fields:
         name, default, meaning = field.row()
-        # A section is a table of its own in TOML, with too many keys for one line.
-        more = f"see clearhead recipe {name}" if name in sections else ""
-        table.append((name, default, "; ".join(part for part in (meaning, more) if part)))
+        parts = [meaning]
+        if name in sections:
+            # A section is a table of its own in TOML, with too many keys for one line.
+            parts.append(f"see clearhead recipe {name}")
+        table.append((name, default, "; ".join(filter(None, parts))))
     show(rows(*table), as_json)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from . import completion
 from .arguments import Device, Json, Model, Type, keyword_options
-from .output import progress, rows, show
+from .output import progress, show, show_table
 from .registered import FIGURES, SECTIONS, VIEWS, names, summaries, views_help
 from .text_input import text_or_stdin
 from .verb import verb
@@ -86,7 +86,7 @@ def view(
     if name is None:
         # MODEL INPUT alone: list what can be asked.
         helps = {fit: entry.help for fit, entry in sorted(fitting(bundle).items())}
-        show(helps if as_json else rows(*helps.items()), as_json)
+        show_table(helps, as_json)
         return
     chosen = find_view(name, bundle)
     if other is not None:
@@ -99,10 +99,9 @@ def view(
     # The file's name is the output, for use in scripts.
     if out is not None:
         print(write_result(result, out, f"{model}: {name}"))
-    elif as_json:
-        show(result, True)
-    else:
-        show(result, False)
+        return
+    show(result, as_json)
+    if not as_json:
         print("-o FILE draws it: .png, .svg, .pdf or .html; .json has all numbers", file=sys.stderr)
 
 
@@ -116,7 +115,9 @@ def _arranged(
         return given, view, options
     if given in known and (view is None or "=" in view):  # MODEL VIEW OPTION
         # INPUT was left out, so that each word stands one place further left.
-        return None, given, options if view is None else [view, *options]
+        if view is not None:
+            options = [view, *options]
+        return None, given, options
     if view is None and given is not None:
         view = given  # an unknown word where a view is expected: the message names those that fit
         given = None
@@ -228,8 +229,7 @@ def figure(
 ) -> None:
     """Draw a figure of the lectures or papers with the models that ship; nothing is downloaded."""
     if name is None:
-        found = summaries(FIGURES)
-        show(found if as_json else rows(*found.items()), as_json)
+        show_table(summaries(FIGURES), as_json)
         return
     from ..report.figures import draw_figure
 

@@ -22,12 +22,9 @@ def show(result: Any, as_json: bool) -> None:
     if rank():
         return
     if as_json:
+        values = result if isinstance(result, dict | list) else result.to_dict()
         # NaN and infinity are not JSON, and other programs would refuse the whole line.
-        print(
-            json.dumps(
-                result if isinstance(result, dict | list) else result.to_dict(), allow_nan=False
-            )
-        )
+        print(json.dumps(values, allow_nan=False))
         return
     from rich.console import Console
 
@@ -35,6 +32,11 @@ def show(result: Any, as_json: bool) -> None:
     if not console.is_terminal:
         console.width = 10_000  # no line is wrapped or cut in a file
     console.print(result, soft_wrap=isinstance(result, str))
+
+
+def show_table(texts: dict[str, str], as_json: bool) -> None:
+    """Print named texts as JSON, or as a table with a row for each."""
+    show(texts if as_json else rows(*texts.items()), as_json)
 
 
 def rows(*rows: tuple[str, ...]) -> Any:

@@ -10,7 +10,7 @@ import typer
 
 from . import completion
 from .arguments import DataFolder, Device, Json, Model, Overrides, Quiet, RecipeFile, check_once
-from .output import rows, show
+from .output import show, show_table
 from .verb import RecipeCommand, verb
 
 if TYPE_CHECKING:
@@ -57,10 +57,8 @@ def train(
         if is_data(recipe):
             made = new_recipe(recipe, *overrides or (), root=data, device=device)
         else:
-            made = None
-        _show_recipe(
-            override(load(find_recipe(recipe)), *overrides or ()) if made is None else made, as_json
-        )
+            made = override(load(find_recipe(recipe)), *overrides or ())
+        _show_recipe(made, as_json)
         return
     run = train(recipe, *overrides or (), out=out, data=data, device=device, quiet=quiet)
     _show_run(run, as_json)
@@ -124,8 +122,11 @@ def finetune(
         # Both options only shape LoRA's updates, and would be ignored without it.
         if given and not lora:
             raise InputError(f"{option} is for --lora")
+    method = "full"
+    if lora or head:
+        method = "lora" if lora else "head"
     options: dict[str, Any] = {
-        "method": "lora" if lora else "head" if head else "full", "rank": rank or RANK, "merge": not apart,
+        "method": method, "rank": rank or RANK, "merge": not apart,
         "epochs": epochs, "valid": valid, "out": out, "root": root, "device": device,
     }  # fmt: skip
     if recipe:
@@ -171,7 +172,8 @@ def _show_run(run: Run, as_json: bool) -> None:
             # Validation of the step whose weights were kept.
             if record.get("step") == run.best:
                 last |= {name: value for name, value in record.items() if name.startswith("valid")}
-    if steps := recipe.averaged_steps if run.finished else []:
+    steps = recipe.averaged_steps if run.finished else []
+    if steps:
         facts["averaged"] = steps
         last |= run.mean
     if as_json:
@@ -180,20 +182,20 @@ def _show_run(run: Run, as_json: bool) -> None:
     shown = {
         "folder": str(run.folder),
         "finished": "yes" if run.finished else "no: the same command resumes it",
+        "step": f"{last.pop('step', 0)} of {facts['steps']}",
     }
-    shown |= {"step": f"{last.pop('step', 0)} of {facts['steps']}"}
-    shown |= {} if run.best is None else {"model of step": str(run.best)}
-    shown |= {"mean of steps": ", ".join(map(str, steps))} if steps else {}
-    rate, plain = (
-        last.pop("rate", None),
-        {n: x for n, x in last.items() if not n.startswith(NOT_SHOWN)},
-    )
-    shown |= {
-        name.replace("_", " "): f"{value:.4g}" for name, value in plain.items() if value is not None
-    }
-    unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")
-    shown |= {} if rate is None else {f"{unit}/s": f"{rate:,.0f}"}
-    show(rows(*shown.items()), False)
+    if run.best is not None:
+        shown["model of step"] = str(run.best)
+    if steps:
+        shown["mean of steps"] = ", ".join(map(str, steps))
+    rate = last.pop("rate", None)
+    for name, value in last.items():
+        if value is not None and not name.startswith(NOT_SHOWN):
+            shown[name.replace("_", " ")] = f"{value:.4g}"
+    if rate is not None:
+        unit = Folder(run.folder, create=False, lock=False).about().get("unit", "tokens")
+        shown[f"{unit}/s"] = f"{rate:,.0f}"
+    show_table(shown, as_json=False)
 
 
 @verb(

@@ -113,16 +113,12 @@ def verb(
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         # Read from source: importing the function would import torch for every --help.
-        listed = "" if options is None else f"\n\n{options_help(*options)}"
-        help_text = _escape(
-            inspect.cleandoc(function.__doc__ or "") + listed + (f"\n\n{more}" if more else "")
-        )
-
-        takes_words = any(
-            one.name == "options" for one in inspect.signature(function).parameters.values()
-        )
+        paragraphs = [inspect.cleandoc(function.__doc__ or ""), more]
+        if options is not None:
+            paragraphs.insert(1, options_help(*options))
+        help_text = _escape("\n\n".join(filter(None, paragraphs)))
+        takes_words = "options" in inspect.signature(function).parameters
         kind = command or (WordsCommand if takes_words else Command)
-
         epilog = "\n\n".join(_escape(example) for example in examples)
 
         @app.command(cls=kind, epilog=epilog, help=help_text)
