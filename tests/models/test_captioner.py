@@ -206,6 +206,29 @@ def test_a_frozen_encoder_stays_in_evaluation_mode():
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder": "rnn", "positions": "learned"}, "positions='learned' is for decoder='transformer'"),
+        ({"decoder": "rnn", "encoder_depth": 1, "positions": "rotary"}, "positions='rotary' is for decoder='tr"),
+        ({"decoder": "rnn", "order": "post"}, "order='post' is for decoder='transformer': a decoder='rnn' does not"),
+        ({"decoder": "rnn", "mlp": "relu"}, "mlp='relu' is for decoder='transformer'"),
+        ({"decoder": "rnn", "inner_dropout": 0.2}, r"inner_dropout=0\.2 is for decoder='transformer'"),
+        ({"cell": "gru"}, "cell='gru' is for decoder='rnn'"),
+        ({"gate": False}, "gate=False is for decoder='rnn'"),
+        ({"attention": "hard"}, "attention='hard' is for decoder='rnn'"),
+    ],
+    ids=str,
+)
+def test_options_of_the_other_decoder_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ch.build("captioner", vocab=V, encoder=ENCODER, **options)
+
+
+def test_blocks_that_read_the_grid_have_their_options_whatever_the_decoder():
+    build(decoder="rnn", encoder_depth=1, order="post", mlp="relu", inner_dropout=0.1, heads=8)
+
+
+@pytest.mark.parametrize(
     ("encoder", "message"),
     [
         ({"name": "resnt"}, r"encoder\.name='resnt'.*the nearest is resnet"),

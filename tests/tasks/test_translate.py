@@ -113,6 +113,13 @@ def test_a_given_translation_may_be_unfinished():
             given_translation(made, ENGLISH[0], wrong)
 
 
+def test_an_alignment_is_written_with_six_digits():
+    found = translate(bundle(), ENGLISH[0])
+    rows = found.to_dict()["alignment"]
+    np.testing.assert_allclose(rows, found.alignment, atol=1e-6)
+    assert max(len(repr(weight)) for row in rows for weight in row) <= len("0.123456")
+
+
 def test_the_alignment_of_a_model_without_attention_raises():
     made = bundle("rnn-seq2seq", attention="none")
     found = translate(made, ENGLISH[0], beams=2)

@@ -32,7 +32,7 @@ special=True, bridge="linear" or "none", places="none", positions="learned", mlp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -111,10 +111,7 @@ class Config:
         fraction(self, "dropout", "inner_dropout")
         if self.decoder == "transformer" or self.encoder_depth:
             check_heads(self.width, self.heads, positions=self.positions)
-        if self.decoder == "transformer" and self.attention != "soft":
-            raise InputError(
-                f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft"
-            )
+        self._check_decoder()
         if self.places == "sincos2d" and self.width % 4:
             # a sine and a cosine of the row, and the same of the column
             raise InputError(f"width={self.width}: expected a multiple of 4 for places='sincos2d'")
@@ -123,6 +120,26 @@ class Config:
             raise InputError(
                 f"special=True: a {self.encoder['name']} has no tokens without a place: expected a vit"
             )
+
+    def _check_decoder(self) -> None:
+        """Raise for an option that only the other decoder has; `heads`, a size that recipes name for both, is ignored."""
+        if self.decoder == "transformer" and self.attention != "soft":
+            raise InputError(
+                f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft"
+            )
+        other, options = "rnn", ["cell", "gate"]
+        if self.decoder == "rnn":
+            other, options = "transformer", ["positions"]
+            # the blocks that read the grid have these, too
+            if not self.encoder_depth:
+                options += ["order", "mlp", "inner_dropout"]
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in options:
+            given = getattr(self, name)
+            if given != defaults[name]:
+                raise InputError(
+                    f"{name}={given!r} is for decoder={other!r}: a decoder={self.decoder!r} does not have it"
+                )
 
     @property
     def state_width(self) -> int:

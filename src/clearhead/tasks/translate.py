@@ -103,7 +103,8 @@ class Translation:
         """Plain values, for JSON."""
         try:
             if self.forced is not None:
-                rows = self.alignment.round(6).tolist()
+                # float64 first, because rounded float32 numbers are long in JSON
+                rows = self.alignment.astype(np.float64).round(6).tolist()
             else:
                 rows = []
         except NoAttentionError:
