@@ -260,19 +260,24 @@ def test_a_context_that_is_no_multiple_of_8_can_be_filled(name, data, checkpoint
     assert max(opened.batch(i)["ids"].shape[1] for i in range(opened.steps_per_epoch)) <= 13
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_the_tokenizer_of_another_run_is_not_overwritten(checkpoints, files, tmp_path):
     other = tokens.Subwords.of(["other words entirely"] * 3, size=280)
     sizes = {"width": 16, "depth": 1, "heads": 2, "vocab": len(other), "context": 64}
     ch.save(ch.Bundle(ch.build("gpt", positions="rotary", **sizes), other), tmp_path / "other")
     words = ("steps=1", "data.context=16")
     first = finetune(checkpoints / "gpt", files / "lines.txt", *words, out=tmp_path / "run", device="cpu", quiet=True)
-    before = {path: path.read_bytes() for path in (first.folder / "tokens").iterdir()}
+    before = contents(first.folder)
     for make in (finetune_recipe, finetune):
-        with pytest.raises(
-            FolderError, match=r"run.tokens has the tokenizer of another model: expected another run fol"
-        ):
-            make(tmp_path / "other", files / "lines.txt", *words, out=tmp_path / "run", device="cpu")
-    assert {path: path.read_bytes() for path in (first.folder / "tokens").iterdir()} == before
+        for data in (files / "lines.txt", ["other words"] * 40):
+            with pytest.raises(
+                FolderError, match=r"run.tokens has the tokenizer of another model: expected another run fol"
+            ):
+                make(tmp_path / "other", data, *words, out=tmp_path / "run", device="cpu")
+    assert contents(first.folder) == before
     assert train(first.folder / "recipe.toml", out=first.folder, device="cpu", quiet=True).finished
     finetune_recipe(checkpoints / "gpt", files / "lines.txt", *words, out=tmp_path / "run", device="cpu")
 

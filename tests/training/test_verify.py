@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from clearhead.cli import app
 from clearhead.config import write
+from clearhead.errors import InputError
 from clearhead.training import Verdict, read_recipe, train, verify_resume
 from clearhead.training import logs as progress
 from clearhead.training.checkpoints import CheckpointWriter, latest, step_name
@@ -201,8 +202,9 @@ def test_kills_are_spread_over_the_run_and_come_before_its_end(kills):
 
 
 def test_what_cannot_be_verified_is_refused_before_any_training(tmp_path):
-    with pytest.raises(ValueError, match="kills=0: expected 1 or more"):
-        verify_resume(RECIPE, out=tmp_path, kills=0)
+    for kills in (0, -2):
+        with pytest.raises(InputError, match=f"kills={kills}: expected 1 or more"):
+            verify_resume(RECIPE, out=tmp_path, kills=kills)
     with pytest.raises(ValueError, match="world=1: expected 2 workers or more"):
         verify_resume(RECIPE, out=tmp_path, world=1)
     with pytest.raises(ValueError, match=r"model.dropout = 0.1: expected 0 where workers are compared"):

@@ -165,9 +165,9 @@ def verify_resume(
         ...
         clearhead.errors.InputError: kills=0: expected 1 or more
     """
-    settings, out = _watched(read_recipe(recipe, *overrides), kills), Path(out)
     if kills < 1:
         raise InputError(f"kills={kills}: expected 1 or more")
+    settings, out = _watched(read_recipe(recipe, *overrides), kills), Path(out)
     if world is not None:
         _check_world(settings, world)
     # an earlier verification would be resumed, and compared with itself

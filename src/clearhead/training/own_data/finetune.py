@@ -323,6 +323,11 @@ def _plan(
         raise InputError(f"out={str(place)!r} is a file: expected the name of a folder for the run")
     # only the training that follows reads the weights
     bundle = load(model, device="meta")
+    if method == "lora":
+        choose_maps(bundle.model, "all")  # raises if there are none
+    if bundle.tokens is not None:
+        # before anything is written: the folder may belong to another model
+        _check_folder(bundle, place)
     data = as_file(data, place / "data.jsonl")
     if valid is None:
         held_out = None
@@ -332,8 +337,6 @@ def _plan(
     # the model and the data decide together what is learned
     kind, options = understood(data, root, overrides)
     task = choose_task(bundle, kind, data)
-    if method == "lora":
-        choose_maps(bundle.model, "all")  # raises if there are none
     if method == "head" and not task.classifies:
         raise InputError(
             f"method='head' trains the output layer of a classifier, and this {bundle.name} learns {task.about}: "
@@ -352,8 +355,6 @@ def _plan(
         # instead of a share of the data
         section["valid_path"] = str(held_out)
     if bundle.tokens is not None:
-        # checked before the tokenizer is written: the folder may belong to another model
-        _check_folder(bundle, place)
         # in the run folder, so that a resumed run reads the same tokenizer
         section["tokens"] = str(write_tokens(bundle, place / "tokens"))
     chosen = config.override(
