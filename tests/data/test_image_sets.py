@@ -174,6 +174,10 @@ def test_a_wrong_line_is_named(line, message, pictures):
     (pictures / "all.csv").write_text(f"own/1.png,odd\n{line}\n")
     with pytest.raises(DataError, match=message):
         make_data("images", {"path": str(pictures / "all.csv")}, seed=1)
+    # after a note of three lines, which is one row, and an empty line
+    (pictures / "all.csv").write_text(f'path,label,split,note\nown/1.png,odd,,"a\nb\nc"\n\n{line}\n')
+    with pytest.raises(DataError, match=message.replace("csv:2", "csv:6")):
+        make_data("images", {"path": str(pictures / "all.csv")}, seed=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

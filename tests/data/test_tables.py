@@ -122,6 +122,16 @@ def test_a_header_is_recognised(tmp_path, content, header):
     assert len(list(table.rows())) == content.count("\n") - header
 
 
+def test_a_column_without_a_value_says_nothing_about_the_header():
+    """The rows below are shorter than the first: an empty column has neither numbers nor texts, nor a mean length."""
+    labels = [[f"{'very ' * n}good film", "yn"[n % 2]] for n in range(40)]
+    for rows in (labels, [row[::-1] for row in labels]):
+        assert formats.has_header([["opinion", "outcome", "extra"], *rows])
+    texts = [["a good film"], ["no good film"]]
+    assert not formats.has_header([["opinion", "outcome"], *texts])
+    assert not formats.has_header([["opinion", "outcome"]])
+
+
 def test_a_column_that_is_asked_for_makes_a_header(tmp_path):
     content = "mood\tremark\nhappy\tnice\n"
     assert not opened(tmp_path, "a.tsv", content).header

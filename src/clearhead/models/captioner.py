@@ -122,7 +122,7 @@ class Config:
             )
 
     def _check_decoder(self) -> None:
-        """Raise for an option that only the other decoder has; `heads`, a size that recipes name for both, is ignored."""
+        """Raise for an option that only the other decoder has, except `heads`, a size that recipes name for both."""
         if self.decoder == "transformer" and self.attention != "soft":
             raise InputError(
                 f"attention={self.attention!r} is for decoder='rnn': a Transformer's is soft"

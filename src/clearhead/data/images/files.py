@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
@@ -26,7 +25,8 @@ from numpy.typing import NDArray
 from ...errors import InputError, MissingFileError, nearest
 from ...progress import progress_bar
 from ..files import DataError, cached, file_facts
-from ..text_files import read_text
+from ..tables.formats import read_quoted
+from ..text_files import TextFile
 from .preprocessing import Preprocessing, check_depth, to_rgb, with_alpha
 
 if TYPE_CHECKING:
@@ -170,31 +170,29 @@ def image_root(path: Path) -> Path:
 
 
 def _read_csv(path: Path) -> tuple[list[ImageFile], list[ImageFile]]:
-    rows = list(csv.reader(io.StringIO(read_text(path))))
+    # each with the line on which it begins
+    rows = list(read_quoted(TextFile(path), ","))
     names = ["path", "label", "split"]
     # columns by their names, if the first row has them
-    columns = [word.strip().lower() for row in rows[:1] for word in row]
+    columns = [word.strip().lower() for _, row in rows[:1] for word in row]
     heading = {"path", "label"} <= set(columns)
     if heading:
         names = columns
     train, valid = list[ImageFile](), list[ImageFile]()
-    # counted from 1, the heading included
-    for number, row in enumerate(rows[heading:], 1 + heading):
-        if not row:
-            continue
+    for line, row in rows[heading:]:
         # a row may lack the split, or have further cells
         cells = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
         if not cells.get("path") or not cells.get("label"):
             raise DataError(
-                f"{path}:{number}: expected path,label[,split], got {','.join(row)[:60]!r}"
+                f"{path}:{line}: expected path,label[,split], got {','.join(row)[:60]!r}"
             )
         # checked now, not in the middle of a training
         if not (path.parent / cells["path"]).is_file():
-            raise DataError(f"{path}:{number}: there is no file {path.parent / cells['path']}")
+            raise DataError(f"{path}:{line}: there is no file {path.parent / cells['path']}")
         part = cells.get("split") or "train"
         if part not in ("train", *VALID_FOLDERS):
             expected = ", ".join(("train", *VALID_FOLDERS))
-            raise DataError(f"{path}:{number}: the split is {part!r}: expected one of {expected}")
+            raise DataError(f"{path}:{line}: the split is {part!r}: expected one of {expected}")
         images = train if part == "train" else valid
         images.append(ImageFile(name=cells["path"], label=cells["label"]))
     if not train:
