@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions, mean_of_tokens
 from ..layers.mlp import ACTIVATIONS, GATES
 from ..layers.words import MLPKind, Norm, Order, Position
-from .model import Model, check_heads, random_ids
+from .model import Model, check_heads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,10 +141,6 @@ class BERT(Model):
             self.pooler = Linear(c.width, c.width, bias=c.bias) if c.pooler else None
             # answer="sentence" has no classes: the pooled vector is the answer
             self.head = nn.Identity() if c.classes is None else Linear(c.width, c.classes)
-
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        size = min(size, self.config.context)
-        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def encode(
         self,

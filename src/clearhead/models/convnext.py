@@ -131,8 +131,7 @@ class ConvNeXt(Model):
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         # a smaller grid has no place left
         least = self.config.patch * 2 ** (len(self.config.depths) - 1)
-        size = max(size, least)
-        return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
+        return super().example_inputs(rows, max(size, least), generator)
 
     @property
     def grid_channels(self) -> int:

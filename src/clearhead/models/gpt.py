@@ -39,7 +39,7 @@ from ..layers import (
     make_positions,
 )
 from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, QKNorm, Rope
-from .model import DecoderStack, Model, check_heads, random_ids
+from .model import DecoderStack, Model, check_heads
 from .state import DecoderState, KVState
 
 
@@ -222,10 +222,6 @@ class GPT(Model):
             head=self.head,
             window=self.config.window,
         )
-
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        size = min(size, self.config.context)
-        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def states(
         self,

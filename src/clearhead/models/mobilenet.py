@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -104,9 +103,6 @@ class MobileNet(Model):
             expansion = c.expansion
         self.last = ConvNorm(inputs, c.hidden, 1, eps=c.eps) if c.hidden else None
         self.head = Linear(c.hidden or inputs, c.classes) if c.classes else None
-
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
 
     @property
     def grid_channels(self) -> int:

@@ -10,7 +10,8 @@ transformer that classifies, for instance, declares
         config: Config
 
         def __init__(self, config): ...
-        def example_inputs(self, rows, size, generator): ...   # {"images": pixels}: the arguments of forward, by name
+        # where it reads other than tokens, pairs or square images of any size: the arguments of forward, by name
+        def example_inputs(self, rows, size, generator): ...
         def forward(self, images): ...
 
 and `clearhead.build`, training, saving, loading, `watch` and the command line work with it. The names of its submodules
@@ -131,7 +132,14 @@ class Model(nn.Module):
 
     def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Random arguments of `forward` by name: `rows` rows of `size` tokens or pixels, if the model allows any."""
-        raise NotImplementedError
+        c = self.config
+        if self.reads == "images":
+            return {"images": torch.randn(rows, c.channels, size, size, generator=generator)}
+        size = min(size, c.context)
+        if self.reads == "pairs":
+            ids = random_ids(c.target_vocab or c.vocab, rows, size, generator)
+            return {"ids": ids, "source": random_ids(c.vocab, rows, size, generator)}
+        return {"ids": random_ids(c.vocab, rows, size, generator)}
 
 
 def random_ids(vocab: int, rows: int, size: int, generator: torch.Generator) -> Int[Tensor, "b t"]:

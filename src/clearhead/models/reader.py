@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -38,7 +37,7 @@ from ..layers import (
     make_positions,
 )
 from ..layers.words import MLPKind, Norm, Position
-from .model import Model, check_heads, random_ids
+from .model import Model, check_heads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,10 +141,6 @@ class Reader(Model):
         )
         self.blocks = nn.ModuleList([MemoryBlock(c)])
         self.head = Linear(c.width, c.vocab, bias=False)
-
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        size = min(size, self.config.context)
-        return {"ids": random_ids(self.config.vocab, rows, size, generator)}
 
     def states(
         self,

@@ -123,9 +123,6 @@ class ResNet(Model):
             self.stages.append(stage)
         self.head = Linear(inputs, c.classes) if c.classes else None
 
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        return {"images": torch.randn(rows, self.config.channels, size, size, generator=generator)}
-
     @property
     def grid_channels(self) -> int:
         """The channels of `grid`."""

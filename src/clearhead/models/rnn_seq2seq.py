@@ -33,7 +33,7 @@ from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Additive, Attention, Bilinear, Linear, Tokens
 from ..layers.recurrent import RecurrentLayers
-from .model import Model, random_ids
+from .model import Model
 from .state import SourceMemory
 
 # Where the context goes if the config does not say, by the kind of attention: as in its paper. With "readout" no step
@@ -256,11 +256,6 @@ class RNNSeq2Seq(Model):
         self.head = Linear(c.width, c.target_vocab or c.vocab, bias=False)
         if c.tied:
             self.head.weight = target.table
-
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        c = self.config
-        ids = random_ids(c.target_vocab or c.vocab, rows, size, generator)
-        return {"ids": ids, "source": random_ids(c.vocab, rows, size, generator)}
 
     def states(
         self,

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from ..checks import above_zero, at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Positions, Readout, Tokens, make_norm, make_positions
 from ..layers.words import DotScore, MLPKind, Norm, Order, Pairs, Position
-from .model import DecoderStack, Model, check_heads, random_ids
+from .model import DecoderStack, Model, check_heads
 from .state import DecoderState, KVState, SourceMemory
 
 # Options of some kinds of positions only.
@@ -235,12 +234,6 @@ class Transformer(Model):
             owner=d,
             embed_norm=d.embed_norm,
         )
-
-    def example_inputs(self, rows: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        c = self.config
-        size = min(size, c.context)
-        ids = random_ids(c.target_vocab or c.vocab, rows, size, generator)
-        return {"ids": ids, "source": random_ids(c.vocab, rows, size, generator)}
 
     def states(
         self,

@@ -97,10 +97,7 @@ class Characters(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of its word; -1 for spaces and special ids."""
-        if isinstance(text_or_ids, str):
-            row = self.encode(text_or_ids)
-        else:
-            row = as_row(text_or_ids, len(self))
+        row = self._row(text_or_ids)
         # ids below <unk> have no text; without special ids every id has
         is_text = row >= min(UNKNOWN, self._first)
         # special ids have no character in the decoded text

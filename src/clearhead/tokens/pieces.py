@@ -141,10 +141,7 @@ class Pieces(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of the word in which it begins; -1 for no word."""
-        if isinstance(text_or_ids, str):
-            row = self.encode(text_or_ids)
-        else:
-            row = as_row(text_or_ids, len(self))
+        row = self._row(text_or_ids)
         # <unk> stands for a word of the text
         codes = {self.vocab[code] for code in self.codes}
         not_text = (self._special | codes) - {self.unknown}

@@ -43,6 +43,11 @@ class Special:
     # whether an answer begins with its language: `first`, or else one that must be chosen
     languages: bool = False
 
+    @property
+    def end(self) -> int | None:
+        """The first of `ends`, for formats that have only one."""
+        return next(iter(self.ends), None)
+
     @staticmethod
     def of(tokens: Tokenizer | Pair | None) -> Special:
         """The special ids of a tokenizer; for a pair, of its target."""

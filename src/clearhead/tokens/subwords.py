@@ -170,10 +170,7 @@ class Subwords(Tokenizer):
 
         The words are those of `split`: runs of letters and digits, and each punctuation mark by itself.
         """
-        if isinstance(text_or_ids, str):
-            row = self.encode(text_or_ids)
-        else:
-            row = as_row(text_or_ids, len(self))
+        row = self._row(text_or_ids)
         is_special = [i in self._special for i in row.tolist()]
         if self._bytewise:
             # a piece may begin within a character, so that spans are found on the bytes

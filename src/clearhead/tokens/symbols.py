@@ -73,11 +73,7 @@ class Symbols(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, its own index: every symbol is a word."""
-        if isinstance(text_or_ids, str):
-            row = self.encode(text_or_ids)
-        else:
-            row = as_row(text_or_ids, len(self))
-        return list(range(len(row)))
+        return list(range(len(self._row(text_or_ids))))
 
     def __len__(self) -> int:
         return len(self._names)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from .ids import Ids
+from .ids import Ids, as_row
 
 # Texts that another one is made to continue: the first with which no token crosses the border is taken.
 _BEFORE = ("\n", ".", "0", "a", "-", '"')
@@ -58,6 +58,12 @@ class Tokenizer(ABC):
     @abstractmethod
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of the word in which it begins; -1 for no word."""
+
+    def _row(self, text_or_ids: str | Ids) -> Int[np.ndarray, "t"]:
+        """The ids of a text, or ids as an array."""
+        if isinstance(text_or_ids, str):
+            return self.encode(text_or_ids)
+        return as_row(text_or_ids, len(self))
 
     @abstractmethod
     def content(self) -> bytes:

@@ -119,10 +119,7 @@ class Words(Tokenizer):
 
     def words(self, text_or_ids: str | Ids) -> list[int]:
         """For each id, or each id of a text, the index of its word; -1 for special ids except <unk>."""
-        if isinstance(text_or_ids, str):
-            row = self.encode(text_or_ids)
-        else:
-            row = as_row(text_or_ids, len(self))
+        row = self._row(text_or_ids)
         is_word = row >= UNKNOWN
         return np.where(is_word, np.cumsum(is_word) - 1, -1).tolist()
 

@@ -364,7 +364,7 @@ def roberta_keys(c: Config, special: Special) -> dict[str, Any]:
         "max_position_embeddings": c.context + c.offset,
         "pad_token_id": c.offset - 1,
         "bos_token_id": special.start,
-        "eos_token_id": special.ends[0] if special.ends else None,
+        "eos_token_id": special.end,
     }
 
 

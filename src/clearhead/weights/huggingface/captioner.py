@@ -110,10 +110,11 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
             f"bridge={c.bridge!r}: a ViT and GPT-2 captioner of widths {encoder.width} and {c.width} has "
             f"bridge={bridge!r}"
         )
-    end = special.ends[0] if special.ends else None
     # GPT-2 has one special token, which begins and ends a text
-    start = end if special.start is None else special.start
-    ids = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": special.pad}
+    start = special.end if special.start is None else special.start
+    ids = {
+        "decoder_start_token_id": start, "eos_token_id": special.end, "pad_token_id": special.pad,
+    }  # fmt: skip
     decoder = gpt2.to_theirs(_gpt(c), special) | {"is_decoder": True, "add_cross_attention": True}
     return {
         "architectures": ["VisionEncoderDecoderModel"],

@@ -246,7 +246,7 @@ def marian_keys(c: Config, special: Special) -> dict[str, Any]:
     if c.kv_heads not in (None, c.heads):
         raise WeightsError(f"kv_heads={c.kv_heads}: a Marian model has as many as heads={c.heads}")
     sizes = their_sizes(c, "a Marian model")
-    pad, end = special.pad, next(iter(special.ends), None)
+    pad, end = special.pad, special.end
     if pad is None or end is None:
         raise WeightsError(f"pad={pad}, end={end}: a Marian model has an id for each")
     theirs = Marian(
@@ -460,7 +460,7 @@ def bart_keys(c: Config, special: Special) -> dict[str, Any]:
     }
     ids = {
         "decoder_start_token_id": special.start,
-        "eos_token_id": special.ends[0] if special.ends else None,
+        "eos_token_id": special.end,
         "forced_bos_token_id": special.first,
     }
     # a key that is left out has the default of their class

@@ -30,6 +30,7 @@ from ..huggingface.convnets import stage_rows
 from ..huggingface.vit import PLAIN
 from ..table import TABLE, Row, UsedTensors, blocks, conv_norms, pairs, require, with_counters
 from ..tensor_files import Tensors, open_tensors, replace_tensors
+from . import torchvision
 from .state_files import (
     DEVIATION,
     IMAGENET,
@@ -41,7 +42,6 @@ from .state_files import (
     numbered,
 )
 from .state_files import their_tensors as export
-from .torchvision import check_resnet, resnet_config, resnet_rows
 
 # The layers of a block, one per line. Ours: theirs.
 VIT_LAYER = {
@@ -293,15 +293,8 @@ LAYOUTS = {
         merge=merge_vit,
         split=split_vit,
     ),
-    "resnet": StateLayout(
-        model="resnet",
-        marks=("conv1.weight", "bn1.weight", "layer1.0.conv1.weight"),
-        to_ours=resnet_config,
-        rows=resnet_rows,
-        check=check_resnet,
-        ignored={},
-        merge=with_counters,
-    ),
+    # with the names of torchvision
+    "resnet": torchvision.LAYOUTS["resnet"],
     "convnext": StateLayout(
         model="convnext",
         marks=("stem.0.weight", "stages.0.blocks.0.conv_dw.weight", "head.norm.weight"),
