@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from . import tokens as tokens
     from . import training as training
     from . import weights as weights
-    from .look import edit as edit
-    from .look import watch as watch
+    from .look.watch import edit as edit
+    from .look.watch import watch as watch
     from .models import build as build
     from .models import families as families
     from .report import figure as figure

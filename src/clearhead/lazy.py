@@ -3,7 +3,7 @@
 The `__init__.py` of a folder lists its public names once, as imports that type checkers and editors read:
 
     if TYPE_CHECKING:
-        from .capture.watch import edit as edit, watch as watch
+        from .watch import edit as edit, watch as watch
 
     lazy.public_names(__name__)
 """
@@ -28,7 +28,7 @@ def public_names(package: str) -> None:
     Examples:
         >>> import clearhead.look  # its __init__.py calls public_names(__name__)
         >>> clearhead.look.watch.__module__
-        'clearhead.look.capture.watch'
+        'clearhead.look.watch'
     """
     module = sys.modules[package]
     homes = _imports(module)

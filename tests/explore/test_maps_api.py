@@ -6,7 +6,7 @@ import torch
 
 import clearhead as ch
 from clearhead.explore.inspections import attention_groups
-from clearhead.explore.inspections.attention_groups import Group, special_ids, text_axis, token_names
+from clearhead.explore.inspections.attention_groups import Group, special_token_ids, text_axis, token_names
 from clearhead.explore.inspections.text import inspect_text
 from clearhead.look.maps.attention_map import AttentionMap
 from clearhead.look.maps.call import DenseCall
@@ -57,9 +57,9 @@ def test_a_byte_that_is_no_character_and_invisible_characters_have_readable_name
 
 def test_special_tokens_are_those_around_the_text_and_not_what_is_unknown():
     words = Words(["dog"])
-    assert special_ids(words) == {0, 1, 2}
+    assert special_token_ids(words) == {0, 1, 2}
     assert text_axis(words, [1, 4, 3, 2, 0]).special == [0, 3, 4]
-    assert special_ids(Characters("ab")) == special_ids(Symbols(3, "|")) == frozenset()
+    assert special_token_ids(Characters("ab")) == special_token_ids(Symbols(3, "|")) == frozenset()
 
 
 def test_a_mask_beyond_the_vocabulary_is_a_special_token_of_its_own():

@@ -17,7 +17,7 @@ from clearhead.data.text.translations import EncodedPairs
 from clearhead.errors import InputError
 from clearhead.inputs import Inputs
 from clearhead.tokens import Pair, Subwords
-from clearhead.tokens.special import decoder_prompt
+from clearhead.tokens.decoder_prompt import decoder_prompt
 from clearhead.weights import Bundle
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c", "d", "eng_Latn", "fra_Latn", "__de__"]

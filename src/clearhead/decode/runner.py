@@ -13,7 +13,7 @@ from ..errors import TextError
 from ..fast import CpuDecoder, GraphDecoder
 from ..models import Model
 from ..models.texts import new_text
-from .beams import Beams
+from .hypotheses import Beams
 from .plan import Plan
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..fast import hooked
-from .beams import Beams, Candidates, Ended, Finished
+from .hypotheses import Beams, Candidates, Ended, Finished
 from .plan import Hypothesis, Plan
 from .runner import ModelRunner
 from .sampling import draw, largest, penalise, uniforms

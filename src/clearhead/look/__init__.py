@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from .capture.edits import scale as scale
     from .capture.edits import silence as silence
     from .capture.tape import Tape as Tape
-    from .capture.watch import edit as edit
-    from .capture.watch import watch as watch
     from .causes.attention_effects import AttentionEffects as AttentionEffects
     from .causes.attention_effects import attention_effects as attention_effects
     from .causes.head_effects import HeadEffects as HeadEffects
@@ -93,5 +91,7 @@ if TYPE_CHECKING:
     from .saliency_methods.saliency import SALIENCY_METHODS as SALIENCY_METHODS
     from .saliency_methods.saliency import Saliency as Saliency
     from .saliency_methods.saliency import saliency as saliency
+    from .watch import edit as edit
+    from .watch import watch as watch
 
 lazy.public_names(__name__)

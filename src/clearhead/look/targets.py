@@ -18,8 +18,8 @@ from ..inputs.tensors import tokenizer_pieces
 from ..tokens import Pair
 from ..weights import Bundle
 from .capture.edits import Edit
-from .capture.watch import edit
 from .structure import find_tensor
+from .watch import edit
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
 ROW_TOKENS_CUDA = 1 << 16  # the same on a GPU

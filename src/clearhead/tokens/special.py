@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ ID_KEYS = (
 )  # fmt: skip
 # model types whose answers begin with their language, if the vocabulary has several
 LANGUAGES = ("m2m_100", "mbart")
-# __fr__ of M2M-100, fr_XX of mBART, fra_Latn of NLLB
-LANGUAGE = re.compile(r"__[a-z]+__|[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
-SHOWN = 8  # languages that a message lists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,33 +54,7 @@ class Special:
         return Special(pad=target.pad, start=target.start, ends=ends)
 
 
-def decoder_prompt(tokens: Pair, special: Special | None) -> list[int]:
-    """What the decoder of a translator reads before a target: BOS, or else padding, and the forced first token if any.
-
-    The forced token is the target's language in mBART, M2M-100 and NLLB.
-
-    Raises:
-        InputError: The model writes several languages, and none is chosen.
-    """
-    given = special or Special()
-    # Marian and T5 start with padding
-    start = _first(given.start, tokens.target.start, tokens.target.pad)
-    assert start is not None  # a Pair has padding
-    if given.first is not None:
-        return [start, given.first]
-    known = tokens.target.special_names if given.languages else {}
-    # the tokens of a vocabulary that are written like a language
-    codes = {name: i for name, i in known.items() if LANGUAGE.fullmatch(name)}
-    if len(codes) > 1 and start not in codes.values():
-        more = f" and {len(codes) - SHOWN} more" if len(codes) > SHOWN else ""
-        raise InputError(
-            "this translator writes several languages, and none is chosen: expected target_language='...', or a bundle "
-            f"from with_languages(target='...'), with one of {', '.join(list(codes)[:SHOWN])}{more}"
-        )
-    return [start]
-
-
-def special_ids(folder: Path, table: config.Table) -> Special:
+def special_of_config(folder: Path, table: config.Table) -> Special:
     """The special ids of generation_config.json, or else of config.json, or else of its decoder's section."""
     path = folder / "generation_config.json"
     generation = config.load(path) if path.is_file() else config.Table()
@@ -121,7 +91,7 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
             return config.read(Special, table["special"])
         # the folder only lists special ids that differ from the tokenizer's
         return own
-    given, settings = special_ids(folder, table), tokenizer_settings(folder)
+    given, settings = special_of_config(folder, table), tokenizer_settings(folder)
     named: dict[str, int | None] = {}
     for key in ("pad_token", "bos_token", "eos_token"):
         token = settings.get(key)
@@ -129,8 +99,8 @@ def read_special(folder: Path, tokens: Tokenizer) -> Special:
         named[key] = tokens.special_names.get(token) if isinstance(token, str) else None
     ends = dict.fromkeys(i for i in (named["eos_token"], *given.ends) if i is not None)
     return Special(
-        pad=_first(given.pad, named["pad_token"], own.pad),
-        start=_first(given.start, named["bos_token"], own.start),
+        pad=first_known(given.pad, named["pad_token"], own.pad),
+        start=first_known(given.start, named["bos_token"], own.start),
         ends=tuple(ends) or own.ends,
         first=given.first,
         last=given.last,
@@ -152,7 +122,8 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _first(*values: int | None) -> int | None:
+def first_known(*values: int | None) -> int | None:
+    """The first of these ids that is known."""
     return next((value for value in values if value is not None), None)
 
 

@@ -20,7 +20,8 @@ from ..fast import accelerate, quantised
 from ..layers.lora import adapters, merge_adapters
 from ..models import Model
 from ..tokens import Pair, Tokenizer
-from ..tokens.special import Special, decoder_prompt
+from ..tokens.decoder_prompt import decoder_prompt
+from ..tokens.special import Special
 from .fill import WeightsError
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...tokens import Tokenizer
 from ...tokens.chat_template import read_template, token_names
-from ...tokens.special import decoder_prompt, read_special
+from ...tokens.decoder_prompt import decoder_prompt
+from ...tokens.special import read_special
 from ..text.chats import Rendering
 from ..text.conversations import Chats, Columns, message_reader
 from ..text.labelled import with_special

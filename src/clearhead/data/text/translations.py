@@ -19,7 +19,8 @@ from ... import counter_rng
 from ...checks import fraction
 from ...errors import InputError
 from ...tokens import Characters, Pair, Tokenizer
-from ...tokens.special import Special, decoder_prompt
+from ...tokens.decoder_prompt import decoder_prompt
+from ...tokens.special import Special
 from ..batching import Bucketed, Buckets, Ragged
 from ..data import IGNORE, Batch, Data, Rows
 from ..files import DataError, given_files, locate

@@ -60,7 +60,7 @@ def text_axis(
         mask: The id of the mask token, which may follow the tokenizer's own ids.
     """
     ids = [int(i) for i in ids]
-    names, special = token_names(tokens, ids), special_ids(tokens) | {mask}
+    names, special = token_names(tokens, ids), special_token_ids(tokens) | {mask}
     if mask is not None and mask >= len(tokens):
         # The added mask token has no text in the tokenizer: name it as masks are written.
         names = [MASKS[0] if i == mask else name for i, name in zip(ids, names, strict=True)]
@@ -74,7 +74,7 @@ def text_axis(
     )
 
 
-def special_ids(tokens: Tokenizer) -> frozenset[int]:
+def special_token_ids(tokens: Tokenizer) -> frozenset[int]:
     """The ids of a tokenizer's special tokens; <unk> is not one of them, because it stands for a part of the text."""
     named = {tokens.pad, tokens.start, tokens.end, *tokens.special_names.values()}
     return frozenset(int(i) for i in named if i is not None and i != tokens.unknown)
@@ -101,7 +101,7 @@ def spaces_before(tokens: Tokenizer, ids: Sequence[int]) -> list[int]:
         # pieces.
         return []
     row = np.array(numbers, np.int64)
-    text, special = tokens.decode(row), special_ids(tokens)
+    text, special = tokens.decode(row), special_token_ids(tokens)
     for at, piece in enumerate(tokens.pieces(row)):
         if numbers[at] in special:
             # Decoding leaves special tokens out, so they take no part of the text.

@@ -23,7 +23,6 @@ from ...inputs.read import Given
 from ...inputs.tensors import is_encoder_decoder
 from ...weights import Bundle
 from ..capture.edits import Edit
-from ..capture.watch import edit, watch
 from ..maps.text_attention import text_and_kinds
 from ..structure import attention_layers, layer_stack
 from ..targets import (
@@ -35,6 +34,7 @@ from ..targets import (
     tokens_at_once,
     whole_output,
 )
+from ..watch import edit, watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,9 +25,9 @@ from ...layers import Block, Patches
 from ...weights import Bundle
 from ..capture.addresses import Tree
 from ..capture.tape import Tape
-from ..capture.watch import expected_missing, watch
 from ..structure import Layer, LayerStack, first_tensor, has_matrix, layer_stack
 from ..targets import Wanted, answer_logits, answer_of, answer_position
+from ..watch import expected_missing, watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,6 @@ from ...errors import InputError
 from ...inputs import read_input
 from ...inputs.read import Given
 from ...weights import Bundle
-from ..capture.watch import watch
 from ..structure import first_tensor, layer_stack, view_addresses
 from ..targets import (
     LOGITS,
@@ -28,6 +27,7 @@ from ..targets import (
     at_least_float32,
     output_names,
 )
+from ..watch import watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,9 +21,9 @@ from ...inputs.read import Given
 from ...progress import Done
 from ...weights import Bundle
 from ..capture.edits import Edit
-from ..capture.watch import watch
 from ..structure import layer_stack, view_addresses
 from ..targets import Answer, Wanted, answer_logits, answer_of, answer_position, rows_at_once
+from ..watch import watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

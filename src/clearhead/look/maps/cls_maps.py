@@ -19,10 +19,10 @@ from ...errors import InputError, InputIndexError
 from ...inputs.read import Given
 from ...weights import Bundle
 from ..capture.addresses import Tree, matching
-from ..capture.watch import watch
 from ..saliency_methods.float_input import FloatInput, float_input
 from ..saliency_methods.saliency import seen
 from ..structure import record_layout
+from ..watch import watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

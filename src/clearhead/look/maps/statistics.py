@@ -1,7 +1,7 @@
 """Exact statistics of attention without the matrix of its weights.
 
 One pass over bands of queries, each of which fits into the processor's cache, gives any of them, for any mask, bias,
-grouping and score; on CUDA a streaming kernel (stream.py) gives the same numbers.
+grouping and score; on CUDA a streaming kernel (statistics_cuda.py) gives the same numbers.
 
 The alternative is one more fused attention call for each statistic that is linear in a feature f_j of the key, since
 sum_j p_ij f_j is the output of attention whose values are f. With ln p_ij = s_ij - lse_i:
@@ -26,9 +26,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
-from . import stream
+from . import statistics_cuda
 from .call import Band, Call, LazyCall, bands, full_precision
-from .stream import PLACED
+from .statistics_cuda import PLACED
 
 if TYPE_CHECKING:
     from ..capture.tape import Tape
@@ -157,8 +157,8 @@ def statistics(
     places = Places(source, grid, special) if placed else None
     with full_precision(source.device):
         # The streaming kernels, where they take this call.
-        if stream.serves(source, grid if placed else None):
-            result = stream.statistics(source, names, places, special)
+        if statistics_cuda.serves(source, grid if placed else None):
+            result = statistics_cuda.statistics(source, names, places, special)
         elif special and placed:
             # distances leave out the weight on special tokens, other statistics do not
             result = tiled(source.without(special), placed, places)

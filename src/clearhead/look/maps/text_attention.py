@@ -17,8 +17,8 @@ from ...inputs.tensors import check_tokenizer, is_encoder_decoder
 from ...models import Model
 from ...weights import Bundle
 from ..capture.addresses import Tree, matching
-from ..capture.watch import watch
 from ..structure import KINDS
+from ..watch import watch
 from .attention_map import AttentionMap
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from ...layers import mean_of_tokens
 from ...progress import Done
 from ...weights import Bundle
 from ..capture.addresses import Tree
-from ..capture.watch import watch
 from ..structure import Axes, OutputAxes, find_tensor, layer_names, record_layout
 from ..structure.layers import VECTORS
+from ..watch import watch
 
 ROWS = 64  # inputs per batch
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..capture.watch import watch
 from ..structure import first_tensor
 from ..targets import Target
+from ..watch import watch
 from .float_input import FloatInput, differentiable
 
 

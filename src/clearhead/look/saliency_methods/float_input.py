@@ -25,7 +25,6 @@ from ...layers import Tokens
 from ...models import Model
 from ...weights import Bundle
 from ..capture.addresses import Tree
-from ..capture.watch import edit
 from ..targets import (
     ClassNames,
     OutputNames,
@@ -35,6 +34,7 @@ from ..targets import (
     output_of,
     tokenizer_names,
 )
+from ..watch import edit
 
 # inputs or logits per pass, whose activations fit into memory, and rows
 ROOM, ROOM_CUDA, MOST_ROWS = 1 << 19, 1 << 22, 64

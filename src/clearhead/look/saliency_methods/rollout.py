@@ -15,7 +15,6 @@ from ...errors import InputError, Notice
 from ...progress import Done
 from ..capture.addresses import Tree, matching
 from ..capture.tape import Tape
-from ..capture.watch import watch
 from ..maps.attention_map import AttentionMap
 from ..maps.rollout import (
     Fusion,
@@ -29,6 +28,7 @@ from ..maps.rollout import (
 )
 from ..structure import OutputAxes, record_layout
 from ..targets import Target
+from ..watch import watch
 from .attributions import Attribution, enlarged, layer_gradient
 from .float_input import FloatInput, differentiable
 

@@ -19,7 +19,7 @@ from ...fast.int8 import Int8
 from ...layers import Attention
 from ...models import Model
 from ..capture.addresses import INPUT, Tree, matching, nearest_addresses
-from ..capture.watch import watch
+from ..watch import watch
 
 if TYPE_CHECKING:
     from ...inputs import ModelInput

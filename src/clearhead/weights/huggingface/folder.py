@@ -25,7 +25,7 @@ from ...errors import nearest
 from ...models import Model, family, family_of
 from ...tokens import Pair, Tokenizer
 from ...tokens.chat_template import read_template
-from ...tokens.special import ID_KEYS, Special, special_ids
+from ...tokens.special import ID_KEYS, Special, special_of_config
 from ..bundle import Bundle, Scores, check_tokens
 from ..fill import WeightsError, build_empty
 from ..table import Layout, UsedTensors, dtype_name, export, fill
@@ -148,7 +148,7 @@ def load(
         tokens,
         model.config,
         folder,
-        special_ids(folder, table),
+        special_of_config(folder, table),
         read_template(folder),
         labels,
         preprocessing=read_preprocessing(folder) if reads_images else None,

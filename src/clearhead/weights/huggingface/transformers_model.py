@@ -29,7 +29,7 @@ from ...models import Model
 from ...models.model import random_ids
 from ...tokens import Subwords, Tokenizer
 from ...tokens.chat_template import read_template
-from ...tokens.special import special_ids
+from ...tokens.special import special_of_config
 from ..bundle import Bundle, check_tokens
 from ..fill import WeightsError
 from ..table import UsedTensors
@@ -388,7 +388,10 @@ def load(
     model.to(device)
     tokens = sentence_tokens(folder, _tokens(folder))
     check_tokens(tokens, model.config, str(folder))
-    special, labels = special_ids(folder, table), class_names(folder, table, model.config.classes)
+    special, labels = (
+        special_of_config(folder, table),
+        class_names(folder, table, model.config.classes),
+    )
     limit = ""
     if trained is not None:
         limit = f"; reads {trained} tokens at once, since its angles are others beyond"

@@ -114,7 +114,7 @@ def _read(
 
 def _normalise(source: LazyCall, peak: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The log-sum-exp in base 2 and, with `peak`, the key with the largest weight and that weight, each (b, h, q)."""
-    from .stream_kernels import normalise
+    from .statistics_cuda_kernels import normalise
 
     b, h, n, _ = source.shape
     # The forward kernel's log-sum-exp saves this pass, unless the largest weight is wanted, too.
@@ -140,7 +140,7 @@ def _measure(
     source: LazyCall, names: set[str], places: Places | None, lse: Tensor
 ) -> tuple[Callable[[int], Tensor], Tensor]:
     """The sums of each query that the names need, read by number in float64, and the weight that each key receives."""
-    from .stream_kernels import measure
+    from .statistics_cuda_kernels import measure
 
     b, h, n, k = source.shape
     sums = torch.zeros(5, b, h, n, device=source.device, dtype=torch.int64)
@@ -168,7 +168,7 @@ def _measure_queries(
     source: LazyCall, names: set[str], places: Places | None, lse: Tensor, special: int
 ) -> Callable[[int], Tensor]:
     """The sums of each query that the names need, read by number."""
-    from .stream_kernels import measure_queries
+    from .statistics_cuda_kernels import measure_queries
 
     b, h, n, _ = source.shape
     sums = torch.empty(5, b, h, n, device=source.device)

@@ -1,4 +1,4 @@
-"""The Triton kernels of stream.py; imported only where Triton is installed.
+"""The Triton kernels of statistics_cuda.py; imported only where Triton is installed.
 
 Arguments that end in _b, _h, _n, _e, _i or _j are strides over rows, heads, tokens, features, queries and keys. In the
 kernels i are the numbers of the queries of a tile, j of its keys, p = i + offset the positions of the queries among the

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from clearhead.layers import Alibi, Bias, Mask, Relative
-from clearhead.look.maps import stream
+from clearhead.look.maps import statistics_cuda
 from clearhead.look.maps.call import LazyCall
 from clearhead.look.maps.statistics import MEANING, statistics
 
@@ -72,8 +72,8 @@ def worst(dtype: torch.dtype, only: list[str]) -> dict[str, float]:
                 if grid and n != m:
                     continue
                 want = list(MEANING)
-                assert stream.serves(call), label
-                assert not stream.serves(exact), label
+                assert statistics_cuda.serves(call), label
+                assert not statistics_cuda.serves(exact), label
                 got = statistics(call, *want, grid=grid, special=special)
                 alone = statistics(call, *(name for name in want if name != "received"), grid=grid, special=special)
                 expected = statistics(exact, *want, grid=grid, special=special)

@@ -19,12 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import InputError, InputTypeError, Notice
-from ...layers import Attention
-from ..foreign.foreign_watch import ForeignAttention, ForeignEdit, ForeignWatch
-from ..foreign.intercept import intercept
-from ..maps.statistics import MEANING
-from .addresses import (
+from ..errors import InputError, InputTypeError, Notice
+from ..layers import Attention
+from .capture.addresses import (
     EDITABLE,
     INPUT,
     INSIDE,
@@ -35,10 +32,13 @@ from .addresses import (
     module_of,
     resolve,
 )
-from .edits import Edit, checked_edit
-from .hooks import Session, on_input, on_output
-from .tap import Listener, WatchTap, changed, kept, recomputing
-from .tape import Keep, Tape, TextCounter
+from .capture.edits import Edit, checked_edit
+from .capture.hooks import Session, on_input, on_output
+from .capture.tap import Listener, WatchTap, changed, kept, recomputing
+from .capture.tape import Keep, Tape, TextCounter
+from .foreign.foreign_watch import ForeignAttention, ForeignEdit, ForeignWatch
+from .foreign.intercept import intercept
+from .maps.statistics import MEANING
 
 IDLE = "nothing that it names ran inside the `with`, in the thread that opened it"
 

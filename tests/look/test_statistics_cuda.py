@@ -12,11 +12,11 @@ import torch
 import clearhead
 from clearhead import look, watch
 from clearhead.layers import Mask
-from clearhead.look.maps import stream
+from clearhead.look.maps import statistics_cuda
 from clearhead.look.maps.call import LazyCall
 
 STATISTICS = ["**.entropy", "**.distance", "**.received"]
-CASES = Path(__file__).with_name("stream_cases.py")
+CASES = Path(__file__).with_name("statistics_cuda_cases.py")
 
 
 def our_gpt():
@@ -58,7 +58,7 @@ def test_all_statistics_on_a_gpu():
 
 def test_a_call_on_a_cpu_is_left_to_the_reference():
     q = torch.zeros(1, 1, 4, 8)
-    assert not stream.serves(LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0))
+    assert not statistics_cuda.serves(LazyCall(q=q, k=q, mask=Mask(), bias=None, scale=1.0))
 
 
 @pytest.mark.cuda
