@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from .. import lazy
 
 if TYPE_CHECKING:
+    from ..models.model import network as network
     from .batch import Batch as Batch
     from .batch import ModelInput as ModelInput
     from .batch import device_of as device_of
-    from .batch import network as network
     from .read import Inputs as Inputs
     from .read import read_input as read_input
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ..models.model import network
 from ..weights import Bundle
 
 B = TypeVar("B", bound="Batch")
@@ -146,20 +147,6 @@ class ModelInput(Batch):
             out = self.run(self.model)
         logits = getattr(out, "logits", out)
         return isinstance(logits, Tensor) and logits.ndim == 2
-
-
-def network(model: Bundle | nn.Module) -> nn.Module:
-    """Return the torch module of a Bundle, or the module itself.
-
-    Args:
-        model: A Bundle, or a torch module.
-
-    Examples:
-        >>> bundle = clearhead.load("everyday")
-        >>> network(bundle) is network(bundle.model)
-        True
-    """
-    return model.model if isinstance(model, Bundle) else model
 
 
 def device_of(model: Bundle | nn.Module) -> torch.device:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..data.images.files import ImageLike
 from ..errors import InputError
+from ..models.model import network
 from ..weights import Bundle
-from .batch import Batch, ModelInput, network
+from .batch import Batch, ModelInput
 from .images import grouped_images, image_batches, image_items, read_image
 from .pairs import grouped_pairs, pair_batches, pair_items, read_pair
 from .tensors import (

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, InputTypeError
+from ..models.model import network
 from ..weights import Bundle
-from .batch import Batch, ModelInput, device_of, floats_of, network
+from .batch import Batch, ModelInput, device_of, floats_of
 
 # Tensors by the names of the arguments; "" is the first, which has no name.
 Tensors = Mapping[str, Tensor]

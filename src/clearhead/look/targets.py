@@ -18,7 +18,7 @@ from ..inputs.tensors import tokenizer_pieces
 from ..tokens import Pair
 from ..weights import Bundle
 from .capture.edits import Edit
-from .structure import find_tensor
+from .structure import first_tensor
 from .watch import edit
 
 ROW_TOKENS = 1 << 12  # tokens per forward pass on a CPU, all rows together
@@ -381,7 +381,7 @@ def whole_output(
 def output_of(out: Any) -> Tensor:
     """The logits of a model's output, or its first tensor if it has none."""
     logits = getattr(out, "logits", None)
-    x = logits if isinstance(logits, Tensor) else find_tensor(out)
+    x = logits if isinstance(logits, Tensor) else first_tensor(out, None)
     if x is None:
         raise InputError(
             f"the model returned a {type(out).__name__} without a tensor: expected logits"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError, InputTypeError, Notice
 from ..layers import Attention
+from ..models.model import network
 from .capture.addresses import (
     EDITABLE,
     INPUT,
@@ -29,7 +30,6 @@ from .capture.addresses import (
     Tree,
     listed,
     matching,
-    module_of,
     resolve,
 )
 from .capture.edits import Edit, checked_edit
@@ -116,7 +116,7 @@ def watch(model: Any, *names: str, grad: bool = False, keep: Keep = "all") -> It
         >>> tape["weights"]
         AttentionMap(batch=1, heads=2, queries=5, keys=5)
     """
-    root = module_of(model)
+    root = network(model)
     _check_watch(names, keep)
     tree = Tree(root)
     known = _known(tree, names)
@@ -221,7 +221,7 @@ def edit(model: Any, changes: Mapping[str, Edit]) -> Iterator[None]:
         raise InputTypeError(
             f"edit was given a {type(changes).__name__}: expected a dict of addresses and functions"
         )
-    tree = Tree(module_of(model))
+    tree = Tree(network(model))
     known = _known(tree, changes)
     both = known | tree.possible
     used: set[str] = set()

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 from ..layers import Positions, Tokens
 
 # What a model may read, and the batch key (the argument of forward) that it comes in.
@@ -166,3 +166,24 @@ def check_heads(
         raise InputError(
             f"positions='rotary' rotates pairs of columns: the head width {head} is not even"
         )
+
+
+def network(model: Any) -> nn.Module:
+    """Return the torch module of a Bundle, or the module itself.
+
+    Args:
+        model: A torch module, or something that holds one as `.model`.
+
+    Examples:
+        >>> bundle = clearhead.load("everyday")
+        >>> network(bundle) is network(bundle.model)
+        True
+    """
+    # A module may have an attribute of that name, too.
+    if not isinstance(model, nn.Module):
+        model = getattr(model, "model", model)
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
+        )
+    return model

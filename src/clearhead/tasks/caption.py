@@ -13,47 +13,39 @@ from typing import Any, TypedDict, Unpack, overload
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.images.captions import plain_caption
 from ..data.images.files import ImageLike
 from ..decode import Choice, Hypothesis, Plan, follow, forced, search
 from ..decode.plan import check_penalty
 from ..errors import InputError, Notice
+from ..inputs.captions import caption_reads, caption_special
 from ..inputs.images import OneImage, grouped_images, image_items
 from ..look import Tape, watch
+from ..look.capture.hooks import Session, call_before
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
-from ..weights import Bundle, Special
+from ..weights import Bundle
 from .generate import seeds_of
 from .translate import CROSS, NoAttentionError, cross_attention, word_pieces
 
 # Caption: the text that a captioner writes for an image, with the map of where it looked for each word.
 
 
-def special_ids(bundle: Bundle) -> Special:
-    """The start and end tokens of a captioner, as its folder gives them; raises if it has none."""
-    special = bundle.special or Special()
-    if special.start is None or not special.ends:
-        raise InputError(
-            f"the tokens of this {bundle.name} have no <start> and <end>: captions need them"
-        )
-    return special
-
-
 @contextmanager
 def _grid_sizes(model: Any) -> Iterator[list[tuple[int, int]]]:
     """A list that receives the rows and columns of the grid in each forward pass of a captioner."""
     sizes: list[tuple[int, int]] = []
+
     # the grid's size depends on the image, and is lost once its places are a sequence (b, k, d)
-    hook = model.memory.register_forward_pre_hook(
-        lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:]))
-    )
-    try:
-        # one entry per forward pass, appended by the hook
+    def before(_: nn.Module, args: Any, __: Any) -> None:
+        sizes.append(tuple(args[0].shape[2:]))
+
+    with Session(model) as session, session:
+        call_before(session, [model.memory], before)
+        # one entry per forward pass
         yield sizes
-    finally:
-        hook.remove()
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +106,7 @@ class ImagePass:
 
     def _inputs(self) -> tuple[Tensor, Tensor]:
         """The ids that the decoder reads, and the image."""
-        start = special_ids(self.bundle).start
-        before = torch.tensor([[start, *self.ids[:-1]]], device=self.bundle.device)
+        before = torch.tensor([caption_reads(self.bundle, self.ids)], device=self.bundle.device)
         return before, self.pixels[None].to(self.bundle.device, self.bundle.dtype)
 
 
@@ -461,7 +452,7 @@ def caption_tokens(bundle: Bundle) -> Tokenizer:
     bundle.require("caption", "a captioner")
     tokens = bundle.tokenizer()
     # raises for a folder without start and end tokens
-    special_ids(bundle)
+    caption_special(bundle)
     return tokens
 
 
@@ -472,7 +463,7 @@ def _given(
     if not ids:
         raise InputError("the caption is empty: expected a word or more")
     check_penalty(penalty)
-    special = special_ids(bundle)
+    special = caption_special(bundle)
     # the end token counts in log-probability and length, as it does in a search
     written = [*ids, special.ends[0]] if finished else ids
     if bundle.max_tokens is not None and len(written) > bundle.max_tokens:
@@ -482,12 +473,14 @@ def _given(
     model: Any = bundle.model
     # the same caption for every image
     writes = torch.tensor([written] * len(pixels), device=bundle.device)
-    reads = torch.tensor([[special.start, *written[:-1]]] * len(pixels), device=bundle.device)
-    logprobs = forced(model, {"images": pixels}, reads, writes).sum(1).tolist()
+    reads = [caption_reads(bundle, written)] * len(pixels)
+    logprobs = forced(
+        model, {"images": pixels}, torch.tensor(reads, device=bundle.device), writes
+    ).sum(1)
     # score = log p / length^penalty, as the search ranks
     length = len(written) ** penalty
     hypotheses = []
-    for logprob in logprobs:
+    for logprob in logprobs.tolist():
         # every image has the same caption, and so the same length
         score = logprob / length
         hypotheses.append(
@@ -500,7 +493,7 @@ def _caption(
     bundle: Bundle, tokens: Tokenizer, pixels: torch.Tensor, h: Hypothesis, seed: int | None
 ) -> Caption:
     # h.ids is without the end token; the maps have a row for it
-    ids = [*h.ids, special_ids(bundle).ends[0]] if h.finished else list(h.ids)
+    ids = [*h.ids, caption_special(bundle).ends[0]] if h.finished else list(h.ids)
     return Caption(
         # without the end token
         text=tokens.decode(np.array(h.ids, np.int64)).strip(),
@@ -516,7 +509,7 @@ def _caption(
 
 def _plan(bundle: Bundle, limit: int | None, **options: Any) -> Plan:
     """The Plan of a search for a caption of at most `limit` tokens."""
-    tokens, special = caption_tokens(bundle), special_ids(bundle)
+    tokens, special = caption_tokens(bundle), caption_special(bundle)
     if limit is None:
         limit = LIMIT
     most = min(limit, bundle.max_tokens or LIMIT)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..layers import Attention
+from ..look.capture.hooks import Session, call_before
 from ..protobuf import write_field
 from .distributed import World
 from .recipe import RunConfig
@@ -208,9 +209,7 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     few = {name: x[:ROWS] for name, x in batch.items()}
     attention = 0.0
 
-    def attended(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor
-    ) -> None:
+    def attends(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal attention
         assert isinstance(module, Attention)
         x = args[0]
@@ -231,19 +230,15 @@ def training_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     training = objective.training
     buffers = {name: x.clone() for name, x in objective.named_buffers()}
     objective.eval()
-    handles = [
-        module.register_forward_hook(attended, with_kwargs=True)
-        for module in objective.modules()
-        if isinstance(module, Attention)
-    ]
+    attentions = [part for part in objective.modules() if isinstance(part, Attention)]
+    counter = FlopCounterMode(display=False, custom_mapping=_UNCOUNTED)
     try:
-        with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
+        with Session(objective) as session, session, counter:
+            call_before(session, attentions, attends)
             for update in objective.updates:
                 # forward pass only; the backward pass costs twice as much
                 getattr(objective, update.loss)(few)
     finally:
-        for handle in handles:
-            handle.remove()
         objective.train(training)
         for name, x in buffers.items():  # which a loss may update
             objective.get_buffer(name).copy_(x)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import InputKeyError, InputTypeError, nearest
+from ...errors import InputKeyError, nearest
 from ...layers import Attention
 from ..maps.statistics import MEANING
 
@@ -42,18 +42,6 @@ PLAIN = {
 
 # Each address with its module and, inside an attention, the name of the activation; None for the module's output.
 Addresses = dict[str, tuple[nn.Module, str | None]]
-
-
-def module_of(model: Any) -> nn.Module:
-    """The torch module to watch: the model itself, or the `.model` of a Bundle."""
-    # A Bundle holds its module as .model; a module may have an attribute of that name, too.
-    if not isinstance(model, nn.Module):
-        model = getattr(model, "model", model)
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(
-            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
-        )
-    return model
 
 
 class Tree:

@@ -15,6 +15,7 @@ from ...errors import InputError, InputIndexError, nearest
 from ...inputs import ModelInput, read_input
 from ...inputs.tensors import check_tokenizer, is_encoder_decoder
 from ...models import Model
+from ...models.model import network
 from ...weights import Bundle
 from ..capture.addresses import Tree, matching
 from ..structure import KINDS
@@ -287,7 +288,7 @@ def text_and_kinds(
 
     Raises for a model without attention or tokens, and for a translator without a translation.
     """
-    model: Any = bundle.model if isinstance(bundle, Bundle) else bundle
+    model = network(bundle)
     name = type(model).__name__
     if not isinstance(model, Model) and hasattr(model, "save_pretrained"):
         raise InputError(

@@ -20,7 +20,7 @@ from ...layers import mean_of_tokens
 from ...progress import Done
 from ...weights import Bundle
 from ..capture.addresses import Tree
-from ..structure import Axes, OutputAxes, find_tensor, layer_names, record_layout
+from ..structure import Axes, OutputAxes, first_tensor, layer_names, record_layout
 from ..structure.layers import VECTORS
 from ..watch import watch
 
@@ -193,7 +193,7 @@ class LayerReader:
     def _keep(self, name: str, value: Any) -> None:
         if self._batch is None:  # the model runs for another reader
             return
-        x = find_tensor(value)
+        x = first_tensor(value, None)
         # Layers on windows of an image return more rows than inputs, which belong to no input.
         if x is None or x.ndim < 2 or len(x) != self._batch.rows:
             if x is None:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from ...layers import Attention
 from ..capture.addresses import Tree
 from ..capture.hooks import Session, call_after, call_before
-from ..structure import OutputAxes, find_tensor, record_layout
+from ..structure import OutputAxes, first_tensor, record_layout
 
 TINY = 1e-9  # value of every pixel: so small that no activation saturates
 LONGEST = 2048  # pixels that an image may grow to
@@ -234,7 +234,7 @@ def _boxes(
         # A module that runs twice counts at its first call.
         if name not in left:
             return
-        x = find_tensor(out)
+        x = first_tensor(out, None)
         # Once places are mixed, no later layer has a field of its own.
         if x is not None and not mode.mixed:
             unit = pick(name, x, layout)

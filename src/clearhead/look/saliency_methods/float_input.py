@@ -25,6 +25,7 @@ from ...layers import Tokens
 from ...models import Model
 from ...weights import Bundle
 from ..capture.addresses import Tree
+from ..capture.hooks import Session, call_after
 from ..targets import (
     ClassNames,
     OutputNames,
@@ -356,24 +357,23 @@ def _recorded_embeddings(model: nn.Module) -> Iterator[list[EmbeddingCall]]:
     """A list that receives every call of an embedding inside a `with`."""
     calls: list[EmbeddingCall] = []
     count: dict[str, int] = {}
-    hooks = []
-    for path, module in Tree(model).parts:
-        # Our embeddings and torch's; other modules do not read ids.
-        if not isinstance(module, nn.Embedding | Tokens):
-            continue
+    # Our embeddings and torch's; other modules do not read ids.
+    paths: dict[nn.Module, str] = {}
+    for path, part in Tree(model).parts:
+        if isinstance(part, nn.Embedding | Tokens):
+            paths[part] = path
 
-        # `path` is bound now: the loop goes on before the hook is called.
-        def record(_: nn.Module, args: Any, out: Tensor, path: str = path) -> None:
-            number = count.get(path, 0)
-            calls.append(EmbeddingCall(address=path, number=number, ids=args[0], x=out))
-            count[path] = number + 1
+    def record(module: nn.Module, args: Any, out: Tensor) -> None:
+        if module not in paths:  # a copy of it, which shares its hooks
+            return
+        path = paths[module]
+        number = count.get(path, 0)
+        calls.append(EmbeddingCall(address=path, number=number, ids=args[0], x=out))
+        count[path] = number + 1
 
-        hooks.append(module.register_forward_hook(record))
-    try:
+    with Session(model) as session, session:
+        call_after(session, paths, record)
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _first_call(

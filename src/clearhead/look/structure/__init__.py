@@ -13,7 +13,6 @@ from ... import lazy
 if TYPE_CHECKING:
     from .axes import Axes as Axes
     from .axes import OutputAxes as OutputAxes
-    from .axes import find_tensor as find_tensor
     from .axes import first_tensor as first_tensor
     from .axes import record_layout as record_layout
     from .layers import KINDS as KINDS

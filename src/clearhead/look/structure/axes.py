@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float
@@ -487,7 +487,7 @@ def record_layout(model: nn.Module, *, values: bool = True) -> Iterator[OutputAx
             return
         if not isinstance(out, Tensor | tuple | list):  # the output of a whole model
             return
-        x = find_tensor(out)
+        x = first_tensor(out, None)
         if x is None:
             return
         call = ModuleCall(
@@ -545,27 +545,31 @@ def sums_to_1(x: Tensor) -> bool:
     return bool((whole >= 0).all()) and bool(((whole.sum(-1) - 1).abs() < 0.02).all())
 
 
-def find_tensor(out: Any) -> Tensor | None:
-    """Return the tensor that a module returned, or the first of several; None if there is none."""
+@overload
+def first_tensor(out: Any) -> Tensor: ...
+
+
+@overload
+def first_tensor(out: Any, default: None, /) -> Tensor | None: ...
+
+
+def first_tensor(out: Any, *default: None) -> Tensor | None:
+    """Return the tensor that a module returned, or the first of several; without a default, raises if there is none."""
     if isinstance(out, Tensor):
         return out
+    parts: Any = ()
     if hasattr(out, "values"):  # a dict, or an output of transformers
         parts = out.values()
     elif isinstance(out, tuple | list):
         parts = out
-    else:
-        parts = ()
-    return next((x for x in parts if isinstance(x, Tensor)), None)
-
-
-def first_tensor(out: Any) -> Tensor:
-    """Return what `find_tensor` finds; raises if there is none."""
-    x = find_tensor(out)
-    if x is None:
-        raise InputError(
-            f"a module returned a {type(out).__name__} without a tensor: expected a layer's output"
-        )
-    return x
+    for x in parts:
+        if isinstance(x, Tensor):
+            return x
+    if default:
+        return default[0]
+    raise InputError(
+        f"a module returned a {type(out).__name__} without a tensor: expected a layer's output"
+    )
 
 
 def _around(path: str) -> list[str]:

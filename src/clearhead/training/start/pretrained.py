@@ -21,8 +21,8 @@ from ...weights.checkpoints.pretrained import (
     chosen_parts,
     in_head,
     misfit,
-    tensors,
 )
+from ...weights.fill import state
 from ...weights.peft.save import check as check_saved_apart
 from ..recipe import LoraConfig, Recipe, place_of, section_key
 
@@ -169,7 +169,7 @@ def _shown(value: Any) -> str:
 
 
 def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(x.shape) for name, x in tensors(model).items()}
+    return {name: tuple(x.shape) for name, x in state(model).items()}
 
 
 def _same_shapes(a: Model, b: Model) -> bool:

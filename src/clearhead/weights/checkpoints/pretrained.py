@@ -13,7 +13,7 @@ from ...layers import Learned, Patches, resize
 from ...models import Model
 from ...tokens import Pair, Tokenizer
 from ..bundle import Bundle
-from ..fill import WeightsError
+from ..fill import WeightsError, state
 from ..folder import load
 
 OUTPUT = "head"  # the output layer of a classifier
@@ -78,9 +78,9 @@ def fill_pretrained(
     # nothing is copied before all of it fits
     source, target = chosen_parts(checkpoint, model, start)
     check_fit(checkpoint, model, start)
-    theirs, used, names = tensors(source), set(), set()
+    theirs, used, names = state(source), set(), set()
     note = _other_labels(bundle, model, classes) if start.is_whole else ""
-    for name, slot in tensors(target).items():
+    for name, slot in state(target).items():
         if note and name.startswith(f"{OUTPUT}."):
             continue  # the head stands for other labels
         weight = theirs.get(name)
@@ -91,7 +91,7 @@ def fill_pretrained(
             names.add(name if start.into is None else f"{start.into}.{name}")
     unused = []
     # by identity, because the names within a part lack its prefix
-    for name, weight in tensors(checkpoint).items():
+    for name, weight in state(checkpoint).items():
         if id(weight) not in used:
             unused.append(f"{start.folder}: {name}")
     return FillReport(frozenset(names), unused, note)
@@ -163,7 +163,7 @@ def chosen_parts(
 
 def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
     """The first weight that does not fit, in words; "" if all do. With `all_used` none may be left out but the head."""
-    theirs, ours = tensors(source), tensors(target)
+    theirs, ours = state(source), state(target)
     for name, slot in ours.items():
         weight = theirs.get(name)
         # a head may be new
@@ -187,15 +187,6 @@ def misfit(source: nn.Module, target: nn.Module, *, all_used: bool) -> str:
     return ""
 
 
-def tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and the persistent buffers of a model, by name."""
-    kept = model.state_dict(keep_vars=True).keys()
-    return {
-        **dict(model.named_parameters()),
-        **{name: x for name, x in model.named_buffers() if name in kept},
-    }
-
-
 def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Module:
     """A submodule by name, the model itself for None; raises with the key of the recipe and the known names."""
     if name is None:
@@ -217,7 +208,7 @@ def submodule(model: nn.Module, name: str | None, key: str, owner: str) -> nn.Mo
 def _part_hint(missing: str, checkpoint: nn.Module, start: Pretrained) -> str:
     """The value of `part` with which a missing weight would be there."""
     ending = f".{missing}"
-    parts = [name.removesuffix(ending) for name in tensors(checkpoint) if name.endswith(ending)]
+    parts = [name.removesuffix(ending) for name in state(checkpoint) if name.endswith(ending)]
     # whoever has named a part has meant that one
     if not parts or start.part is not None:
         return ""
