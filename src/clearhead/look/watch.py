@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError, InputTypeError, Notice
 from ..layers import Attention
+from ..models.hooks import Session, on_input, on_output
 from ..models.model import network
 from .capture.addresses import (
     EDITABLE,
@@ -33,7 +34,6 @@ from .capture.addresses import (
     resolve,
 )
 from .capture.edits import Edit, checked_edit
-from .capture.hooks import Session, on_input, on_output
 from .capture.tap import Listener, WatchTap, changed, kept, recomputing
 from .capture.tape import Keep, Tape, TextCounter
 from .foreign.foreign_watch import ForeignAttention, ForeignEdit, ForeignWatch

@@ -3,6 +3,7 @@
 model.py     Model, the base class, and how to add a family
 state.py     what a decoder keeps between steps
 texts.py     how a search announces that a text begins
+hooks.py     hooks on modules, and how they are undone
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ..errors import InputError, Notice
 from ..inputs.captions import caption_reads, caption_special
 from ..inputs.images import OneImage, grouped_images, image_items
 from ..look import Tape, watch
-from ..look.capture.hooks import Session, call_before
+from ..models.hooks import Session, call_before
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
 from ..weights import Bundle

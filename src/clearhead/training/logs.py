@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..layers import Attention
-from ..look.capture.hooks import Session, call_before
+from ..models.hooks import Session, call_before
 from ..protobuf import write_field
 from .distributed import World
 from .recipe import RunConfig

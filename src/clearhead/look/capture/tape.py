@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import InputError, InputKeyError
+from ...models.hooks import Session, call_before
 from ...models.texts import add_listener, remove_listener
 from ..maps.attention_map import AttentionMap, join
 from ..maps.call import DenseCall, LazyCall
 from ..maps.statistics import MEANING
 from .addresses import joined, matching, nearest_addresses
-from .hooks import Session, call_before
 
 Keep = Literal["all", "last"] | Callable[[Any], Any]
 # each decoding step has those of the steps before it too: they do not join

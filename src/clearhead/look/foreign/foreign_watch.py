@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from ...errors import InputError, Notice
 from ...models import Model
+from ...models.hooks import Session
 from ..capture.addresses import INSIDE, Tree, joined, listed, matching
 from ..capture.edits import Edit
-from ..capture.hooks import Session
 from ..capture.tap import WatchTap, recomputing
 from ..capture.tape import Keep, Tape, TextCounter
 from ..maps.call import DenseCall

@@ -29,7 +29,7 @@ from torch.overrides import (
 from ...errors import InputError, Notice
 from ...layers import attend
 from ...layers.scores import repeat_heads
-from ..capture.hooks import Session
+from ...models.hooks import Session
 from ..capture.tap import WatchTap
 from ..maps.call import DenseCall, LazyCall, full_precision
 from .foreign_watch import Candidate, ForeignAttention, why_not_recorded

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ...models.hooks import Session, call_after, call_before
 from ..capture.addresses import joined
-from ..capture.hooks import Session, call_after, call_before
 
 # What modules of transformers, timm, torch and others call their number of query heads, the output features of which
 # module divided by which size give it, and the configs of models of transformers that have it.

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...layers import Attention
+from ...models.hooks import Session, call_after, call_before
 from ..capture.addresses import Tree
-from ..capture.hooks import Session, call_after, call_before
 from ..structure import OutputAxes, first_tensor, record_layout
 
 TINY = 1e-9  # value of every pixel: so small that no activation saturates

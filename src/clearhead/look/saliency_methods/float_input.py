@@ -23,9 +23,9 @@ from ...inputs.images import one_image
 from ...inputs.read import Given
 from ...layers import Tokens
 from ...models import Model
+from ...models.hooks import Session, call_after
 from ...weights import Bundle
 from ..capture.addresses import Tree
-from ..capture.hooks import Session, call_after
 from ..targets import (
     ClassNames,
     OutputNames,

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...errors import InputError, InputIndexError, Notice, nearest
+from ...models.hooks import Session, call_after, call_before
 from ..capture.addresses import Tree
-from ..capture.hooks import Session, call_after, call_before
 from .layers import is_inside, uniform_lists
 
 MOST_SPECIAL = 32  # tokens before the grid at most: class token, distillation token, registers

@@ -26,6 +26,7 @@ from ... import config
 from ...errors import InputError, Notice
 from ...layers import mean_of_tokens
 from ...models import Model
+from ...models.hooks import Session, call_after, call_before
 from ...models.model import random_ids
 from ...tokens import Subwords, Tokenizer
 from ...tokens.chat_template import read_template
@@ -290,29 +291,24 @@ def final_norm(
     inside = {part for block in blocks for part in block.modules()} | {blocks, base}
 
     # the last layer's output is followed through the modules that read it
-    def layer(_: nn.Module, __: Any, out: Any) -> None:
+    def after_last(_: nn.Module, __: Any, out: Any) -> None:
         last[:] = [_first(out)]
         given.clear()
 
-    def other(module: nn.Module, args: Any, kwargs: dict[str, Any], _: Any) -> None:
+    def before_other(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         # by identity: a module may also read an equal tensor of another layer
         if last and any(x is last[0] for x in (*args, *kwargs.values())):
             given.append(module)
 
-    hooks = [blocks[-1].register_forward_hook(layer)]
-    for module in base.modules():
+    with Session(base) as session, session:
+        call_after(session, [blocks[-1]], after_last)
         # modules inside a layer come before the output of the last one
-        if module not in inside:
-            hooks.append(module.register_forward_hook(other, with_kwargs=True))
-    try:
+        call_before(session, [part for part in base.modules() if part not in inside], before_other)
         vectors = _vectors(base(input_ids=ids))
-    finally:
-        for hook in hooks:
-            hook.remove()
     if not last:
         return None, vectors
-    # a model without a final norm returns the output of its last layer
-    for module in (nn.Identity(), *given):
+    # a model without a final norm returns the output of its last layer; inner modules come before those around them
+    for module in (nn.Identity(), *reversed(given)):
         out = module(last[0])
         # the final norm is the module that gives what the model returns
         if isinstance(out, Tensor) and torch.equal(out, vectors):

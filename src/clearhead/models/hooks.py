@@ -1,4 +1,4 @@
-"""The hooks of one watch or edit of a model, and how all that it has set up is undone, whatever happens meanwhile."""
+"""Hooks on the modules of a model, and how all that a session has set up is undone, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Session:
-    """Everything that one watch or edit has set up on a model, and how to undo it.
+    """Everything that one watch or edit, or another user of hooks, has set up on a model, and how to undo it.
 
     Every step is registered with `undo_with` before it acts, and undoing a step twice, or one that did not act, does
     nothing. So a KeyboardInterrupt at any point leaves nothing behind if the session is entered twice,
