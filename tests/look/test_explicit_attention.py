@@ -1,7 +1,9 @@
 """Attention that modules compute by softmax and product themselves is seen; what only looks like it is not."""
 
 import gc
+import threading
 import weakref
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -21,6 +23,19 @@ class Operator(ByHand):
         q, k, v = self.split(x)
         scores = (q @ k.mT * E**-0.5).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1) > 0, float("-inf"))
         return self.joined(self.drop(scores.softmax(dim=-1)) @ v)
+
+
+class Interrupted(ByHand):
+    """Something else happens between the softmax and the product."""
+
+    def between(self):
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        weights = (q @ k.mT).softmax(-1)
+        self.between()
+        return self.joined(weights @ v)
 
 
 class Channels(ByHand):
@@ -194,3 +209,34 @@ def test_an_eager_model_of_transformers_is_edited_while_it_generates():
     with ch.watch(model, "**.weights") as tape:
         outputs(model, {"input_ids": ids})
     assert [record.shape for record in tape.match("**.weights").values()] == [(2, 4, 7, 7)] * 2
+
+
+def watch_another():
+    other = seeded(Operator)
+    with ch.watch(other, "weights") as tape:
+        other(torch.randn(B, 3, WIDTH))
+    assert tape["weights"].shape == (B, H, 3, 3)
+
+
+def ended_by_a_thread(stack):
+    thread = threading.Thread(target=stack.close)
+    thread.start()
+    thread.join(20)
+
+
+@pytest.mark.filterwarnings("ignore:no attention call at 'entropy':clearhead.errors.Notice")
+@pytest.mark.parametrize("ends", ["another", "it", "it in a thread"])
+def test_a_watch_that_ends_in_a_forward_pass_loses_nothing_of_the_others(ends):
+    model, x = seeded(Interrupted), torch.randn(B, T, WIDTH)
+    with ch.watch(model, "weights") as tape, ExitStack() as inner:
+        inner.enter_context(ch.watch(model, "entropy"))
+        if ends == "another":
+            model.between = watch_another
+        elif ends == "it":
+            model.between = inner.close
+        else:
+            model.between = lambda: ended_by_a_thread(inner)
+        model(x)
+        model(x)
+    shapes = [record.shape for name in tape.names for record in tape.calls(name)]
+    assert shapes.count((B, H, T, T)) == 2

@@ -226,8 +226,9 @@ class Softmaxes:
             if hasattr(v, "shape"):
                 return f"its weights were multiplied with a tensor of shape {tuple(v.shape)}"
             return UNMET
-        # A softmax that leaves its module (a router, a gate) is not attention.
-        if [ref() for ref in softmax.frames] != [stack[-1] for stack in stacks]:
+        # A softmax that leaves its module (a router, a gate) is not attention. Some watch that saw it may have ended.
+        frames = [ref() for ref in softmax.frames]
+        if not stacks or any(stack[-1] not in frames for stack in stacks):
             return "its weights were multiplied with values in another module"
         if self._product is not None and self._product() is v:
             return "the values are a product of two tensors, as in linear attention"

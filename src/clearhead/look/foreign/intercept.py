@@ -156,11 +156,13 @@ class Interception(TorchFunctionMode):
 
     def _drop(self, foreign: ForeignAttention) -> None:
         self.foreign[:] = [other for other in self.foreign if other is not foreign]
-        # What is remembered belongs to the watch that ends.
+        # Another watch may be between a softmax and its product: what is remembered is its own, too.
+        if self.foreign:
+            return
         self._pass = None
         self.masks.clear()
         self.softmaxes = Softmaxes()
-        if not self.foreign and getattr(_THREAD, "interception", None) is self:
+        if getattr(_THREAD, "interception", None) is self:
             _remove(self)  # from another thread it cannot be removed, and passes all calls on
 
 

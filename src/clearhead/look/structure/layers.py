@@ -6,7 +6,8 @@ them attend is known of ours; a foreign model shows it while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -14,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ...errors import InputError, InputKeyError, nearest
+from ...errors import InputError, InputKeyError, Notice, caller_level, nearest
 from ...fast.int8 import Int8
 from ...layers import Attention
 from ...models import Model
@@ -125,18 +126,32 @@ def layer_stack(given: ModelInput, stack: str | None = None) -> LayerStack:
         )
     path = _chosen_list(lists, stack)
 
-    # The weights themselves are not needed: their shape tells the number of heads.
+    # The weights themselves are not needed: their shape (b, h, q, k) tells what there is to know.
     with (
         torch.no_grad(),
-        watch(given.model, f"{path}.**.weights", keep=lambda record: record.shape[1]) as tape,
+        watch(given.model, f"{path}.**.weights", keep=lambda record: tuple(record.shape)) as tape,
     ):
         given.run(given.model)
-    # (b, h, q, k): axis 1 counts the heads.
-    heads = {address.removesuffix(".weights"): tape.calls(address)[0] for address in tape.names}
-    if not heads:
+    shapes = {address.removesuffix(".weights"): tape.calls(address)[0] for address in tape.names}
+    if not shapes:
         raise InputError(f"no attention was seen in this {name}: {tape.unseen}")
     modules = Tree(given.model).modules
-    return LayerStack(name=path, layers=[_layer(modules, member, heads) for member in lists[path]])
+    layers, doubtful = list[Layer](), list[Layer]()
+    for member in lists[path]:
+        attending, decided = _self_and_cross(member, shapes)
+        layers.append(_layer(modules, member, attending, shapes))
+        if not decided:
+            doubtful.append(layers[-1])
+    if doubtful:
+        first = doubtful[0]
+        warnings.warn(
+            Notice(
+                f"{first.attends} is taken for self-attention and {first.cross_attends} for cross-attention, in the "
+                "order of the modules: neither their names nor the numbers of their queries and keys tell"
+            ),
+            stacklevel=caller_level(),
+        )
+    return LayerStack(name=path, layers=layers)
 
 
 def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
@@ -154,32 +169,63 @@ def _chosen_list(lists: dict[str, list[str]], stack: str | None) -> str:
     )
 
 
-def _layer(modules: dict[str, nn.Module], path: str, heads: dict[str, int]) -> Layer:
-    """The addresses of a layer.
+# Parts of the names of cross-attention (encoder_attn of BART, EncDecAttention of T5), and of self-attention.
+CROSS_NAMES = ("cross", "encoder", "encdec", "src", "memory", "context")
+SELF_NAMES = ("self",)
+
+
+def _self_and_cross(path: str, shapes: Mapping[str, Sequence[int]]) -> tuple[list[str], bool]:
+    """The modules of a layer that attend, self-attention first, and whether more than their order decided which it is.
 
     Args:
-        modules: All modules of the model.
         path: The address of the layer.
-        heads: The number of heads of each module of the model that attends.
+        shapes: The shape (b, h, q, k) of the weights of each module of the model that attends.
     """
-    # The attention of this layer, in the order of the model's modules.
-    attending = [name for name in heads if is_inside(name, path)]
+    attending = [name for name in shapes if is_inside(name, path)]
     # "@" numbers several calls of one module, which no view could tell apart.
     if any("@" in name for name in attending) or len(attending) > 2:
         raise InputError(
             f"the layer {path} attends {len(attending)} times: expected self-attention and cross-attention"
         )
+    if len(attending) < 2:
+        return attending, True
+    # what they attend to: the queries of self-attention are the keys, too
+    square = [shapes[name][2] == shapes[name][3] for name in attending]
+    if square[0] != square[1]:
+        return sorted(attending, key=lambda name: shapes[name][2] != shapes[name][3]), True
+    # else their names, below the layer: "decoder.layers.0.encoder_attn" has "encoder_attn"
+    for words, is_cross in ((CROSS_NAMES, True), (SELF_NAMES, False)):
+        named = [any(word in name[len(path) :].lower() for word in words) for name in attending]
+        if named[0] != named[1]:
+            first_is_cross = named[0] == is_cross
+            return attending[::-1] if first_is_cross else attending, True
+    return attending, False
+
+
+def _layer(
+    modules: dict[str, nn.Module],
+    path: str,
+    attending: list[str],
+    shapes: Mapping[str, Sequence[int]],
+) -> Layer:
+    """The addresses of a layer.
+
+    Args:
+        modules: All modules of the model.
+        path: The address of the layer.
+        attending: The modules in it that attend, self-attention first.
+        shapes: The shape (b, h, q, k) of the weights of each module of the model that attends.
+    """
     # of "blocks.0.attention.self" in the layer "blocks.0": "blocks.0.attention"
     depth = path.count(".") + 2
     submodules = [".".join(name.split(".")[:depth]) for name in attending]
-    # One or two of them: self-attention is registered before cross-attention.
     submodule, cross_submodule = _padded(submodules)
     attends, cross_attends = _padded(attending)
     return Layer(
         output=path,
         attention=submodule,
         attends=attends,
-        heads=0 if attends is None else heads[attends],
+        heads=0 if attends is None else shapes[attends][1],
         cross=cross_submodule,
         cross_attends=cross_attends,
         mlp=_mlp(modules, path, submodules),
