@@ -15,15 +15,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build, classify, load, save, translate
-from clearhead.cli import app, inference
+from clearhead.cli import inference
 from clearhead.cli.answers import FIRST, MOST, print_answers, write_lines
 from clearhead.cli.text_input import Item
 from clearhead.data.files import as_line
 from clearhead.errors import TextError
 from clearhead.tokens import Pair, Subwords
+from support.command_line import call
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the cat", "two cats and a dog"] * 4
 CONTEXT = 16
@@ -56,10 +56,6 @@ def start(*words, **options):
     line = [sys.executable, "-m", "clearhead", *map(str, words)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen(line, **pipes)
-
-
-def call(*words, stdin=None):
-    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
 
 
 # Stopping, and readers that close the pipe

@@ -13,12 +13,12 @@ import tomllib
 import pytest
 import typer
 from filelock import FileLock
-from typer.testing import CliRunner
 
 from clearhead import __version__, training
 from clearhead.cli import app
 from clearhead.config import write
 from clearhead.training import logs as progress
+from support.command_line import call
 
 TINY = """\
 steps = 30
@@ -51,10 +51,6 @@ def recipe(tmp_path):
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     return path
-
-
-def call(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 VERBS = typer.main.get_command(app).commands

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
-from typer.testing import CliRunner
 
-from clearhead.cli import app
 from clearhead.cli.config_help import ConfigField, config_fields
 from clearhead.data import data_config, names
 from clearhead.models import families, family
@@ -17,16 +15,13 @@ from clearhead.training.objectives import objective_class, objectives
 from clearhead.training.optim.optimisers import OptimConfig
 from clearhead.training.optim.schedule import ScheduleConfig
 from clearhead.training.recipe import PlayerConfig, Pretrained, RunConfig
+from support.command_line import call
 
 KINDS = [
     *map(data_config, names()), *(family(name)[1] for name in families()),
     *(objective_class(name).Config for name in objectives()), *(one.Config for one in AUGMENTATIONS.values()),
     OptimConfig, ScheduleConfig, RunConfig, PlayerConfig, Pretrained,
 ]  # fmt: skip
-
-
-def call(*words):
-    return CliRunner().invoke(app, words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,16 @@ import json
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from clearhead.cli import app
 from clearhead.cli.data_report import section
 from clearhead.config import Table, load
 from clearhead.data import make_data, understand
 from clearhead.tokens import Words, save
+from support.command_line import call
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["data", *map(str, words)])
+    return call("data", *words)
 
 
 @pytest.fixture

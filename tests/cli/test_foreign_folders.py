@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from clearhead.cli import app
+from support.command_line import call
 from support.foreign_folders import foreign_folder
 
 pytest.importorskip("transformers")
@@ -13,7 +12,7 @@ SAYS = "opened with transformers, watched by interception"
 
 
 def run(*words):
-    result = CliRunner().invoke(app, list(map(str, words)))
+    result = call(*words)
     assert result.exit_code == 0, result.output
     return result
 
@@ -28,7 +27,7 @@ def test_texts_are_generated_scored_and_described(tmp_path):
     assert score["pieces"] == ["the", "cat", "sat"]
     about = json.loads(run("models", folder, "--json").stdout)
     assert (about["family"], about["note"]) == ("OPTForCausalLM", SAYS)
-    refused = CliRunner().invoke(app, ["translate", str(folder), "the cat", "--device", "cpu"])
+    refused = call("translate", folder, "the cat", "--device", "cpu")
     assert refused.exit_code == 1
     assert "this OPTForCausalLM cannot translate" in refused.stderr
 

@@ -5,13 +5,12 @@ import re
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build
-from clearhead.cli import app
 from clearhead.tasks import conversation, generate
 from clearhead.tokens import Subwords
 from clearhead.weights import load, save
+from support.command_line import call
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the cat", "two cats and a dog"] * 4
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -27,12 +26,8 @@ def writer(tmp_path_factory):
     return save(Bundle(model, tokens, model.config, chat=TEMPLATE), tmp_path_factory.mktemp("models") / "writer")
 
 
-def run(*words, stdin=""):
-    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
-
-
 def objects(*words, stdin=""):
-    found = run(*words, stdin=stdin)
+    found = call(*words, stdin=stdin)
     assert found.exit_code == 0, found.output
     return [json.loads(line) for line in found.stdout.splitlines()]
 
@@ -75,7 +70,7 @@ def test_the_log_probability_of_a_piece_is_that_of_its_token(writer):
 
 def test_several_answers_cannot_be_streamed(writer):
     for option in ("samples=2", "beams=2"):
-        found = run("generate", writer, "the cat", option, "--stream", "--json")
+        found = call("generate", writer, "the cat", option, "--stream", "--json")
         assert (found.exit_code, found.stdout) == (1, "")
         assert "--stream: expected one answer" in found.stderr
 
@@ -100,9 +95,9 @@ def test_chat_prints_each_answer_as_a_message(writer):
 def test_the_messages_of_a_file_are_one_conversation(writer, tmp_path):
     path = file_of(tmp_path / "messages.jsonl", *HISTORY[:2], "", HISTORY[2])
     expected = answer(writer, HISTORY, max_new=5).text
-    assert run("chat", writer, "max_new=5", "--messages", path).stdout == expected + "\n"
+    assert call("chat", writer, "max_new=5", "--messages", path).stdout == expected + "\n"
     assert [one["content"] for one in objects("chat", writer, "max_new=5", "--messages", path, "--json")] == [expected]
-    found = run("chat", writer, "max_new=5", "--messages", "-", "--system", "be kind", stdin=path.read_text())
+    found = call("chat", writer, "max_new=5", "--messages", "-", "--system", "be kind", stdin=path.read_text())
     kind = answer(writer, [{"role": "system", "content": "be kind"}, *HISTORY], max_new=5).text
     assert found.stdout == kind + "\n"
 
@@ -126,7 +121,7 @@ def test_each_conversation_of_a_file_is_answered_and_bad_ones_are_named(writer, 
     ]  # fmt: skip
     path = file_of(tmp_path / "chats.jsonl", *lines)
     expected = [answer(writer, messages, max_new=5).text for messages in (HISTORY[:1], HISTORY)]
-    found = run("chat", writer, "max_new=5", "--messages", path, "--json")
+    found = call("chat", writer, "max_new=5", "--messages", path, "--json")
     assert found.exit_code == 1
     rows = [json.loads(line) for line in found.stdout.splitlines()]
     assert [row.get("content") for row in rows] == [expected[0], *[None] * 6, expected[1]]
@@ -148,7 +143,7 @@ def test_each_conversation_of_a_file_is_answered_and_bad_ones_are_named(writer, 
     ):  # fmt: skip
         assert problem.startswith(f"{path}:{number}: ")
         assert words in problem
-    plain = run("chat", writer, "max_new=5", "--messages", path).stdout
+    plain = call("chat", writer, "max_new=5", "--messages", path).stdout
     assert [line for line in plain.splitlines() if line] == [" ".join(text.splitlines()) for text in expected]
 
 
@@ -164,7 +159,7 @@ def test_each_conversation_of_a_file_is_answered_and_bad_ones_are_named(writer, 
 def test_messages_that_cannot_be_answered_are_an_error(writer, tmp_path, content, message):
     path = tmp_path / "messages.jsonl"
     path.write_text(content)
-    found = run("chat", writer, "--messages", path)
+    found = call("chat", writer, "--messages", path)
     assert (found.exit_code, found.stdout) == (1, "")
     assert re.search(message, found.stderr)
 
@@ -172,12 +167,12 @@ def test_messages_that_cannot_be_answered_are_an_error(writer, tmp_path, content
 def test_a_message_may_say_messages(writer, tmp_path):
     path = tmp_path / "messages.jsonl"
     path.write_text(json.dumps({"role": "user", "content": "messages"}) + "\n")
-    found = run("chat", writer, "max_new=2", "--messages", path)
+    found = call("chat", writer, "max_new=2", "--messages", path)
     assert (found.exit_code, found.stderr) == (0, "")
 
 
 def test_a_file_of_messages_that_does_not_exist_is_an_error(writer):
-    found = run("chat", writer, "--messages", "missing.jsonl")
+    found = call("chat", writer, "--messages", "missing.jsonl")
     assert (found.exit_code, found.stdout) == (1, "")
     assert "there is no file or folder" in found.stderr
 
@@ -187,7 +182,7 @@ def test_a_file_of_messages_that_does_not_exist_is_an_error(writer):
 
 @pytest.mark.parametrize("words", [["--max_new", "60"], ["--max_new=60"], ["--max-new", "60"]])
 def test_an_option_with_dashes_is_told_how_it_is_written(words):
-    found = run("generate", "everyday", "The man", *words)
+    found = call("generate", "everyday", "The man", *words)
     assert found.exit_code == 2
     assert "written NAME=VALUE: max_new=60" in " ".join(found.stderr.replace("\u2502", " ").split())
 
@@ -195,8 +190,8 @@ def test_an_option_with_dashes_is_told_how_it_is_written(words):
 def test_a_question_on_the_command_line_is_answered(writer):
     expected = objects("chat", writer, "max_new=4", "--json", stdin="a dog\n\n")
     assert objects("chat", writer, "a dog", "max_new=4", "--json") == expected
-    assert "2 questions, ['a', 'dog']: expected one, in quotes" in run("chat", writer, "a", "dog").stderr
-    assert "a question and --messages" in run("chat", writer, "a", "--messages", "-").stderr
+    assert "2 questions, ['a', 'dog']: expected one, in quotes" in call("chat", writer, "a", "dog").stderr
+    assert "a question and --messages" in call("chat", writer, "a", "--messages", "-").stderr
 
 
 @pytest.mark.parametrize(
@@ -208,13 +203,13 @@ def test_a_question_on_the_command_line_is_answered(writer):
     ],
 )
 def test_a_value_given_twice_is_refused(words, message):
-    found = run(*words)
+    found = call(*words)
     assert found.exit_code != 0
     assert message in found.stderr
 
 
 def test_several_sentences_are_translated():
-    lines = run("translate", "en-de", "A dog runs.", "A cat sleeps.", "beams=1").stdout.splitlines()
+    lines = call("translate", "en-de", "A dog runs.", "A cat sleeps.", "beams=1").stdout.splitlines()
     assert lines == [
-        run("translate", "en-de", text, "beams=1").stdout.strip() for text in ("A dog runs.", "A cat sleeps.")
+        call("translate", "en-de", text, "beams=1").stdout.strip() for text in ("A dog runs.", "A cat sleeps.")
     ]

@@ -5,15 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from clearhead.cli import app, completion
+from clearhead.cli import completion
 from clearhead.cli.registered import FIGURES, SECTIONS, VIEWS, names, summaries
 from clearhead.report import compare, figures, registry, view  # noqa: F401  (each registers what it offers)
-
-
-def call(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+from support.command_line import call
 
 
 def test_names_and_summaries_read_from_source_are_those_registered():

@@ -7,20 +7,16 @@ import sys
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from clearhead import tasks
 from clearhead.cli import app
 from clearhead.cli.arguments import NOT_OPTIONS, keyword_options, options_class
 from clearhead.cli.option_help import argument_docs, options_help
 from clearhead.config import ConfigError
+from support.command_line import call
 
 VERBS = typer.main.get_command(app).commands
 FUNCTIONS = {"generate": tasks.generate, "translate": tasks.translate, "evaluate": tasks.evaluate, "chat": tasks.chat}
-
-
-def call(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def keywords(function):

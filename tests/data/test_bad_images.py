@@ -10,14 +10,13 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from clearhead.cli import app
 from clearhead.data import make_data
 from clearhead.data.files import DataError
 from clearhead.data.images import files as image_files
 from clearhead.data.images.files import open_image, read_image
 from clearhead.errors import Notice
+from support.command_line import call
 
 RED, SIZE = (200, 30, 60), (6, 4)  # width and height
 
@@ -198,10 +197,10 @@ def test_a_zip_file_that_would_fill_the_memory_is_not_unpacked(lies, tmp_path, m
 
 def test_what_is_understood_of_a_folder_names_bad_files_and_the_way_out(folder):
     (folder / "train" / "dog" / "a.jpg").write_bytes(broken("truncated.jpg"))
-    found = CliRunner().invoke(app, ["data", str(folder)])
+    found = call("data", folder)
     words = "1 of 13 image files left out, which cannot be read, the first train/dog/a.jpg: a training stops at them; "
     assert words + "data.skip_bad=true leaves such files out, and counts them" in found.stdout
-    found = CliRunner().invoke(app, ["data", str(folder), "data.skip_bad=true"])
+    found = call("data", folder, "data.skip_bad=true")
     assert "skip_bad = true" in found.stdout
     assert "stops at them" not in found.stdout
 

@@ -8,18 +8,13 @@ from importlib import import_module
 
 import browser as web
 import pytest
-from typer.testing import CliRunner
 
-from clearhead.cli import app
 from clearhead.explore import server as serving
 from clearhead.tasks import likelihood
 from clearhead.weights import shipped
+from support.command_line import call
 
 doctors = import_module("clearhead.report.doctor")  # the file; clearhead.report.doctor is its function
-
-
-def call(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_explore_prints_its_address_and_serves_from_any_folder(tiny, vectors, tmp_path, monkeypatch):

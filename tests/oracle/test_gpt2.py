@@ -12,18 +12,10 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.training.objectives.cross_entropy import linear_cross_entropy
+from support.float64_torch import Float64Torch
 
 V, CONTEXT, DEPTH = 11, 9, 2
 Case = tuple[nn.Module, nn.Module, Table]
-
-
-class Float64Torch:
-    """torch with float32 replaced by float64: Llama computes norms and angles in float32, whatever its dtype."""
-
-    float = float32 = torch.float64
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 def modeling(name: str) -> ModuleType:

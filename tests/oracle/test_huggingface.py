@@ -12,16 +12,7 @@ from compare import CAUSAL, HIDDEN, B, D, E, H, T, Table, adopt, both, close, la
 from torch import Tensor, nn
 
 from clearhead.layers import Alibi, Attention, Block, Mask, Patches, Positions, Relative, Rotary
-
-
-class Float64Torch:
-    """torch with float32 replaced by float64."""
-
-    float = float32 = torch.float64
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
+from support.float64_torch import Float64Torch
 
 Find = Callable[[str], ModuleType]
 

@@ -15,21 +15,13 @@ from clearhead.decode import Plan, search
 from clearhead.fast import CpuDecoder
 from clearhead.weights import WeightsError
 from clearhead.weights.huggingface import folder as huggingface
+from support.float64_torch import Float64Torch
 
 WRITERS = [case for case in CASES if not case.startswith(ENCODERS)]
 writers = pytest.mark.parametrize("case", WRITERS)
 # Options that the fast decoder leaves to the model's own steps, by the first word of a case.
 SLOW = ("olmo2", "gemma2", "gemma3")
 PROMPTS = [[3, 1, 4], [1, 5], [9, 2, 6, 5, 3]]
-
-
-class Float64Torch:
-    """torch with float32 replaced by float64: they compute norms and angles in float32, whatever the dtype."""
-
-    float = float32 = torch.float64
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 @pytest.fixture

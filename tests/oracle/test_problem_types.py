@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 from test_peft_folders import encoder
-from typer.testing import CliRunner
 
 import clearhead as ch
-from clearhead.cli import app
 from clearhead.errors import InputError
 from clearhead.weights import WeightsError
+from support.command_line import call
 
 transformers = pytest.importorskip("transformers")
 TEXT = "the film was fine"
@@ -68,5 +67,5 @@ def test_the_values_of_a_regression_are_printed_as_numbers(tmp_path: Path) -> No
     words = {"num_labels": 1, "problem_type": "regression"}
     folder = encoder(tmp_path, "bert", "ForSequenceClassification", **words)
     (label, value), *_ = ch.classify(ch.load(folder, device="cpu"), TEXT)
-    result = CliRunner().invoke(app, ["classify", str(folder), TEXT, "--device", "cpu"])
+    result = call("classify", folder, TEXT, "--device", "cpu")
     assert result.output.split() == [label, f"{value:.4g}"]

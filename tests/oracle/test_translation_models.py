@@ -17,6 +17,7 @@ from clearhead.decode import Plan, search
 from clearhead.fast import CpuDecoder
 from clearhead.weights import WeightsError, certificate
 from clearhead.weights.huggingface import folder as huggingface
+from support.float64_torch import Float64Torch
 
 V, CONTEXT, WIDTH, HEADS, S = 23, 11, 24, 4, 6
 BART = {
@@ -77,15 +78,6 @@ def inputs(case: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         {"ids": ids, "source": source, "lengths": LENGTHS},
         {"input_ids": source, "attention_mask": MASK, "decoder_input_ids": ids},
     )
-
-
-class Float64Torch:
-    """torch with float32 replaced by float64: T5 computes norms in float32, whatever its dtype."""
-
-    float = float32 = torch.float64
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 @pytest.fixture

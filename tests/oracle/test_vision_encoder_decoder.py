@@ -12,12 +12,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import clearhead as ch
-from clearhead.cli import app
 from clearhead.decode import Plan, search
 from clearhead.weights import certificate
+from support.command_line import call
 
 END, V, CONTEXT, PIXELS, PATCH = 256, 260, 24, 12, 4
 LAST = {"bos_token_id": END, "eos_token_id": END}
@@ -228,7 +227,7 @@ def test_the_evidence_of_a_word_leaves_the_class_token_out(saved: tuple[nn.Modul
 def test_the_command_captions_with_such_a_folder(saved: tuple[nn.Module, Path], tmp_path: Path) -> None:
     path = tmp_path / "noise.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(path)
-    done = CliRunner().invoke(app, ["caption", str(saved[1]), str(path), "limit=8", "--maps", str(tmp_path / "maps")])
+    done = call("caption", saved[1], path, "limit=8", "--maps", tmp_path / "maps")
     assert done.exit_code == 0, done.output
     assert done.stdout.strip() == ch.caption(ch.load(saved[1], device="cpu"), path, limit=8).text
     assert (tmp_path / "maps" / "noise.png").is_file()

@@ -6,11 +6,10 @@ import re
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from typer.testing import CliRunner
 
 from clearhead import plot, train
-from clearhead.cli import app
 from clearhead.training.run_folder import FolderError
+from support.command_line import call
 
 
 def write(folder, records, about=None):
@@ -373,6 +372,6 @@ def test_a_plot_of_two_runs_leaves_that_of_one(tmp_path, monkeypatch):
     for name in ("a", "b"):
         old_run(tmp_path / name, looks=False)
     (tmp_path / "a" / "plot.png").write_text("of a alone")
-    found = CliRunner().invoke(app, ["plot", "a", "b"])
+    found = call("plot", "a", "b")
     assert (found.exit_code, found.stdout.strip()) == (0, "plot.png")
     assert (tmp_path / "a" / "plot.png").read_text() == "of a alone"

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build, save, translate
-from clearhead.cli import app, main
+from clearhead.cli import main
 from clearhead.data.files import as_line
 from clearhead.look import Notice
 from clearhead.tokens import Characters, Pair, Subwords, Words
+from support.command_line import call
 
 ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat ."] * 3
 GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze ."] * 3
@@ -56,8 +56,8 @@ def folder(tmp_path_factory):
     return save(bundle("subwords"), tmp_path_factory.mktemp("bad") / "model")
 
 
-def call(folder, text, *options, stdin=None):
-    return CliRunner().invoke(app, ["translate", str(folder), str(text), "beams=2", "limit=6", *options], input=stdin)
+def translated(folder, text, *options, stdin=None):
+    return call("translate", folder, text, "beams=2", "limit=6", *options, stdin=stdin)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,13 +112,13 @@ def test_every_line_of_a_file_gives_one_line(folder, tmp_path):
     path = tmp_path / "in.txt"
     texts = ["A dog .", "", "\x07\x01", "   ", "🙂", *ENGLISH, ""]
     path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-    found = call(folder, path)
+    found = translated(folder, path)
     assert found.exit_code == 0
     lines = found.stdout.split("\n")
     assert len(lines) == len(texts) + 1
     assert [i for i, line in enumerate(lines) if not line] == [1, 3, len(texts) - 1, len(texts)]
-    assert lines[0] == call(folder, "A dog .").stdout.rstrip("\n")
-    assert [json.loads(line)["input"] for line in call(folder, path, "--json").stdout.splitlines()] == texts
+    assert lines[0] == translated(folder, "A dog .").stdout.rstrip("\n")
+    assert [json.loads(line)["input"] for line in translated(folder, path, "--json").stdout.splitlines()] == texts
 
 
 def test_line_ends_within_a_translation_become_spaces():
@@ -130,8 +130,8 @@ def test_a_model_that_writes_line_ends_still_gives_one_line_per_text(folder, tmp
     monkeypatch.setattr(Subwords, "decode", lambda self, ids: "ein\nHund\r\n")
     path = tmp_path / "in.txt"
     path.write_text("A dog\nThe cat\n")
-    assert call(folder, path).stdout == "ein Hund\nein Hund\n"
-    assert json.loads(call(folder, path, "--json").stdout.splitlines()[0])["text"] == "ein\nHund\r\n"
+    assert translated(folder, path).stdout == "ein Hund\nein Hund\n"
+    assert json.loads(translated(folder, path, "--json").stdout.splitlines()[0])["text"] == "ein\nHund\r\n"
 
 
 @pytest.mark.parametrize(
@@ -140,29 +140,29 @@ def test_a_model_that_writes_line_ends_still_gives_one_line_per_text(folder, tmp
 def test_line_ends_of_windows_byte_order_marks_and_gzip_make_no_difference(folder, tmp_path, content):
     path = tmp_path / "in.txt"
     path.write_bytes(content)
-    found = call(folder, path)
-    assert found.stdout.split("\n")[1:] == ["", call(folder, "The cat").stdout.rstrip("\n"), ""]
-    assert found.stdout.startswith(call(folder, "A dog .").stdout)
-    assert call(folder, "-", stdin=content).stdout == found.stdout
+    found = translated(folder, path)
+    assert found.stdout.split("\n")[1:] == ["", translated(folder, "The cat").stdout.rstrip("\n"), ""]
+    assert found.stdout.startswith(translated(folder, "A dog .").stdout)
+    assert translated(folder, "-", stdin=content).stdout == found.stdout
     (tmp_path / "in.gz").write_bytes(gzip.compress(content))
-    assert call(folder, tmp_path / "in.gz").stdout == found.stdout
+    assert translated(folder, tmp_path / "in.gz").stdout == found.stdout
     (tmp_path / "in.txt.xz").write_bytes(lzma.compress(content))
-    assert call(folder, tmp_path / "in.txt.xz").stdout == found.stdout
+    assert translated(folder, tmp_path / "in.txt.xz").stdout == found.stdout
     path.write_bytes(content.decode("utf-8-sig").encode("utf-16"))
-    assert call(folder, path).stdout == found.stdout
+    assert translated(folder, path).stdout == found.stdout
 
 
 def test_an_empty_file_gives_no_output(folder, tmp_path):
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf")
     for found in (
-        call(folder, tmp_path / "empty.txt"),
-        call(folder, tmp_path / "mark.txt"),
-        call(folder, "-", stdin=b""),
+        translated(folder, tmp_path / "empty.txt"),
+        translated(folder, tmp_path / "mark.txt"),
+        translated(folder, "-", stdin=b""),
     ):
         assert (found.exit_code, found.stdout) == (0, "")
-    assert call(folder, tmp_path / "empty.txt", "--json").stdout == ""
-    assert call(folder, "").stdout == "\n"  # one empty text
+    assert translated(folder, tmp_path / "empty.txt", "--json").stdout == ""
+    assert translated(folder, "").stdout == "\n"  # one empty text
 
 
 @pytest.mark.parametrize(
@@ -175,20 +175,20 @@ def test_an_empty_file_gives_no_output(folder, tmp_path):
 def test_a_line_that_is_not_utf8_is_named_and_the_others_are_translated(folder, tmp_path, content, line, empty):
     path = tmp_path / "in.txt"
     path.write_bytes(content)
-    found = call(folder, path)
+    found = translated(folder, path)
     assert found.exit_code == 1
     assert [i for i, one in enumerate(found.stdout.split("\n")[:-1], 1) if not one] == empty
     first, last = found.stderr.splitlines()
     assert first.startswith(f"{path}:{line}: column ")
     assert "is not UTF-8 text" in first or "a NUL character: expected text, in UTF-8, or" in first
     assert last == f"1 of {found.stdout.count(chr(10))} lines has no result"
-    assert call(folder, "-", stdin=content).stderr.startswith(f"stdin:{line}: column ")
+    assert translated(folder, "-", stdin=content).stderr.startswith(f"stdin:{line}: column ")
 
 
 def test_a_long_sentence_is_not_taken_for_a_file_name(folder):
     """Asking the system for a file of this name would raise an error."""
     for text in ("dog " * 100, "a" * 5000, "dog\0cat", "A dog\nruns", "x/" * 300):
-        found = call(folder, text)
+        found = translated(folder, text)
         assert found.exit_code == 0
         assert found.stdout.count("\n") == 1
 
@@ -196,7 +196,7 @@ def test_a_long_sentence_is_not_taken_for_a_file_name(folder):
 def test_a_long_line_of_a_file_gives_a_notice_of_one_line(folder, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("A dog\n" + "dog " * 10_000 + "\n")
-    found = call(folder, path)
+    found = translated(folder, path)
     assert found.exit_code == 0
     assert found.stdout.count("\n") == 2
     assert found.stderr.startswith(f"{path}:2: longer than the 24 tokens that this model reads (it has 100")
@@ -204,7 +204,7 @@ def test_a_long_line_of_a_file_gives_a_notice_of_one_line(folder, tmp_path):
 
 
 def test_an_argument_that_is_not_utf8_is_an_error(folder):
-    found = call(folder, "A dog \udcff")  # how Python represents such a byte
+    found = translated(folder, "A dog \udcff")  # how Python represents such a byte
     assert found.exit_code == 1
     assert "half a character" in found.stderr
 

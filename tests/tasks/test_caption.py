@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import clearhead as ch
-from clearhead.cli import app
 from clearhead.data import make_data
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError, Notice
 from clearhead.tasks import Caption
 from clearhead.tasks.evaluation.captions import pointing
 from clearhead.tasks.translate import NoAttentionError
+from support.command_line import call
 
 ENCODER = {"name": "resnet", "width": 4, "depths": [1, 1], "stem": "small"}
 DATA = make_data("scenes", {"pixels": 24}, seed=0)
@@ -219,10 +218,6 @@ def folder(tmp_path_factory):
     return home
 
 
-def call(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def test_the_command_writes_captions_maps_and_json(folder):
     one = call("caption", folder / "model", folder / "photos" / "0.png", "beams=2", "limit=5")
     assert one.exit_code == 0, one.output
@@ -283,14 +278,14 @@ def test_pictures_of_images_with_the_same_name_do_not_overwrite_each_other(tmp_p
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (24, 24)).save(tmp_path / name)
     files = [str(tmp_path / name) for name in ("a/dog.png", "b/dog.png", "cat.png")]
-    done = CliRunner().invoke(app, ["caption", str(folder), *files, "limit=3", "--maps", str(tmp_path / "maps")])
+    done = call("caption", folder, *files, "limit=3", "--maps", tmp_path / "maps")
     assert done.exit_code == 0, done.output
     names = sorted(path.name for path in (tmp_path / "maps").iterdir())
     assert len(names) == 3
     assert "cat.png" in names
-    done = CliRunner().invoke(app, ["caption", str(folder), files[0], "text=" + "a red circle " * 100])
+    done = call("caption", folder, files[0], "text=" + "a red circle " * 100)
     assert "this model writes" in done.output
-    done = CliRunner().invoke(app, ["classify", str(folder), files[0]])
+    done = call("classify", folder, files[0])
     assert "this Captioner cannot classify" in done.output
 
 

@@ -4,27 +4,20 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build
-from clearhead.cli import app
 from clearhead.tasks import classify, embed, fill, generate
 from clearhead.tokens import Subwords
 from clearhead.weights import load, save
+from support.command_line import call, output
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the cat", "two cats and a dog"] * 4
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
 
-def call(*words: object, stdin: str = "") -> str:
-    found = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
-    assert found.exit_code == 0, found.output
-    return found.stdout
-
-
 def objects(*words: object, stdin: str = "") -> list[dict]:
     """The JSON objects that a command prints, one per line."""
-    return [json.loads(line) for line in call(*words, stdin=stdin).splitlines()]
+    return [json.loads(line) for line in output(*words, stdin=stdin).splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -49,31 +42,31 @@ def test_generate_prints_the_text_of_generate(folder):
     chosen = {"max_new": 12, "temperature": 0.9, "seed": 3}
     options = [f"{name}={value}" for name, value in chosen.items()]
     expected = generate(bundle, "the cat", **chosen)
-    assert call("generate", folder / "writer", "the cat", *options) == expected.text + "\n"
-    assert call("generate", folder / "writer", "-", *options, stdin="the cat") == expected.text + "\n"
-    result = json.loads(call("generate", folder / "writer", "the cat", *options, "--json"))
+    assert output("generate", folder / "writer", "the cat", *options) == expected.text + "\n"
+    assert output("generate", folder / "writer", "-", *options, stdin="the cat") == expected.text + "\n"
+    result = json.loads(output("generate", folder / "writer", "the cat", *options, "--json"))
     assert (result["pieces"], result["seed"]) == (expected.pieces, 3)
-    several = call("generate", folder / "writer", "the cat", *options, "samples=2")
+    several = output("generate", folder / "writer", "the cat", *options, "samples=2")
     both = generate(bundle, "the cat", samples=2, **chosen)
     assert several == f"{both.text}\n\n{both.others[0].text}\n"
 
 
 def test_generate_samples_anew_each_time_unless_a_seed_is_given(folder):
     words = ("generate", folder / "writer", "the cat", "max_new=20", "temperature=1.0")
-    assert len({call(*words) for _ in range(3)}) == 3
-    results = [json.loads(call(*words, "--json")) for _ in range(3)]
+    assert len({output(*words) for _ in range(3)}) == 3
+    results = [json.loads(output(*words, "--json")) for _ in range(3)]
     assert len({result["text"] for result in results}) == 3
     assert len({result["seed"] for result in results}) == 3
     for result in results:  # the seed that is shown gives the same text again
-        assert call(*words, f"seed={result['seed']}") == result["text"] + "\n"
-    greedy = [json.loads(call("generate", folder / "writer", "the cat", "max_new=20", "--json")) for _ in range(2)]
+        assert output(*words, f"seed={result['seed']}") == result["text"] + "\n"
+    greedy = [json.loads(output("generate", folder / "writer", "the cat", "max_new=20", "--json")) for _ in range(2)]
     assert greedy[0] == greedy[1]
     assert greedy[0]["seed"] is None
 
 
 def test_chat_sends_the_whole_conversation(folder):
-    once = call("chat", folder / "writer", "max_new=5", stdin="a dog\n\n")
-    twice = call("chat", folder / "writer", "max_new=5", "--system", "be kind", stdin="a dog\na cat\n")
+    once = output("chat", folder / "writer", "max_new=5", stdin="a dog\n\n")
+    twice = output("chat", folder / "writer", "max_new=5", "--system", "be kind", stdin="a dog\na cat\n")
     bundle = load(folder / "writer", device="cpu")
     prompt = "user: a dog\nassistant:"
     assert once == generate(bundle, prompt, max_new=5).text + "\n"
@@ -87,7 +80,7 @@ def test_fill_classify_and_embed_print_what_their_functions_return(folder, tmp_p
     assert objects("fill", folder / "filler", "the [MASK] sat", "--top", 3, "--json") == [
         {"input": "the [MASK] sat", "masks": [[[word, pytest.approx(share)] for word, share in masks[0]]]}
     ]
-    assert call("fill", folder / "filler", "the [MASK] sat", "--top", 1) == f"{masks[0][0][0]} {masks[0][0][1]:.1%}\n"
+    assert output("fill", folder / "filler", "the [MASK] sat", "--top", 1) == f"{masks[0][0][0]} {masks[0][0][1]:.1%}\n"
     path, texts = tmp_path / "texts.txt", ["the cat", "a dog ran"]
     path.write_text("\n".join(texts))
     classes = classify(load(folder / "sorter", device="cpu"), texts)
@@ -96,8 +89,10 @@ def test_fill_classify_and_embed_print_what_their_functions_return(folder, tmp_p
         for text, one in zip(texts, classes, strict=True)
     ]
     (name, share), *_ = classes[0]
-    assert call("classify", folder / "sorter", "the cat", "--top", 1) == f"{name} {share:.1%}\n"
-    assert call("classify", folder / "sorter", path, "--top", 1).startswith(f"the cat\t{name} {share:.1%}\na dog ran\t")
+    assert output("classify", folder / "sorter", "the cat", "--top", 1) == f"{name} {share:.1%}\n"
+    assert output("classify", folder / "sorter", path, "--top", 1).startswith(
+        f"the cat\t{name} {share:.1%}\na dog ran\t"
+    )
     vectors = embed(load(folder / "writer", device="cpu"), texts)
     for inputs in ([path], texts):
         assert objects("embed", folder / "writer", *inputs) == [
@@ -113,7 +108,7 @@ def test_score_reads_a_text_or_lines(folder):
     found = objects("score", folder / "writer", "-", "--json", stdin=lines)
     assert [one["input"] for one in found] == lines.split("\n")
     assert found[0]["logprob"] == pytest.approx(given["logprob"], abs=1e-4)  # in a batch as alone
-    plain = [line.split("\t") for line in call("score", folder / "writer", "-", stdin=lines).splitlines()]
+    plain = [line.split("\t") for line in output("score", folder / "writer", "-", stdin=lines).splitlines()]
     assert plain[0] == ["the cat sat", f"{found[0]['logprob']:.2f}", f"{found[0]['perplexity']:.2f}"]
     assert plain[2][0] == "the mat"  # a tab would be the end of the field
 
@@ -121,14 +116,14 @@ def test_score_reads_a_text_or_lines(folder):
 def test_an_output_file_that_cannot_be_written_is_an_error_before_any_work(folder, tmp_path):
     (tmp_path / "rows.tsv").write_text("the cat\tgood\n")
     words = ["evaluate", str(folder / "sorter"), str(tmp_path / "rows.tsv"), "--out", str(tmp_path)]
-    found = CliRunner().invoke(app, words)
+    found = call(*words)
     assert found.exit_code == 1
     assert f"--out {tmp_path}: expected the name of a file" in found.output
     assert "accuracy" not in found.output
 
 
 def test_parity_lists_the_tensors_of_a_folder(folder):
-    result = json.loads(call("parity", folder / "writer", "--json"))
+    result = json.loads(output("parity", folder / "writer", "--json"))
     assert result["model"] == "gpt"
     assert "embed.table" in result["used"]
 
@@ -150,7 +145,7 @@ def test_an_error_is_one_sentence(folder):
         (("evaluate", folder / "writer", "shakesper"), "shakespeare"),
         (("score", folder / "no-chat", "a"), "'a' is one token"),
     ]:
-        found = CliRunner().invoke(app, [str(word) for word in words])
+        found = call(*words)
         assert found.exit_code == 1
         assert sentence in found.output
         assert len(found.output.splitlines()) == 1

@@ -4,13 +4,12 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build, config, evaluate, load, save, translate
-from clearhead.cli import app
 from clearhead.data.text.parallel import load_split
 from clearhead.metrics import bleu, bleu_by, chrf
 from clearhead.tokens import Pair, Words
+from support.command_line import call
 
 ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat .", "A mouse sleeps ."]
 GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze .", "Eine Maus schläft ."]
@@ -165,16 +164,16 @@ def test_a_model_that_cannot_be_evaluated_raises():
 # The command line
 
 
-def call(*words):
-    return CliRunner().invoke(app, ["evaluate", *map(str, words)])
+def evaluated(*words):
+    return call("evaluate", *words)
 
 
 def test_the_command_prints_scores_and_writes_translations(root, run, tmp_path):
     folder, out = run(name="multi30k", source="en", target="de"), tmp_path / "new" / "hyp.txt"
     words = (folder, "multi30k", "split=test_2017_flickr", "beams=2", "protocol=words", "limit=5", "--data", root)
-    shown = call(*words, "--out", out, "--device", "cpu")
+    shown = evaluated(*words, "--out", out, "--device", "cpu")
     assert (shown.exit_code, shown.stderr) == (0, "")
-    found = json.loads(call(*words, "--json", "--device", "cpu").stdout)
+    found = json.loads(evaluated(*words, "--json", "--device", "cpu").stdout)
     assert (found["data"], found["sentences"]) == ("multi30k test_2017_flickr en-de", 3)
     assert [score["name"] for score in found["scores"]] == ["BLEU", "BLEU", "chrF2"]
     assert out.read_text() == "".join(f"{line}\n" for line in found["hypotheses"])
@@ -188,18 +187,18 @@ def test_the_command_takes_two_files_and_reports_a_wrong_option(run, tmp_path):
     folder = run(name="multi30k")
     (tmp_path / "a.en").write_text("\n".join(ENGLISH))
     (tmp_path / "a.de").write_text("\n".join(GERMAN))
-    found = call(folder, tmp_path / "a.en", tmp_path / "a.de", "beams=1", "limit=3", "--json")
+    found = evaluated(folder, tmp_path / "a.en", tmp_path / "a.de", "beams=1", "limit=3", "--json")
     assert json.loads(found.stdout)["sentences"] == 4
-    bad = call(folder, tmp_path / "a.en", tmp_path / "a.de", "beans=1")
+    bad = evaluated(folder, tmp_path / "a.en", tmp_path / "a.de", "beans=1")
     assert (bad.exit_code, bad.stdout) == (1, "")
     assert "beans" in bad.stderr
     assert bad.stderr.count("\n") == 1
-    assert "clearhead evaluate runs/en-de multi30k" in call("--help").stdout
+    assert "clearhead evaluate runs/en-de multi30k" in evaluated("--help").stdout
 
 
 def test_the_command_warns_of_a_line_longer_than_the_context(run, tmp_path):
     path = pair_file(tmp_path / "long.tsv", ["A dog", "dog " * 50], ["Ein Hund", "Hund"])
-    found = call(run(name="multi30k"), path, "beams=1", "limit=3")
+    found = evaluated(run(name="multi30k"), path, "beams=1", "limit=3")
     assert found.exit_code == 0
     assert found.stderr.startswith("text 2 of 2 is longer than the 24 tokens")
     assert "too long to be read or translated" in found.stdout

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 from clearhead import Bundle, classify, evaluate, save
-from clearhead.cli import app
 from clearhead.data.files import DataError
 from clearhead.data.images.folders import ImageConfig, Images
 from clearhead.data.images.in_memory import CLASSES
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import Notice
+from support.command_line import call
 from support.image_models import patched_model, picture, registered
 
 LABELS = ("cat", "dog", "owl")
@@ -43,10 +42,6 @@ def saved(tmp_path):
     """A saved classifier, whose family is known inside the test."""
     with registered():
         yield save(classifier(), tmp_path / "model")
-
-
-def call(*words: object):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_accuracy_and_confusion_are_those_of_the_predictions(photos):

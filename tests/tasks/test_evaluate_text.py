@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 from sklearn.metrics import f1_score
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build, config
-from clearhead.cli import app
 from clearhead.data import make_data
 from clearhead.data.files import DataError
 from clearhead.data.text.chats import split_chats
@@ -22,6 +20,7 @@ from clearhead.tasks.text import likelihood
 from clearhead.tokens import Characters, Words
 from clearhead.tokens import save as save_tokens
 from clearhead.weights import save
+from support.command_line import call
 
 TEXT = "the cat sat on the mat. the dog sat on the cat. " * 3
 
@@ -232,15 +231,14 @@ def test_wrong_data_and_options_raise(text, labels, tmp_path):
 
 
 def test_the_command_evaluates_and_writes_predictions(text, labels, tmp_path):
-    call = CliRunner().invoke
     save(writer(), tmp_path / "writer")
-    found = call(app, ["evaluate", str(tmp_path / "writer"), str(text), "stride=4", "--json"])
+    found = call("evaluate", tmp_path / "writer", text, "stride=4", "--json")
     assert json.loads(found.stdout)["tokens"] == len(TEXT) - 1
-    refused = call(app, ["evaluate", str(tmp_path / "writer"), str(text), "--out", str(tmp_path / "a.txt")])
+    refused = call("evaluate", tmp_path / "writer", text, "--out", tmp_path / "a.txt")
     assert refused.exit_code != 0
     assert not (tmp_path / "a.txt").exists()
     save(sorter(), tmp_path / "sorter")
     out = tmp_path / "predicted.txt"
-    found = call(app, ["evaluate", str(tmp_path / "sorter"), str(labels), "--out", str(out)])
+    found = call("evaluate", tmp_path / "sorter", labels, "--out", out)
     assert "accuracy" in found.stdout
     assert set(out.read_text().split()) <= {"negative", "positive"}

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from typer.testing import CliRunner
 
 import clearhead as ch
-from clearhead.cli import app
 from clearhead.data.files import DataError
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.tasks.evaluation.classes import linear_probe, nearest_neighbours
+from support.command_line import call
 from support.image_models import picture
 
 SIZES = {"vit": {"size": 16, "patch": 8, "width": 12, "depth": 1, "heads": 3}, "resnet": {"width": 4, "depths": (1, 1)}}
@@ -117,11 +116,11 @@ def test_mistakes_get_sentences(photos):
 
 def test_commands(photos, tmp_path):
     folder = ch.save(bundle("resnet", classes=2), tmp_path / "model")
-    done = CliRunner().invoke(app, ["classify", str(folder), str(photos / "val"), "--top", "1"])
+    done = call("classify", folder, photos / "val", "--top", "1")
     assert done.exit_code == 0, done.output
     assert done.output.count(".png") == 4
-    done = CliRunner().invoke(app, ["embed", str(folder), str(next(photos.rglob("*.png")))])
+    done = call("embed", folder, str(next(photos.rglob("*.png"))))
     assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(app, ["evaluate", str(folder), str(photos), "by=knn", "neighbours=3"])
+    done = call("evaluate", folder, photos, "by=knn", "neighbours=3")
     assert done.exit_code == 0, done.output
     assert "100.00%" in done.output

@@ -6,10 +6,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearhead import Bundle, build
-from clearhead.cli import app
 from clearhead.decode import Plan, search
 from clearhead.inputs.batching import by_length
 from clearhead.inputs.pairs import source_batch
@@ -18,6 +16,7 @@ from clearhead.tasks import score, translate
 from clearhead.tasks.translate import CROSS, Pass, given_translation, word_pieces
 from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import save
+from support.command_line import call
 
 ENGLISH = ["A dog runs .", "The cat eats a mouse .", "Two dogs see the cat .", "A mouse sleeps ."] * 3
 GERMAN = ["Ein Hund rennt .", "Die Katze frisst eine Maus .", "Zwei Hunde sehen die Katze .", "Eine Maus schläft ."] * 3
@@ -180,12 +179,12 @@ def test_the_command_prints_one_line_per_text(tmp_path):
     save(made, tmp_path / "model")
     (tmp_path / "in.txt").write_text("A dog runs .\n\nThe cat .\n")
     command = ["translate", str(tmp_path / "model")]
-    got = CliRunner().invoke(app, [*command, str(tmp_path / "in.txt"), "beams=2"])
+    got = call(*command, tmp_path / "in.txt", "beams=2")
     lines = got.stdout.splitlines()
     assert len(lines) == 3
     assert lines[1] == ""
     assert lines[0] == translate(made, "A dog runs .", beams=2).text
-    bad = CliRunner().invoke(app, [*command, "A dog .", "baems=2"])
+    bad = call(*command, "A dog .", "baems=2")
     assert bad.exit_code == 1
     assert "unknown key baems; the nearest is beams" in bad.stderr
 

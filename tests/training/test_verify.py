@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from clearhead.cli import app
 from clearhead.config import write
 from clearhead.errors import InputError
 from clearhead.training import Verdict, read_recipe, train, verify_resume
@@ -19,6 +17,7 @@ from clearhead.training import logs as progress
 from clearhead.training.checkpoints import CheckpointWriter, latest, step_name
 from clearhead.training.run_folder import FolderError
 from clearhead.training.verify import Kill, PartComparison, _Runs, compare, compare_to_rounding, draw_kills
+from support.command_line import call
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPE = {
@@ -111,7 +110,7 @@ def test_a_resumed_training_that_differs_by_rounding_is_found(tmp_path, monkeypa
     monkeypatch.setattr(_Runs, "broken", broken)
     write(RECIPE, tmp_path / "tiny.toml")
     words = ["verify-resume", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "v"), "--kills", "1", "--json"]
-    result = CliRunner().invoke(app, words)
+    result = call(*words)
     assert result.exit_code == 1
     verdict = json.loads(result.stdout)
     assert (verdict["hits"], verdict["equal"], verdict["passed"]) == (1, False, False)
@@ -121,7 +120,7 @@ def test_a_resumed_training_that_differs_by_rounding_is_found(tmp_path, monkeypa
         assert 0 < parts[name]["largest"] < 1e-3
     assert parts["weights"]["first"].startswith("model/")
     shutil.rmtree(tmp_path / "v")
-    result = CliRunner().invoke(app, words[:-1])
+    result = call(*words[:-1])
     assert result.exit_code == 1
     assert "NOT equal" in result.stdout
 

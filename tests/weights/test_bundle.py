@@ -6,17 +6,10 @@ import torch
 
 import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
-from clearhead.tokens import Characters, Pair, Words
+from clearhead.tokens import Pair, Words
 from clearhead.weights import Bundle, Special
 from support.image_models import pixels_model
-
-TEXT = "to be or not to be"
-TOKENS = Characters.of(TEXT)
-
-
-def build(**options):
-    torch.manual_seed(0)
-    return ch.build("gpt", vocab=len(TOKENS), **{"width": 6, "depth": 1, "heads": 3, "context": 20} | options)
+from support.letters import TEXT, TOKENS, build
 
 
 def test_calling_a_bundle_with_a_text_returns_the_logits_after_each_token():

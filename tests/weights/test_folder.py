@@ -8,19 +8,11 @@ import torch
 
 import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
-from clearhead.tokens import Characters
 from clearhead.weights import WeightsError, read_config, shipped
 from clearhead.weights.folder import describe, find
 from clearhead.weights.tensor_files import Tensors
 from support.image_models import picture, pixels_model, registered
-
-TEXT = "to be or not to be"
-TOKENS = Characters.of(TEXT)
-
-
-def build(**options):
-    torch.manual_seed(0)
-    return ch.build("gpt", vocab=len(TOKENS), **{"width": 6, "depth": 1, "heads": 3, "context": 20} | options)
+from support.letters import TEXT, TOKENS, build
 
 
 @pytest.fixture

@@ -16,17 +16,10 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.atomic_files import replacing
-from clearhead.tokens import Characters, Pair, Subwords, Words
+from clearhead.tokens import Pair, Subwords, Words
 from clearhead.weights import Bundle, WeightsError
 from clearhead.weights.fill import build_empty
-
-TEXT = "to be or not to be"
-TOKENS = Characters.of(TEXT)
-
-
-def build(**options) -> nn.Module:
-    torch.manual_seed(0)
-    return ch.build("gpt", vocab=len(TOKENS), **{"width": 6, "depth": 1, "heads": 3, "context": 20} | options)
+from support.letters import TEXT, TOKENS, build
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import clearhead as ch
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.layers.lora import add_adapters
 from clearhead.models.transformer import Config
-from clearhead.tokens import Characters
 from clearhead.training import loop, train
 from clearhead.weights import WeightsError, certificate, write_probe
 from clearhead.weights.folder import READERS
@@ -21,13 +20,7 @@ from clearhead.weights.parity import NO_REFERENCE
 from clearhead.weights.table import Layout, causal_lm_logits
 from support.foreign_folders import foreign_folder
 from support.image_models import patched_model, picture, processor_class, registered
-
-TOKENS = Characters.of("to be or not to be")
-
-
-def build(**options):
-    torch.manual_seed(0)
-    return ch.build("gpt", vocab=len(TOKENS), **{"width": 6, "depth": 1, "heads": 3, "context": 20} | options)
+from support.letters import TOKENS, build
 
 
 def test_certificate_of_our_own_folder(tmp_path):

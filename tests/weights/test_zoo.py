@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import clearhead as ch
-from clearhead.cli import app
 from clearhead.training import read_recipe
 from clearhead.weights import WeightsError, shipped
 from clearhead.weights.folder import ZOO, in_zoo
+from support.command_line import output
 
 NAMES = sorted(shipped())
 UNSEEN = """
@@ -189,13 +188,6 @@ def long(everyday):
     return text
 
 
-def call(*words, stdin=None):
-    """The standard output of a command."""
-    result = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def peak_memory():
     """Peak resident memory of this process so far, in kB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -205,8 +197,8 @@ def peak_memory():
 def test_the_example_on_a_card_works(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert f" {name} " in shipped()[name].example
-    assert call(*shlex.split(shipped()[name].example)[1:]).strip()
-    assert f"{name} " in call("models")
+    assert output(*shlex.split(shipped()[name].example)[1:]).strip()
+    assert f"{name} " in output("models")
 
 
 def test_greedy_generation_is_deterministic(everyday):
@@ -214,7 +206,7 @@ def test_greedy_generation_is_deterministic(everyday):
     assert first.text.startswith(" is standing in front of a building.\n")
     again = ch.generate(everyday, ["She looked at", "The man"], max_new=40)[1]
     assert (again.text, again.pieces) == (first.text, first.pieces)
-    assert call("generate", "everyday", "The man", "max_new=40") == f"{first.text}\n"
+    assert output("generate", "everyday", "The man", "max_new=40") == f"{first.text}\n"
     assert ch.generate(everyday, "The man", max_new=40, temperature=0.7, seed=1).text != first.text
 
 
@@ -236,7 +228,7 @@ def test_a_text_of_ten_thousand_tokens_is_continued(everyday, long):
     reach = everyday.config.depth * everyday.config.window
     near = everyday.tokens.decode(everyday.tokens.encode(long)[-reach - 200 :])
     assert continued.text == ch.generate(everyday, near, max_new=10).text
-    assert call("generate", "everyday", "-", "max_new=10", stdin=long) == f"{continued.text}\n"
+    assert output("generate", "everyday", "-", "max_new=10", stdin=long) == f"{continued.text}\n"
 
 
 def test_a_text_of_ten_thousand_tokens_is_scored_and_watched(everyday, long):
