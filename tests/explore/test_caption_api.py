@@ -18,6 +18,7 @@ from clearhead.explore.store import views, why_no_view
 from clearhead.tasks.caption import captioning, given_caption
 from clearhead.weights import shipped
 from support.api_shapes import schemas
+from support.explorer_calls import events, numbers
 
 HOME = "http://127.0.0.1:8000"
 KINDS = ("transformer", "rnn", "bottleneck")
@@ -35,19 +36,8 @@ def name_of(captioners, kind):
     return Path(captioners[kind]).name
 
 
-def events(client, model, image="cat", **options):
-    answer = client.post("/api/caption", json={"model": model, "image": image, **options})
-    assert answer.status_code == 200, answer.text
-    found = [json.loads(line) for line in answer.text.splitlines()]
-    for one in found:
-        schemas.Event(**one)
-    return found
-
-
-def numbers(client, path, **params):
-    answer = client.get(f"/api/looks/{path}", params=params)
-    assert answer.status_code == 200, answer.text
-    return np.frombuffer(answer.content, "<f4").reshape([int(n) for n in answer.headers["x-shape"].split(",")])
+def captions(client, model, image="cat", **options):
+    return events(client, "caption", model=model, image=image, **options)
 
 
 def test_captioners_open_in_caption_with_scenes_first(client, captioners):
@@ -69,7 +59,7 @@ def test_a_captioner_without_preprocessing_says_why_no_view_shows_it(captioners)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_line_has_the_captions_of_the_library(client, captioners, kind):
-    *steps, last = events(client, name_of(captioners, kind), beams=3)
+    *steps, last = captions(client, name_of(captioners, kind), beams=3)
     want = ch.caption(ch.load(captioners[kind], device="cpu"), PHOTO, beams=3, best=3)
     every = [want, *want.alternatives]
     assert [one["text"] for one in last["captions"]] == [one.text for one in every]
@@ -86,7 +76,7 @@ def test_the_last_line_has_the_captions_of_the_library(client, captioners, kind)
 
 @pytest.mark.parametrize("kind", ["transformer", "rnn"])
 def test_the_maps_of_words_are_those_of_the_library(client, captioners, kind):
-    last = events(client, name_of(captioners, kind), beams=2)[-1]
+    last = captions(client, name_of(captioners, kind), beams=2)[-1]
     caption = ch.caption(ch.load(captioners[kind], device="cpu"), PHOTO, beams=2, best=2)
     for one, look in zip([caption, *caption.alternatives], last["looks"], strict=True):
         (group,) = look["groups"]
@@ -121,7 +111,7 @@ def test_a_class_token_has_no_place_in_the_grid():
 
 
 def test_a_captioner_without_attention_has_evidence_only(client, captioners):
-    look = events(client, name_of(captioners, "bottleneck"))[-1]["looks"][0]
+    look = captions(client, name_of(captioners, "bottleneck"))[-1]["looks"][0]
     assert look["groups"] == []
     caption = ch.caption(ch.load(captioners["bottleneck"], device="cpu"), PHOTO)
     assert np.allclose(numbers(client, "evidence", look=look["id"]), caption.evidence(), atol=1e-6)
@@ -131,7 +121,7 @@ def test_a_captioner_without_attention_has_evidence_only(client, captioners):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_of_ones_own_come_first_with_their_score(client, captioners, kind):
-    *steps, last = events(client, name_of(captioners, kind), text="a red circle", beams=2)
+    *steps, last = captions(client, name_of(captioners, kind), text="a red circle", beams=2)
     want = ch.caption(ch.load(captioners[kind], device="cpu"), PHOTO, text="a red circle")
     given, *others = last["captions"]
     assert (given["text"], given["given"], given["unknown"], given["cut"]) == ("a red circle", True, [], False)
@@ -184,7 +174,7 @@ def test_a_caption_without_words_has_no_maps(captioners):
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_images_of_any_mode_are_captioned_as_by_the_library(client, captioners, tmp_path, name):
     (tmp_path / "image").write_bytes(UNUSUAL[name][0])
-    found = events(client, name_of(captioners, "rnn"), send(client, UNUSUAL[name][0]).json()["id"])[-1]
+    found = captions(client, name_of(captioners, "rnn"), send(client, UNUSUAL[name][0]).json()["id"])[-1]
     want = ch.caption(ch.load(captioners["rnn"], device="cpu"), tmp_path / "image")
     assert found["captions"][0]["score"] == pytest.approx(want.score, rel=1e-4)
 
@@ -198,7 +188,7 @@ def test_noise_black_and_one_pixel_get_a_caption(client, captioners):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8))
     for image in (noise, Image.new("RGB", (50, 50)), Image.new("RGB", (1, 1), "red")):
         for kind in KINDS:
-            last = events(client, name_of(captioners, kind), send(client, encoded(image)).json()["id"])[-1]
+            last = captions(client, name_of(captioners, kind), send(client, encoded(image)).json()["id"])[-1]
             assert len(last["captions"]) == len(last["looks"]) == 5
             assert all(np.isfinite(one["score"]) for one in last["captions"])
 
@@ -219,8 +209,8 @@ def test_wrong_requests_are_sentences(client, captioners):
         ({"text": "a " * 10}, "this model writes 9 at most"),
         ({"text": "a" * 2001}, "2,001 characters: expected at most 2,000"),
     ):
-        assert sentence in events(client, model, **options)[-1]["error"]
-    assert "writes no captions: expected a captioner" in events(client, "vit-cifar10")[-1]["error"]
+        assert sentence in captions(client, model, **options)[-1]["error"]
+    assert "writes no captions: expected a captioner" in captions(client, "vit-cifar10")[-1]["error"]
     for body, status, sentence in (
         ({"model": model, "image": "cat", "ids": []}, 400, "the caption is empty"),
         ({"model": model, "image": "cat", "ids": [10_000]}, 400, "10000"),
@@ -240,7 +230,7 @@ def test_wrong_requests_are_sentences(client, captioners):
 @pytest.mark.parametrize("name", ZOO)
 def test_the_shipped_captioners_see_the_camera(client, name):
     """The guided path shows this image."""
-    last = events(client, name, "photographer")[-1]
+    last = captions(client, name, "photographer")[-1]
     assert "camera" in last["captions"][0]["words"]
     assert np.allclose(numbers(client, "wordmaps", look=last["looks"][0]["id"], group="cross").sum(-1), 1.0, atol=1e-4)
 
@@ -249,7 +239,7 @@ def test_the_shipped_captioners_see_the_camera(client, name):
 @pytest.mark.parametrize("name", ZOO)
 def test_the_evidence_for_the_camera_is_around_the_camera(client, name):
     """What the guided path says: it is in the middle of the photograph, in 12 of 36 places."""
-    look = events(client, name, "photographer", text="a man with a camera")[-1]["looks"][0]
+    look = captions(client, name, "photographer", text="a man with a camera")[-1]["looks"][0]
     evidence = numbers(client, "evidence", look=look["id"])[4]
     assert evidence.shape == (6, 6)
     assert evidence[1:5, 2:5].sum() > 0.6

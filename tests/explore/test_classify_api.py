@@ -20,6 +20,7 @@ from clearhead.explore.inspections.image import inspect_image, reads_images
 from clearhead.explore.store import InspectionStore, views, why_no_view
 from clearhead.look import statistics
 from support.api_shapes import schemas
+from support.explorer_calls import events, numbers
 
 HOME = "http://127.0.0.1:8000"
 SMALL = {"width": 16, "depth": 3, "heads": 2, "patch": 4, "size": 16}
@@ -60,19 +61,7 @@ def client(folders):
 
 
 def classify(client, model, image="cat"):
-    answer = client.post("/api/classify", json={"model": model, "image": image})
-    assert answer.status_code == 200, answer.text
-    found = [json.loads(line) for line in answer.text.splitlines()]
-    for one in found:
-        schemas.Event(**one)
-    return found[-1]
-
-
-def numbers(client, path, **params):
-    answer = client.get(f"/api/looks/{path}", params=params)
-    assert answer.status_code == 200, answer.text
-    shape = [int(n) for n in answer.headers["x-shape"].split(",")]
-    return np.frombuffer(answer.content, "<f4").reshape(shape)
+    return events(client, "classify", model=model, image=image)[-1]
 
 
 @pytest.fixture(scope="module")

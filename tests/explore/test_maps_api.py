@@ -12,16 +12,9 @@ from clearhead.look.maps.attention_map import AttentionMap
 from clearhead.look.maps.call import DenseCall
 from clearhead.tokens import Characters, Subwords, Symbols, Words
 from support.api_shapes import schemas
+from support.explorer_calls import floats
 
 TEXT = "The cat sat on the mat."
-
-
-def floats(answer):
-    """The array of a binary response."""
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/octet-stream"
-    shape = [int(n) for n in answer.headers["x-shape"].split(",")]
-    return np.frombuffer(answer.content, "<f4").reshape(shape)
 
 
 @pytest.fixture

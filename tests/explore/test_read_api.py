@@ -13,6 +13,7 @@ from clearhead.explore.reading import principal_plane
 from clearhead.look import head_effects, silence
 from clearhead.tokens import Words
 from support.api_shapes import schemas
+from support.explorer_calls import events
 
 WORDS = Words(["the", "capital", "of", "France", "is", "Paris", "a", "dog", "good", "bad", "film", "."])
 ANSWERS = {"words": {}, "class": {"classes": 3}, "sentence": {"pool": "mean"}}
@@ -40,12 +41,7 @@ def reader(berts):
 
 
 def read(client, model, text, **body):
-    answer = client.post("/api/read", json={"model": model, "text": text} | body)
-    assert answer.status_code == 200, answer.text
-    found = [json.loads(line) for line in answer.text.splitlines()]
-    for one in found:
-        schemas.Event(**one)
-    return found
+    return events(client, "read", model=model, text=text, **body)
 
 
 def test_encoders_are_for_the_view_of_reading(reader):

@@ -6,27 +6,14 @@ from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel, Vi
 
 import clearhead as ch
 from clearhead.look import attention_view, cls_maps, watch
+from support.class_tokens import ours, pixels
 
 NAME = "blocks.0.attn.weights"
-SIZES = {"classes": 4, "size": 16, "patch": 4, "width": 24, "depth": 3, "heads": 3}
 THEIRS = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 16, "patch_size": 4}
-
-
-def ours(**options):
-    torch.manual_seed(0)
-    model = ch.build("vit", **SIZES, **options).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
 
 
 def cnn(**options):
     return ch.build("resnet", classes=3, stem="small", width=8, depths=(1,), **options).double().eval()
-
-
-def pixels(height=16, width=16):
-    return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("layer", "number"), [(0, 0), (-1, 2), ("blocks.1.attn", 1)])

@@ -9,19 +9,10 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import clearhead as ch
 from clearhead.look import gradient_rollout, rollout, saliency, watch
+from support.class_tokens import ours, pixels
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 EAGER = {"rtol": 1e-6, "atol": 1e-7}  # the softmax of eager attention in transformers is of float32
-SIZES = {"classes": 4, "size": 16, "patch": 4, "width": 24, "depth": 3, "heads": 3}
-
-
-def ours(**options):
-    torch.manual_seed(0)
-    model = ch.build("vit", **SIZES, **options).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
 
 
 def theirs():
@@ -38,10 +29,6 @@ def attentions(model, x):
     model.set_attn_implementation("eager")
     out = model(x, output_attentions=True)
     return out.attentions, out.logits
-
-
-def pixels(height=16, width=16):
-    return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def rolled(maps, residual, fusion):
