@@ -82,7 +82,12 @@ PACKAGE = str(Path(__file__).parent)
 
 
 def caller_level() -> int:
-    """The stacklevel with which a warning of the calling function names the line of the user that led to it."""
+    """Return the stacklevel with which a warning of the calling function names the line of the user that led to it.
+
+    Examples:
+        >>> caller_level()  # called by the user, not by a function of the library
+        1
+    """
     frame: FrameType | None = sys._getframe(1)
     level = 1
     # torch is between a task and its caller, as the wrapper of torch.no_grad
