@@ -242,15 +242,14 @@ def _matrix(name: str, rows: Rows) -> Tensor:
 
 
 def _matrix_text(name: str, m: Tensor) -> str:
-    whole = bool((m == m.round()).all())
-    rows = [
-        "  ".join(f"{x:.0f}".rjust(3) if whole else f"{x:.4f}".rjust(7) for x in row.tolist())
-        for row in m
-    ]
-    return "\n".join(
-        f"   {name if i == 0 else ' '} {'=' if i == 0 else ' '} [ {row} ]"
-        for i, row in enumerate(rows)
-    )
+    decimals, width = (0, 3) if bool((m == m.round()).all()) else (4, 7)
+    lines = []
+    begin = f"{name} ="  # of the first line only
+    for row in m.tolist():
+        numbers = "  ".join(f"{x:{width}.{decimals}f}" for x in row)
+        lines.append(f"   {begin} [ {numbers} ]")
+        begin = "   "
+    return "\n".join(lines)
 
 
 # The numbers behind two figures of the Build view: position encodings, and a recurrent memory with decay.

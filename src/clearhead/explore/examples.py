@@ -147,7 +147,9 @@ def _of_vocabulary(tokens: Tokenizer, mask: str | None) -> list[str]:
     """A text of the first tokens of a vocabulary, and a mask."""
     special = {tokens.pad, tokens.start, tokens.end, tokens.unknown, *tokens.special_names.values()}
     text = tokens.decode([i for i in range(len(tokens)) if i not in special][:LENGTH]).strip()
-    return [text if mask is None else f"{text} {mask}"] if text and _fits(tokens, text) else []
+    if not text or not _fits(tokens, text):
+        return []
+    return [text if mask is None else f"{text} {mask}"]
 
 
 # Example images: small, and free of copyright restrictions (example_images/LICENCE.txt).

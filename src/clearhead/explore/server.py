@@ -175,9 +175,10 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address(host: str, port: int, token: str | None) -> str:
     # 0.0.0.0 means all interfaces and is no address to open: the name of this machine is one.
     name = host if host not in ("0.0.0.0", "::") else socket.gethostname()
-    return f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (
-        f"?token={token}" if token else ""
-    )
+    if ":" in name:  # an address of IPv6
+        name = f"[{name}]"
+    address = f"http://{name}:{port}/"
+    return f"{address}?token={token}" if token else address
 
 
 def _installed(name: str) -> bool:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from .. import lazy
 
 if TYPE_CHECKING:
+    from ..models.hooks import Hooks as Hooks
+    from ..models.hooks import hooked as hooked
     from .cpu_decode import CpuDecoder as CpuDecoder
     from .cuda_graph import GraphDecoder as GraphDecoder
-    from .hooks import Hooks as Hooks
-    from .hooks import hooked as hooked
     from .int8 import Int8 as Int8
     from .int8 import quantised as quantised
     from .products import accelerate as accelerate

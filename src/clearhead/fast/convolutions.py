@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..layers import ConvNorm, Residual
 from ..layers.conv import conv_norm, residual
 from ..layers.sdpa import traced
-from .hooks import hooked
+from ..models.hooks import hooked
 
 PROBES = 32  # weights of a convolution that are compared with those that were folded
 

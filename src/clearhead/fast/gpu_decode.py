@@ -22,7 +22,7 @@ from ..layers import Block, Learned, Linear, Positions, Rotary, Sinusoid, Vector
 from ..layers.mlp import ACTIVATIONS
 from ..layers.norm import RMSNorm
 from ..models import DecoderStack
-from .hooks import Hooks
+from ..models.hooks import Hooks
 from .products import join
 from .supported import supports_block, supports_positions
 

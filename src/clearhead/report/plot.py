@@ -302,6 +302,10 @@ def _draw(
     panels: Panels, linear: Sequence[str] = (), *, title: str = "", zero: bool = False
 ) -> Figure:
     """Draw panels; shares, scores, learning rates and `linear` are never logarithmic, nor are numbers that reach 0."""
+    # one row for two panels, at most two rows for four; more panels need three columns
+    across = None
+    if len(panels) > 2:
+        across = 2 if len(panels) < 5 else 3
     figure = draw.panels(
         {head: lines for head, (lines, _) in panels.items()},
         ylabel=[unit for _, unit in panels.values()],
@@ -309,8 +313,7 @@ def _draw(
         xlabel="steps",
         title=title,
         zero=zero,
-        # At most two rows for four panels; more panels need three columns.
-        across=None if len(panels) < 3 else 2 if len(panels) < 5 else 3,
+        across=across,
         width=3.8,
         height=2.6,
     )
