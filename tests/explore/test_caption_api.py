@@ -13,7 +13,7 @@ import clearhead as ch
 from clearhead.data import make_data
 from clearhead.explore import examples as example_images
 from clearhead.explore.app import make_app
-from clearhead.explore.inspections.caption import captions_images, inspect_caption, own_caption
+from clearhead.explore.inspections import captions_images, inspect_caption, own_caption
 from clearhead.explore.store import views, why_no_view
 from clearhead.tasks.caption import captioning, given_caption
 from clearhead.weights import shipped

@@ -16,7 +16,7 @@ from clearhead.data import Preprocessing
 from clearhead.explore import examples as example_images
 from clearhead.explore.app import PAGE, make_app
 from clearhead.explore.inspections import image as image_inspection
-from clearhead.explore.inspections.image import inspect_image, reads_images
+from clearhead.explore.inspections import inspect_image, reads_images
 from clearhead.explore.store import InspectionStore, views, why_no_view
 from clearhead.look import statistics
 from support.api_shapes import schemas

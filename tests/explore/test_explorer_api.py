@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.explore import responses
 from clearhead.explore.app import make_app
 from clearhead.explore.build import WK, WQ, WV, X
-from clearhead.explore.inspections.text import inspect_text
+from clearhead.explore.inspections import inspect_text
 from clearhead.explore.routes import build as routes
 from support.api_shapes import schemas
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.explore.inspections import attention_groups
-from clearhead.explore.inspections.attention_groups import Group, special_token_ids, text_axis, token_names
-from clearhead.explore.inspections.text import inspect_text
+from clearhead.explore.inspections import Group, attention_groups, inspect_text
+from clearhead.explore.inspections.attention_groups import special_token_ids, text_axis, token_names
 from clearhead.look.maps.attention_map import AttentionMap
 from clearhead.look.maps.call import DenseCall
 from clearhead.tokens import Characters, Subwords, Symbols, Words

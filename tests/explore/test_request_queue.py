@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 
 import clearhead as ch
 from clearhead.explore.app import make_app
+from clearhead.explore.inspections import Inspection, inspect_text
 from clearhead.explore.inspections.attention_groups import OVERVIEWS
-from clearhead.explore.inspections.text import Inspection, inspect_text
 from clearhead.explore.queue import BusyError, Cancelled, Queue
 from clearhead.explore.store import InspectionStore, UnknownError
 

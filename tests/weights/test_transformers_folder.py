@@ -99,7 +99,7 @@ def test_the_maps_of_a_text_are_those_of_eager_attention(bundle, kind):
 
 
 def test_attention_that_is_not_seen_is_an_error_with_what_to_do(bundle, monkeypatch):
-    from clearhead.explore.inspections.text import inspect_text
+    from clearhead.explore.inspections import inspect_text
     from clearhead.look.foreign import intercept
 
     monkeypatch.delitem(intercept.HANDLERS, torch.bmm)  # so that the product of DeBERTa is one that is not seen

@@ -349,8 +349,7 @@ def _places(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _side(x: np.ndarray, mass: float) -> float:
     """The side of the square around the centre of a map that holds a share of it."""
     weights, rows, columns = _places(x)
-    # the distance to the side of the smallest such square through a pixel, and what all nearer pixels hold
-    # Chebyshev distance: the squares around the centre.
+    # Chebyshev distance: half the side of the smallest square around the centre through a pixel
     away = np.maximum(np.abs(rows), np.abs(columns)).round(9).ravel()
     order = np.argsort(away)
     held = np.cumsum(weights.ravel()[order])
@@ -364,9 +363,9 @@ def _side(x: np.ndarray, mass: float) -> float:
 
 def _square(x: np.ndarray, mass: float) -> tuple[float, float, float, float]:
     """The square that holds a share of a map: its left, top, right and bottom edge in pixels."""
-    side, total = _side(x, mass), x.sum() or 1.0
-    rows, columns = np.mgrid[: x.shape[0], : x.shape[1]]
-    # Half a pixel more: pixel i covers i to i + 1.
-    row, column = (rows * x).sum() / total + 0.5, (columns * x).sum() / total + 0.5
+    side = _side(x, mass)
+    _, rows, columns = _places(x)
+    # The centre is as far from pixel 0 as that from it; half a pixel more, since pixel i covers i to i + 1.
+    row, column = 0.5 - rows[0, 0], 0.5 - columns[0, 0]
     edges = column - side / 2, row - side / 2, column + side / 2, row + side / 2
     return float(edges[0]), float(edges[1]), float(edges[2]), float(edges[3])
