@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clearhead.training.objectives import cross_entropy as loss_module
+from clearhead.training.objectives import cross_entropy
 from clearhead.training.objectives.cross_entropy import linear_cross_entropy, measured
 
 B, T, D, V = 3, 67, 5, 11  # 201 tokens: chunks of at least 64 tokens do not divide them
@@ -28,7 +28,7 @@ def drawn(dtype: torch.dtype = torch.float64, counted: str = "all", seed: int = 
     weight = torch.randn(V, D, generator=dice, dtype=torch.float64).to(dtype)
     targets = torch.randint(0, V, (B, T), generator=dice)
     share = {"all": 0.0, "some": 0.4, "none": 2.0}[counted]
-    targets = targets.masked_fill(torch.rand(B, T, generator=dice) < share, loss_module.IGNORED)
+    targets = targets.masked_fill(torch.rand(B, T, generator=dice) < share, cross_entropy.IGNORED)
     return x.requires_grad_(), weight.requires_grad_(), targets
 
 
@@ -36,14 +36,14 @@ def apart(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0) ->
     """The oracle: torch's cross-entropy of the full logits."""
     logits = (x @ weight.T).flatten(0, -2)
     return F.cross_entropy(
-        logits, targets.flatten(), ignore_index=loss_module.IGNORED, label_smoothing=smoothing, reduction="sum"
+        logits, targets.flatten(), ignore_index=cross_entropy.IGNORED, label_smoothing=smoothing, reduction="sum"
     )
 
 
 @pytest.fixture(params=["whole", "chunked"])
 def cache(request, monkeypatch) -> str:
     if request.param == "chunked":
-        monkeypatch.setattr(loss_module, "CACHE", CHUNKED)
+        monkeypatch.setattr(cross_entropy, "CACHE", CHUNKED)
     return request.param
 
 
@@ -51,7 +51,7 @@ def cache(request, monkeypatch) -> str:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_and_gradients_equal_those_of_torch(cache, counted, smoothing):
     x, weight, targets = drawn(counted=counted)
-    rows = loss_module._rows(x.detach().flatten(0, 1), weight.detach())
+    rows = cross_entropy._rows(x.detach().flatten(0, 1), weight.detach())
     assert rows == (B * T if cache == "whole" else 51)
     want = apart(x, weight, targets, smoothing)
     mine = linear_cross_entropy(x, weight, targets, smoothing=smoothing)
@@ -151,7 +151,7 @@ class Sizes(TorchDispatchMode):
         if func.namespace == "clearhead":
             self.inside = True
             with self:
-                return loss_module._loss_and_gradients._init_fn(*args, **(kwargs or {}))
+                return cross_entropy._loss_and_gradients._init_fn(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, tuple | list) else (out,):
             if isinstance(tensor, Tensor):
@@ -234,7 +234,7 @@ def test_the_triton_kernel_agrees_with_torch(dtype, room, counted, smoothing):
 @pytest.mark.parametrize("counted", TARGETS)
 def test_capped_logits(counted: str, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gemma 2's: cap * tanh(logits / cap), in chunks, with the gradients of torch."""
-    monkeypatch.setattr(loss_module, "CACHE", CHUNKED)
+    monkeypatch.setattr(cross_entropy, "CACHE", CHUNKED)
     cap, results = 1.5, []
     for fused in (True, False):
         x, weight, targets = drawn(counted=counted)
@@ -243,7 +243,11 @@ def test_capped_logits(counted: str, smoothing: float, monkeypatch: pytest.Monke
         else:
             logits = cap * torch.tanh((x @ weight.T).flatten(0, -2) / cap)
             loss = F.cross_entropy(
-                logits, targets.flatten(), ignore_index=loss_module.IGNORED, label_smoothing=smoothing, reduction="sum"
+                logits,
+                targets.flatten(),
+                ignore_index=cross_entropy.IGNORED,
+                label_smoothing=smoothing,
+                reduction="sum",
             )
         loss.backward()
         results.append((loss.detach(), x.grad, weight.grad))
