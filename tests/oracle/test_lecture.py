@@ -40,7 +40,13 @@ def test_the_text_of_the_worked_example_has_its_numbers():
 def test_the_module_prints_the_worked_example():
     out = subprocess.run([sys.executable, "-m", "clearhead.explore"], capture_output=True, text=True, check=True)
     assert "1.9366" in out.stdout
+    assert out.stdout.endswith("clearhead explore opens a page that changes these numbers: its Build view.\n")
     assert out.stderr == ""
+    words = [sys.executable, "-m", "clearhead.explore", "runs/a", "--no-browser"]
+    wrong = subprocess.run(words, capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "expected no arguments" in wrong.stderr
+    assert wrong.stderr.endswith("the page is opened by: clearhead explore runs/a --no-browser\n")
 
 
 @pytest.mark.parametrize(("sharpness", "answer"), [(0.0, 6.0), (1000.0, 7.0)])

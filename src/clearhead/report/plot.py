@@ -281,10 +281,10 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
     for run in runs.values():
         titles |= {name: f"validation {words(name)}" for name in run.measurements}
     for run in runs.values():
-        titles |= {
-            name: "norm of the gradient" + (f", {player}" if player else "")
-            for name, player in run.by_player("norm")
-        }
+        for name, player in run.by_player("norm"):
+            titles[name] = "norm of the gradient"
+            if player:
+                titles[name] += f", {player}"
     panels: Panels = {}
     for name, title in titles.items():
         lines = {label: line for label, run in runs.items() if (line := run.line(name))}
@@ -294,7 +294,10 @@ def _compare(runs: Mapping[str, RunMetrics]) -> Figure:
         for unit in units:
             # The runs that measure this number in this unit.
             own = {label: line for label, line in lines.items() if runs[label].unit(name) == unit}
-            panels[f"{title} ({unit or 'unit unknown'})" if len(units) > 1 else title] = own, unit
+            panel = title
+            if len(units) > 1:
+                panel += f" ({unit or 'unit unknown'})"
+            panels[panel] = own, unit
     return _draw(panels)
 
 
