@@ -44,9 +44,11 @@ class Characters(Tokenizer):
         if len(set(self.symbols)) < len(self.symbols):
             twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
             raise InputError(f"the symbol {twice!r} is given twice: expected each once")
-        self.pad, self.start = (PAD, START) if special else (None, None)
-        self.end, self.unknown = (END, UNKNOWN) if special else (None, None)
-        self._first = len(SPECIAL) if special else 0
+        self._first = 0
+        if special:
+            self.pad, self.start, self.end, self.unknown = PAD, START, END, UNKNOWN
+            # special ids come first
+            self._first = len(SPECIAL)
         points = _points("".join(self.symbols))
         # A table from code point to id, -1 for those outside the alphabet, so that encoding is one lookup.
         self._ids = np.full(int(points.max(initial=0)) + 2, -1, dtype=np.int64)
@@ -121,7 +123,8 @@ class Characters(Tokenizer):
         return Characters.from_dict, (self.to_dict(),)  # pickle the alphabet without its tables
 
     def __repr__(self) -> str:
-        return f"Characters({self._preview()}{', special=True' if self.special else ''})"
+        options = ", special=True" if self.special else ""
+        return f"Characters({self._preview()}{options})"
 
     @property
     def special_names(self) -> dict[str, int]:
@@ -153,7 +156,9 @@ class Characters(Tokenizer):
 
     def _preview(self) -> str:
         text = "".join(self.symbols)
-        return repr(text if len(text) <= 80 else text[:80] + "...")
+        if len(text) > 80:
+            text = text[:80] + "..."
+        return repr(text)
 
 
 def _points(text: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from ..errors import InputError
 from .pair import Pair
 from .pieces import Pieces
 from .sentencepiece import SentencePieceModel
-from .special import read_special, tokenizer_settings
+from .special import first_known, read_special, tokenizer_settings
 
 ENTRY = "source.spm"  # the file that a folder of Marian is recognised by
 # Special tokens. Our name: their key, and the default token.
@@ -35,8 +35,8 @@ def read_marian(folder: Path, start: int | None = None) -> Pair:
     # the start id may be named in config.json by an id that only the target's vocabulary explains
     target = _read_pieces(folder, "target", file, settings)
     if start is None:
-        start = read_special(folder, target).start
-    target = _read_pieces(folder, "target", file, settings, target.pad if start is None else start)
+        start = first_known(read_special(folder, target).start, target.pad)
+    target = _read_pieces(folder, "target", file, settings, start)
     return Pair(_read_pieces(folder, "source", "vocab.json", settings), target)
 
 
@@ -57,7 +57,9 @@ def _read_pieces(
     folder: Path, side: str, file: str, settings: Mapping[str, Any], start: int | None = None
 ) -> Pieces:
     vocab = read_vocab(folder / file)
-    special = {} if start is None else {"start": start}
+    special = {}
+    if start is not None:
+        special["start"] = start
     # their special tokens are named in the settings, and have ids in the vocabulary
     for name, (key, usual) in SPECIAL_TOKENS.items():
         token = settings.get(key) or usual
@@ -69,7 +71,8 @@ def _read_pieces(
     except FileNotFoundError as cause:
         raise InputError(f"{folder}: there is no {side}.spm in this folder") from cause
     except ValueError as cause:
-        # a message about the model itself names its file already
-        raise InputError(
-            str(cause) if ".spm" in str(cause) else f"{folder / file}: {cause}"
-        ) from cause
+        message = str(cause)
+        if ".spm" not in message:
+            # a message about the model itself names its file already
+            message = f"{folder / file}: {message}"
+        raise InputError(message) from cause

@@ -85,8 +85,10 @@ class Pair:
         names = {side: f"{side}.{tokens.file}" for side, tokens in self._sides.items()}
         if self.joint:
             file = self.source.file
-            # tokens.json is the pair's own file
-            names = dict.fromkeys(names, file if file != self.file else f"both.{file}")
+            if file == self.file:
+                # tokens.json is the pair's own file
+                file = f"both.{file}"
+            names = dict.fromkeys(names, file)
         files = {names[side]: tokens.content() for side, tokens in self._sides.items()}
         return files | {self.file: (json.dumps({"kind": self.kind, **names}) + "\n").encode()}
 

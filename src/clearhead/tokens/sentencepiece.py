@@ -127,8 +127,9 @@ class SentencePieceModel:
         for number, name in _SPECIAL_FIELDS.items():
             # -1: the model has no such piece
             trainer.append(write_field(number, ids.get(name, -1)))
+        rules = b"own" if self.rules else b"identity"
         normalizer = [
-            write_field(1, b"own" if self.rules else b"identity"),
+            write_field(1, rules),
             write_field(2, self.rules),
             write_field(3, int(self.lead)),
             write_field(4, int(self.tidy)),
@@ -294,7 +295,9 @@ def _utf8_length(first: int) -> int:
         return 1
     if first < 0xE0:
         return 2
-    return 3 if first < 0xF0 else 4
+    if first < 0xF0:
+        return 3
+    return 4
 
 
 def _without_extra_spaces(parts: Iterable[str]) -> list[str]:
@@ -330,7 +333,9 @@ class _Unigram:
                 # beginnings are in the table, too: the search stops where none goes on
                 for end in range(1, len(piece)):
                     self._scores.setdefault(piece[:end], None)
-                self._scores[piece] = _defined_score(piece) if type_ == DEFINED else score
+                if type_ == DEFINED:
+                    score = _defined_score(piece)
+                self._scores[piece] = score
         self._unknown = float(np.float32(min(normal, default=0.0)) - np.float32(_PENALTY))
 
     def __call__(self, text: str) -> list[tuple[str, bool]]:

@@ -9,11 +9,12 @@ Bytes make both lossless: decode(encode(text)) == text for every text, whatever 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr
 
 import numpy as np
 from jaxtyping import Int
@@ -174,13 +175,9 @@ class Subwords(Tokenizer):
         is_special = [i in self._special for i in row.tolist()]
         if self._bytewise:
             # a piece may begin within a character, so that spans are found on the bytes
-            raw = [
-                b"" if hidden else self._raw(i)
-                for i, hidden in zip(row.tolist(), is_special, strict=True)
-            ]
-            return words_of(*_characters(raw))
-        pieces = zip(self.pieces(row), is_special, strict=True)
-        parts = ["" if hidden else piece for piece, hidden in pieces]
+            raw = [self._raw(i) for i in row.tolist()]
+            return words_of(*_characters(_without(raw, is_special)))
+        parts = _without(self.pieces(row), is_special)
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         return words_of("".join(parts), list(pairwise(ends)))
 
@@ -264,8 +261,15 @@ def _in_order(vocab: Iterable[Sequence[Any]]) -> list[tuple[str, float]]:
     for piece, score in learned:
         # a byte that no text had, which the library puts just above the least score
         is_unseen = len(piece) == 1 and score < least + 1e-4 * _BYTES
-        rounded.append((piece, round(least - 1 if is_unseen else score, 6)))
+        if is_unseen:
+            score = least - 1
+        rounded.append((piece, round(score, 6)))
     return special + sorted(rounded, key=lambda pair: (-pair[1], pair[0]))
+
+
+def _without(parts: Sequence[AnyStr], is_hidden: Sequence[bool]) -> list[AnyStr]:
+    """The parts of a text, with an empty one in place of each that is hidden."""
+    return [part[:0] if hidden else part for part, hidden in zip(parts, is_hidden, strict=True)]
 
 
 def _characters(parts: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
@@ -286,7 +290,8 @@ def _characters(parts: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
 def _show(raw: bytes) -> str:
     """The text of bytes; a byte that is part of no character as <c3>."""
     text = raw.decode("utf-8", "surrogateescape")
-    return "".join(f"<{ord(c) - 0xDC00:02x}>" if 0xDC80 <= ord(c) <= 0xDCFF else c for c in text)
+    # a byte b without a character is decoded to U+DC00 + b
+    return re.sub("[\udc80-\udcff]", lambda match: f"<{ord(match[0]) - 0xDC00:02x}>", text)
 
 
 def _byte_of() -> dict[str, int]:

@@ -45,7 +45,8 @@ class Symbols(Tokenizer):
         if len(set(self.marks)) < len(self.marks):
             raise InputError(f"marks={self.marks}: expected each once")
         self.letters = count <= len(LETTERS)
-        self._names = [*(LETTERS[:count] if self.letters else map(str, range(count))), *self.marks]
+        names = LETTERS[:count] if self.letters else map(str, range(count))
+        self._names = [*names, *self.marks]
         self._ids = {name: i for i, name in enumerate(self._names)}
 
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
@@ -53,19 +54,22 @@ class Symbols(Tokenizer):
         for mark in self.marks:
             # marks need no space around them
             text = text.replace(mark, f" {mark} ")
-        # letters need no space between them, numbers do
-        names = [name for part in text.split() for name in (part if self.letters else [part])]
+        names = text.split()
+        if self.letters:
+            # letters need no space between them, numbers do
+            names = [name for part in names for name in part]
         for at, name in enumerate(names):
             if name not in self._ids:
-                known = f"{self._names[0]} to {self._names[self.count - 1]}"
-                raise InputError(
-                    f"symbol {at} is {name!r}: expected {known}{''.join(f', {mark}' for mark in self.marks)}"
+                known = ", ".join(
+                    [f"{self._names[0]} to {self._names[self.count - 1]}", *self.marks]
                 )
+                raise InputError(f"symbol {at} is {name!r}: expected {known}")
         return np.array([self._ids[name] for name in names], np.int64)
 
     def decode(self, ids: Ids) -> str:
         """The symbols of ids: letters without spaces, numbers with a space between two."""
-        return ("" if self.letters else " ").join(self.pieces(ids))
+        between = "" if self.letters else " "
+        return between.join(self.pieces(ids))
 
     def pieces(self, ids: Ids) -> list[str]:
         """The letter, number or mark of each id."""

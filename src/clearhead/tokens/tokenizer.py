@@ -101,8 +101,10 @@ class Tokenizer(ABC):
             marked: Whether special tokens are written by their names in it, as in `marked`.
         """
         encode = self.marked if marked else self.encode
+        if not self.adds_space:
+            return encode(text)
         # the text is encoded behind another one, whose ids are then cut off
-        for before, alone in self._known_before if self.adds_space else ():
+        for before, alone in self._known_before:
             both = encode(before + text)
             # a merge across the border would change the ids of `before`: then another one is tried
             if np.array_equal(both[: len(alone)], alone):
@@ -118,8 +120,10 @@ class Tokenizer(ABC):
         rows = self.encode_all([before + text for text in texts])
         continued = []
         for text, row in zip(texts, rows, strict=True):
-            is_apart = np.array_equal(row[: len(alone)], alone)
-            continued.append(row[len(alone) :] if is_apart else self.continued(text))
+            if np.array_equal(row[: len(alone)], alone):
+                continued.append(row[len(alone) :])
+            else:
+                continued.append(self.continued(text))
         return continued
 
     @property

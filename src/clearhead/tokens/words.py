@@ -81,7 +81,7 @@ class Words(Tokenizer):
             raise InputError(f"most={most}: expected 0 or more")
         counts: Counter[str] = Counter()
         for text in _texts(texts):
-            counts.update(split(text.lower() if lower else text))
+            counts.update(_split(text, lower))
         kept = [word for word, count in counts.items() if count >= minimum]
         # alphabetical among equal counts, so that the same texts give the same ids
         kept = sorted(kept, key=lambda word: (-counts[word], word))[:most]
@@ -90,7 +90,7 @@ class Words(Tokenizer):
     def encode(self, text: str) -> Int[np.ndarray, "t"]:
         """Encode the words of a text; words outside the list become <unk>."""
         # unknown words keep their place in the text
-        words = split(text.lower() if self.lower else text)
+        words = _split(text, self.lower)
         return np.fromiter((self._ids.get(word, UNKNOWN) for word in words), np.int64, len(words))
 
     def decode(self, ids: Ids) -> str:
@@ -140,7 +140,8 @@ class Words(Tokenizer):
 
     def __repr__(self) -> str:
         few = " ".join(self.symbols[len(SPECIAL) : len(SPECIAL) + 5])
-        return f"Words({len(self)}: {few}{' ...' if len(self) > len(SPECIAL) + 5 else ''})"
+        more = " ..." if len(self) > len(SPECIAL) + 5 else ""
+        return f"Words({len(self)}: {few}{more})"
 
     @property
     def special_names(self) -> dict[str, int]:
@@ -174,6 +175,13 @@ class Words(Tokenizer):
         if not isinstance(lower, bool):
             raise InputError(f"lower = {lower!r}: expected true or false")
         return cls(symbols, counts, lower=lower)
+
+
+def _split(text: str, lower: bool) -> list[str]:
+    """The words of a text, without capitals if `lower`."""
+    if lower:
+        text = text.lower()
+    return split(text)
 
 
 def _texts(texts: Iterable[str]) -> Iterable[str]:
