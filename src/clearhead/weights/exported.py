@@ -95,8 +95,10 @@ def _card(bundle: Bundle, folder: Path, name: str) -> Iterator[str]:
     if sentence_folder.is_sentence_folder(folder):
         library = "sentence-transformers"
     yield from ("---", f"library_name: {library}")
-    # the same capability is another pipeline where the input is an image
-    tasks = PIPELINES | (OF_IMAGES if bundle.reads == "images" else {})
+    tasks = PIPELINES
+    if bundle.reads == "images":
+        # the same capability is another pipeline
+        tasks = PIPELINES | OF_IMAGES
     # the first pipeline in the order of the dictionary: a model that generates may embed, too
     task = next((tasks[can] for can in tasks if can in bundle.can), None)
     if task is not None:

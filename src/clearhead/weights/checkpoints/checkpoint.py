@@ -130,9 +130,10 @@ def file_size(path: Path) -> int:
     """The size of a file in bytes; raises DamagedError if it is missing."""
     try:
         return path.stat().st_size
+    except FileNotFoundError as cause:
+        raise DamagedError(f"{path} is missing") from cause
     except OSError as cause:
-        is_missing = isinstance(cause, FileNotFoundError)
-        raise DamagedError(f"{path} is missing" if is_missing else str(cause)) from cause
+        raise DamagedError(str(cause)) from cause
 
 
 def file_sha256(path: Path) -> str:
@@ -185,9 +186,11 @@ def latest(
 
 def _checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
     steps = []
     # one that was put aside counts after the new one of the same step
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir():
         if final := FINAL.match(path.name):
             steps.append((int(final[1]), True, path))
         elif aside := ASIDE.match(path.name):

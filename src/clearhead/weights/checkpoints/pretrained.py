@@ -87,8 +87,10 @@ def fill_pretrained(
         if weight is not None and _fits(name, weight, slot, source, target):
             slot.copy_(_fitted(name, weight, slot, source, target))
             used.add(id(weight))
-            # the name in the whole model
-            names.add(name if start.into is None else f"{start.into}.{name}")
+            if start.into is not None:
+                # the name in the whole model
+                name = f"{start.into}.{name}"
+            names.add(name)
     unused = []
     # by identity, because the names within a part lack its prefix
     for name, weight in state(checkpoint).items():
@@ -110,8 +112,10 @@ def _other_labels(bundle: Bundle, model: nn.Module, classes: tuple[str, ...] | N
 
 def _few(names: Sequence[str]) -> str:
     """The first names, and the number of the others."""
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(names[:LISTED])
+    if len(names) > LISTED:
+        return f"{listed} and {len(names) - LISTED} more"
+    return listed
 
 
 def _check_same_tokens(

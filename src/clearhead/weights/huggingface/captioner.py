@@ -145,10 +145,12 @@ def rows(c: Config) -> Iterator[Row]:
         yield Row(tuple(f"encoder.{name}" for name in row.ours), row.theirs, row.conversion)
     if c.bridge == "linear":
         yield from pairs({"memory.project": "enc_to_dec_proj"})
-    # ours has the output layer beside the decoder
     for row in gpt2.rows(_gpt(c)):
-        names = tuple(name if name.startswith("head.") else f"decoder.{name}" for name in row.ours)
-        yield Row(names, tuple(f"decoder.{name}" for name in row.theirs), row.conversion)
+        ours = row.ours
+        if not ours[0].startswith("head."):
+            # ours has the output layer beside the decoder
+            ours = tuple(f"decoder.{name}" for name in ours)
+        yield Row(ours, tuple(f"decoder.{name}" for name in row.theirs), row.conversion)
     yield from blocks(CROSS_KEY_VALUE, c.depth, conversion=JOINED_TRANSPOSED)
     yield from blocks(CROSS_LINEAR, c.depth, conversion=TRANSPOSED)
     yield from blocks(CROSS_NORM, c.depth)

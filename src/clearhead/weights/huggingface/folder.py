@@ -227,8 +227,10 @@ def _one_dtype(model: Model, table: config.Table) -> None:
         counts[p.dtype] += p.numel()
     if len(counts) > 1:
         # older files say torch_dtype
-        named = getattr(torch, str(table.get("dtype") or table.get("torch_dtype")), None)
-        model.to(named if named in counts else counts.most_common(1)[0][0])
+        dtype = getattr(torch, str(table.get("dtype") or table.get("torch_dtype")), None)
+        if dtype not in counts:
+            dtype = counts.most_common(1)[0][0]
+        model.to(dtype)
 
 
 def _listed(value: Any) -> list[Any]:

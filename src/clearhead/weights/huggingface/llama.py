@@ -238,13 +238,13 @@ class Decoder:
 
     def sizes(self) -> dict[str, Any]:
         """The options of our Config that all relatives have."""
-        # heads that share the width evenly need no option
-        plain = (
-            self.head_dim is None or self.head_dim * self.num_attention_heads == self.hidden_size
-        )
+        head = self.head_dim
+        if head is not None and head * self.num_attention_heads == self.hidden_size:
+            # heads that share the width evenly need no option
+            head = None
         return read_options(self, SIZES) | {
             "kv_heads": self.num_key_value_heads,
-            "head": None if plain else self.head_dim,
+            "head": head,
             "hidden": self.intermediate_size,
         }
 
@@ -323,12 +323,17 @@ class Llama(Decoder):
 
     def to_ours(self, shapes: Shapes) -> Config:
         """Convert these keys of config.json to the Config of our model."""
-        return Config(
-            # Qwen2 has biases of queries, keys and values, without a key that says so
-            bias="qkv" if self.model_type == "qwen2" else self.attention_bias,
+        own: dict[str, Any] = {"bias": self.attention_bias}
+        if self.model_type == "qwen2":
+            # biases of queries, keys and values, without a key that says so
+            own["bias"] = "qkv"
+        elif self.model_type == "qwen3":
+            own["qk_norm"] = "head"
+        elif self.model_type == "mistral":
             # others may have the key, and ignore it
-            window=self.sliding_window if self.model_type == "mistral" else None,
-            qk_norm="head" if self.model_type == "qwen3" else None,
+            own["window"] = self.sliding_window
+        return Config(
+            **own,
             **self.sizes(),
             **FIXED,
             **read_rope(self.rope(), self.max_position_embeddings),
@@ -370,9 +375,11 @@ def llama_rows(c: Config) -> Iterator[Row]:
     both, weight = ("weight", "bias"), ("weight",)
     yield from embeddings(c, "model.embed_tokens.weight")
     yield from pairs({"norm": "model.norm"}, weight)
-    # bias="qkv" is for these three maps, True for all
-    yield from blocks(QKV, c.depth, both if c.bias else weight)
-    yield from blocks(LINEAR, c.depth, both if c.bias is True else weight)
+    # "qkv": queries, keys and values have biases, and no other map
+    qkv = both if c.bias else weight
+    others = both if c.bias is True else weight
+    yield from blocks(QKV, c.depth, qkv)
+    yield from blocks(LINEAR, c.depth, others)
     yield from blocks(NORMS, c.depth, weight)
     if c.qk_norm:
         yield from blocks(QK_NORMS, c.depth, weight)

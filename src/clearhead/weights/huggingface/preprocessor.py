@@ -116,14 +116,18 @@ class PreprocessorKeys:
         if self.resample is not None:
             interpolation = {number: word for word, number in RESAMPLE.items()}[self.resample]
         channels = 1 if self.channels == "grey" else 3
+        # steps that are switched off become a factor of 1, a mean of 0 and a deviation of 1
+        scale = self.rescale_factor if self.do_rescale else 1.0
+        mean, deviation = self.image_mean, self.image_std
+        if not self.do_normalize:
+            mean, deviation = 0.0, 1.0
         return Preprocessing(
             resize=resize,
             crop=crop,
             interpolation=interpolation,  # type: ignore[arg-type]
-            # steps that are switched off become a factor of 1, a mean of 0 and a deviation of 1
-            scale=self.rescale_factor if self.do_rescale else 1.0,
-            mean=_per_channel(self.image_mean if self.do_normalize else 0.0, channels),
-            deviation=_per_channel(self.image_std if self.do_normalize else 1.0, channels),
+            scale=scale,
+            mean=_per_channel(mean, channels),
+            deviation=_per_channel(deviation, channels),
             channels=self.channels,
         )
 

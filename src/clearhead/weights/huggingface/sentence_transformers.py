@@ -96,7 +96,8 @@ def read_limits(folder: Path) -> Limits:
     limits = config.read(Limits, config.Table(known, origin=table.origin))
     if limits.max_seq_length is None:  # the library then asks the tokenizer
         longest = tokenizer_settings(folder).get("model_max_length")
-        limits = replace(limits, max_seq_length=longest if type(longest) is int else None)
+        if type(longest) is int:
+            limits = replace(limits, max_seq_length=longest)
     if limits.max_seq_length is not None and limits.max_seq_length < 1:
         raise WeightsError(
             f"{file or folder}: max_seq_length={limits.max_seq_length}: expected 1 or more"

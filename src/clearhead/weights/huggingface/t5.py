@@ -21,7 +21,7 @@ from ...checks import at_least
 from ...errors import InputError
 from ...layers.words import MLPKind
 from ...models.transformer import Config
-from ...tokens.special import Special
+from ...tokens.special import Special, first_known
 from ..fill import Shapes, WeightsError
 from ..table import Layout, Row, blocks, check_options, read_options, write_options
 from .marian import reference
@@ -122,11 +122,12 @@ class T5Keys:
         scaled = self.scale_decoder_outputs
         if scaled is None:
             scaled = self.tie_word_embeddings
+        # heads that share the width evenly need no option
+        is_even = self.d_kv * self.num_heads == self.d_model
         return Config(
             **read_options(self, SIZES),
             decoder_depth=self.num_decoder_layers or self.num_layers,
-            # heads that share the width evenly need no option
-            head=None if self.d_kv * self.num_heads == self.d_model else self.d_kv,
+            head=None if is_even else self.d_kv,
             hidden=self.d_ff,
             mlp=self._mlp(),
             # an output layer in the file is a table of its own, unless its input is scaled
@@ -164,8 +165,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
     if not c.depth:
         raise WeightsError("depth=0: a T5 has its positions in the first block")
     # the ids of all published T5: 0 for padding, 1 for EOS
-    end = special.ends[0] if special.ends else 1
-    pad = 0 if special.pad is None else special.pad
+    pad, end = first_known(special.pad, 0), first_known(special.end, 1)
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
@@ -181,7 +181,7 @@ def to_theirs(c: Config, special: Special) -> dict[str, Any]:
         "scale_decoder_outputs": c.readout_scaled,
         "pad_token_id": pad,
         # T5 starts from padding
-        "decoder_start_token_id": pad if special.start is None else special.start,
+        "decoder_start_token_id": first_known(special.start, pad),
         "eos_token_id": end,
     }
 

@@ -114,7 +114,9 @@ def write_pair(tokens: Tokenizer | Pair, folder: Path, special: Special) -> None
     if isinstance(both, Pieces) and both.languages:
         _write_m2m(both, folder)
     else:
-        write_subwords(ended(both) if isinstance(both, Subwords) else both, folder, special)
+        if isinstance(both, Subwords):
+            both = ended(both)
+        write_subwords(both, folder, special)
 
 
 def _roberta(folder: Path, settings: Mapping[str, Any]) -> Subwords:
@@ -247,9 +249,8 @@ def _subwords(
         merges = _merges(ids, [piece for piece, _ in pieces if piece not in names])
         backend = Backend(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True))
     # the rules of the model's own file, compiled
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Precompiled(model.rules)] if model.rules else []
-    )
+    rules = [normalizers.Precompiled(model.rules)] if model.rules else []
+    backend.normalizer = normalizers.Sequence(rules)
     # a text begins with a space, and runs of spaces are one, as SentencePiece has it
     spaces = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])

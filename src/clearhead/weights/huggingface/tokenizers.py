@@ -27,7 +27,7 @@ from ...tokens.chat_template import CHAT
 from ...tokens.ids import NAMES
 from ...tokens.marian import read_vocab
 from ...tokens.sentencepiece import SentencePieceModel
-from ...tokens.special import Special, tokenizer_settings
+from ...tokens.special import Special, first_known, tokenizer_settings
 from ..fill import WeightsError
 
 FILES = (
@@ -164,11 +164,11 @@ def _special_names(tokens: Tokenizer, special: Special) -> dict[str, str]:
     """
     masks = [i for name, i in tokens.special_names.items() if name in MASKS]
     ids = {
-        "pad_token": tokens.pad if special.pad is None else special.pad,
+        "pad_token": first_known(special.pad, tokens.pad),
         "unk_token": tokens.unknown,
-        "bos_token": tokens.start if special.start is None else special.start,
-        "eos_token": special.ends[0] if special.ends else tokens.end,
-        "mask_token": masks[0] if masks else None,
+        "bos_token": first_known(special.start, tokens.start),
+        "eos_token": first_known(special.end, tokens.end),
+        "mask_token": first_known(*masks),
     }
     if tokens.wrapped("").tolist() == [tokens.start, tokens.end]:
         # BERT's names for the same two tokens
@@ -226,9 +226,10 @@ def _read_word_pieces(folder: Path) -> Subwords:
     """BERT's WordPiece (Devlin et al. 2019): a word is split greedily into the longest known pieces."""
     path, settings = folder / "vocab.txt", tokenizer_settings(folder)
     lines = _read_text(path).split("\n")
-    # the last line break ends the file, and is no token
-    lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
-    vocab = {line: i for i, line in enumerate(lines)}
+    if not lines[-1]:
+        # the last line break ends the file, and is no token
+        lines.pop()
+    vocab = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     # a folder may name its special tokens otherwise
     usual = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
     special = {name: str(settings.get(f"{name}_token") or token) for name, token in usual.items()}
@@ -242,12 +243,14 @@ def _read_word_pieces(folder: Path) -> Subwords:
         models.WordPiece(vocab, unk_token=special["unk"], max_input_chars_per_word=100)
     )
     strip_accents = settings.get("strip_accents")
+    if strip_accents is not None:
+        strip_accents = bool(strip_accents)
     # the defaults are those of BERT's own code
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
         # None: with lowercase accents go, without it they stay
-        strip_accents=None if strip_accents is None else bool(strip_accents),
+        strip_accents=strip_accents,
         lowercase=bool(settings.get("do_lower_case", True)),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -371,7 +371,8 @@ def dinov2_rows(prefix: str, c: Config) -> Iterator[Row]:
         yield Row(("embed.registers",), (f"{prefix}.embeddings.register_tokens",))
     yield from pairs({"embed.project": f"{prefix}.embeddings.patch_embeddings.projection"})
     yield from pairs({"norm": f"{prefix}.layernorm"})
-    layers = DINOV2_LAYER | (DINOV2_GATED_MLP if c.mlp == "swiglu" else DINOV2_MLP)
+    mlp = DINOV2_GATED_MLP if c.mlp == "swiglu" else DINOV2_MLP
+    layers = DINOV2_LAYER | mlp
     names = {f"blocks.{{}}.{a}": f"{prefix}.encoder.layer.{{}}.{b}" for a, b in layers.items()}
     yield from blocks(names, c.depth)
     for i in range(c.depth):

@@ -133,9 +133,8 @@ def _ours(arrays: dict[str, Tensor], c: Config, where: Path) -> Tensors:
     names: dict[str, tuple[str, str]] = {"stem.first": ("conv1", "bn_conv1")}
     for name, i, j, layer in conv_names(c):
         # layers 0, 1, 2 are the branches 2a, 2b, 2c; the shortcut is branch 1
-        at = f"{i + 2}{ascii_lowercase[j]}_branch" + (
-            "1" if layer == "shortcut" else f"2{ascii_lowercase[int(layer)]}"
-        )
+        branch = "1" if layer == "shortcut" else f"2{ascii_lowercase[int(layer)]}"
+        at = f"{i + 2}{ascii_lowercase[j]}_branch{branch}"
         names[name] = (f"res{at}", f"bn{at}")
     for name, (conv, norm) in names.items():
         # (y, x, i, o) -> (o, i, y, x)

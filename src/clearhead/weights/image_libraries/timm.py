@@ -431,7 +431,8 @@ def _architecture(c: Any) -> tuple[str, dict[str, Any]]:
         }
     if isinstance(c, resnet.Config):
         # the model of these depths, or else any with the same kind of block
-        name = RESNETS.get((c.block, c.depths), "resnet18" if c.block == "basic" else "resnet50")
+        usual = "resnet18" if c.block == "basic" else "resnet50"
+        name = RESNETS.get((c.block, c.depths), usual)
         channels = [c.width * 2**i for i in range(len(c.depths))]
         return name, {
             **common,

@@ -164,9 +164,10 @@ def convnext_rows(c: convnext.Config) -> Iterator[Row]:
     yield from pairs({"stem.0": "features.0.0", "stem.1": "features.0.1", "norm": "classifier.0"})
     rows = stage_rows(c, CONVNEXT_LAYER, "features.{odd}.{j}", "features.{even}", "layer_scale")
     for row in rows:
-        # (c) in our model, (c, 1, 1) in theirs
-        is_scale = row.theirs[0].endswith("layer_scale")
-        yield Row(row.ours, row.theirs, PER_CHANNEL) if is_scale else row
+        if row.theirs[0].endswith("layer_scale"):
+            # (c) in our model, (c, 1, 1) in theirs
+            row = Row(row.ours, row.theirs, PER_CHANNEL)
+        yield row
     if c.classes:
         yield from pairs({"head": "classifier.2"})
 
@@ -186,7 +187,7 @@ def mobilenet_config(shapes: Shapes, arguments: Mapping[str, Any]) -> mobilenet.
     ):
         # a block that widens has one convolution more
         widens = f"features.{last}.conv.3.weight" in shapes
-        outputs = shapes[f"features.{last}.conv.{2 if widens else 1}.weight"][0]
+        outputs = shapes[f"features.{last}.conv.{1 + widens}.weight"][0]
         # only the first stage does not widen: a block that does cannot belong to it
         if widths and outputs == widths[-1] and (len(widths) > 1) == widens:
             depths[-1] += 1

@@ -362,7 +362,12 @@ def _with_prefix(path: Path, layout: Layout, changed: Mapping[str, Tensor]) -> d
     with open_tensors(path) as tensors:
         # under today's names, with the prefix that a file without a head lacks
         known = set(huggingface.today(layout, tensors).shapes)
-    return {layout.prefix + n if layout.prefix + n in known else n: x for n, x in changed.items()}
+    renamed = {}
+    for name, x in changed.items():
+        if layout.prefix + name in known:
+            name = layout.prefix + name
+        renamed[name] = x
+    return renamed
 
 
 def _on_huggingface(
