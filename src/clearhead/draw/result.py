@@ -66,7 +66,23 @@ class Table:
         return table
 
 
-class Result:
+class PlainValues:
+    """The base class of results that become JSON: their fields, or the attributes that `in_json` names."""
+
+    # names of the attributes that `to_dict` returns, as in "layer heads maps"; empty: all fields of the dataclass
+    in_json: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        names = self.in_json.split()
+        if not names:
+            # a subclass that is not a dataclass must name its attributes in `in_json`
+            assert dataclasses.is_dataclass(self)
+            names = [field.name for field in dataclasses.fields(self)]
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+class Result(PlainValues):
     """The base class of what looking, comparing and measuring returns: `figure()`, `table()` and `to_dict()`.
 
     Notebooks show the figure of a result, terminals its table. A subclass is a dataclass that draws itself and fills
@@ -85,9 +101,6 @@ class Result:
         ({'values': [[1.0, 0.0], [0.3, 0.7]]}, b'PNG')
     """
 
-    # names of the attributes that `to_dict` returns, as in "layer heads maps"; empty: all fields of the dataclass
-    in_json: ClassVar[str] = ""
-
     def figure(self) -> Figure:
         """Draw the result."""
         raise NotImplementedError
@@ -95,15 +108,6 @@ class Result:
     def table(self) -> Table:
         """Its main numbers as columns and rows."""
         raise NotImplementedError
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        names = self.in_json.split()
-        if not names:
-            # a subclass that is not a dataclass must name its attributes in `in_json`
-            assert dataclasses.is_dataclass(self)
-            names = [field.name for field in dataclasses.fields(self)]
-        return {name: plain(getattr(self, name)) for name in names}
 
     def __rich__(self) -> RichTable:
         return self.table().__rich__()

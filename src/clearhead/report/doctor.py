@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from .. import __version__
+from ..draw.result import PlainValues
 from ..errors import InputError
 from ..layers import Mask, attend
 from ..tasks import caption, classify, generate, likelihood, score, translate
@@ -41,16 +42,12 @@ TEXT = "A dog runs."  # for a model without an example
 
 
 @dataclass(frozen=True, kw_only=True)
-class Health:
+class Health(PlainValues):
     """The report of `doctor`."""
 
     facts: dict[str, str]  # versions, device, memory and so on, by name
     zoo: dict[str, str]  # the result of each shipped model's self-test, by its name
     problems: list[str]  # what failed or is missing, in sentences
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {"facts": self.facts, "zoo": self.zoo, "problems": self.problems}
 
 
 def doctor(*, device: str = "auto") -> Health:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..checks import one_of
 from ..data.images.files import ImageLike
 from ..data.text.labelled import MASKS
+from ..draw.result import PlainValues
 from ..errors import InputError, TextError
 from ..inputs import Batch
 from ..inputs.batching import BATCH_TOKENS
@@ -30,7 +31,7 @@ POOLS = ("mean", "first", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likelihood:
+class Likelihood(PlainValues):
     """The log-probability of a text under a language model, token by token.
 
     Examples:
@@ -38,6 +39,8 @@ class Likelihood:
         >>> result.pieces[:3], result.counted, result.perplexity < 10
         (['A', ' man', ' is'], 7, True)
     """
+
+    in_json = "logprob perplexity pieces logprobs"
 
     logprob: float  # the sum over the tokens that count, in nats
     logprobs: list[float | None]  # of each token given those before it; None for the first token
@@ -52,15 +55,6 @@ class Likelihood:
     def perplexity(self) -> float:
         """exp of the mean negative log-probability per counted token."""
         return math.exp(-self.logprob / max(self.counted, 1))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "logprob": self.logprob,
-            "perplexity": self.perplexity,
-            "pieces": self.pieces,
-            "logprobs": self.logprobs,
-        }
 
 
 @torch.no_grad()

@@ -120,6 +120,8 @@ class WordAttention(draw.Result):
         (torch.Size([5, 5]), torch.Size([6, 5, 5]))
     """
 
+    in_json = "kind sentences chance best held_out share weight"
+
     kind: str  # the kind of attention, a key of TextAttention.maps
     hits: Bool[Tensor, "n l h"]  # whether the largest weight is on the answer
     weights: Float[Tensor, "n l h"]  # the answer's part of the weight on all words that count
@@ -129,9 +131,14 @@ class WordAttention(draw.Result):
     def __repr__(self) -> str:
         layer, head = self.best
         return (
-            f"WordAttention(kind={self.kind!r}, sentences={len(self.hits)}, best=layer {layer} head {head}, "
+            f"WordAttention(kind={self.kind!r}, sentences={self.sentences}, best=layer {layer} head {head}, "
             f"share={float(self.share[layer, head]):.2f}, chance={self.chance:.2f})"
         )
+
+    @property
+    def sentences(self) -> int:
+        """The number of sentences."""
+        return len(self.hits)
 
     @property
     def share(self) -> Float[Tensor, "l h"]:
@@ -164,18 +171,6 @@ class WordAttention(draw.Result):
             layer, head = _best(self.hits[chosen], self.weights[chosen])
             found.append(self.hits[other, layer, head])
         return float(torch.cat(found).float().mean())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "kind": self.kind,
-            "sentences": len(self.hits),
-            "chance": self.chance,
-            "best": list(self.best),
-            "held_out": self.held_out,
-            "share": self.share.tolist(),
-            "weight": self.weight.tolist(),
-        }
 
     def figure(self) -> Figure:
         """Draw the share of each head as one heat map."""

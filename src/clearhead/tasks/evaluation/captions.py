@@ -14,6 +14,7 @@ from rich.table import Table
 from ...data.generated.scenes import COLOURS, SHAPES, Scene, SceneConfig, Scenes
 from ...data.images.captions import read_flickr8k
 from ...data.images.files import ImageLike, read_image
+from ...draw.result import PlainValues
 from ...errors import InputError, nearest
 from ...metrics import Score, caption_scores
 from ...weights import Bundle
@@ -37,8 +38,10 @@ class CaptionEvaluationOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionScores:
+class CaptionScores(PlainValues):
     """The scores of a captioner, and its captions."""
+
+    in_json = "data images scores seconds hypotheses"
 
     data: str  # the name of the data
     # as captioning papers report them, or the shares of `scenes`, in percent
@@ -56,23 +59,17 @@ class CaptionScores:
             )
         return values[name]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
-        return {
-            "data": self.data,
-            "images": len(self.hypotheses),
-            "scores": scores,
-            "seconds": self.seconds,
-            "hypotheses": self.hypotheses,
-        }
+    @property
+    def images(self) -> int:
+        """The number of images."""
+        return len(self.hypotheses)
 
     def __rich__(self) -> Table:
-        n = len(self.hypotheses)
+        speed = f"{self.seconds:.1f} s, {self.images / self.seconds:.1f} per second"
         return table(
             ("data", self.data, ""),
             *score_rows(self.scores),
-            ("images", str(n), f"{self.seconds:.1f} s, {n / self.seconds:.1f} per second"),
+            ("images", str(self.images), speed),
         )
 
 

@@ -19,6 +19,7 @@ from ... import config
 from ...data.files import DataError, as_line, locate
 from ...data.tables.column_names import may_be_language
 from ...data.text.parallel import SPLITS, lines_of, load_split, read_two
+from ...draw.result import PlainValues
 from ...errors import InputError, nearest
 from ...metrics import Score, bleu, bleu_by, chrf
 from ...weights import Bundle
@@ -52,7 +53,7 @@ class TranslationOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationScores:
+class TranslationScores(PlainValues):
     """The scores of a translator, and its translations.
 
     Examples:
@@ -61,6 +62,8 @@ class TranslationScores:
         >>> round(scores.chrf.value), scores.hypotheses
         (100, ['Ein Hund rennt.'])
     """
+
+    in_json = "data sentences scores seconds speed cut left_out hypotheses"
 
     data: str  # the name of the data
     # BLEU by the protocol, by sacreBLEU's own if that is another, and chrF
@@ -91,20 +94,6 @@ class TranslationScores:
     def speed(self) -> float:
         """Sentences per second."""
         return self.sentences / self.seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        scores = [{"name": s.name, "value": s.value, "signature": s.signature} for s in self.scores]
-        return {
-            "data": self.data,
-            "sentences": self.sentences,
-            "scores": scores,
-            "seconds": self.seconds,
-            "speed": self.speed,
-            "cut": self.cut,
-            "left_out": self.left_out,
-            "hypotheses": self.hypotheses,
-        }
 
     def __rich__(self) -> Table:
         rows = [("data", self.data, self.remark)]

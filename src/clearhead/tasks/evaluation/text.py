@@ -20,6 +20,7 @@ from ...data.tables.reading import is_table, open_table
 from ...data.text.chats import ChatsConfig
 from ...data.text.plain import validation_start
 from ...data.text_files import read_text
+from ...draw.result import PlainValues
 from ...errors import InputError, Notice
 from ...metrics import Score
 from ...weights import Bundle
@@ -50,8 +51,11 @@ class TextOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextScores:
+class TextScores(PlainValues):
     """The log-probability of a text under a language model, and the measures that follow from it."""
+
+    in_json = """data perplexity loss bits_per_byte bits_per_character tokens bytes characters logprob stride left_out
+        seconds"""
 
     data: str  # the name of the data
     tokens: int  # number of tokens that count: all but the first
@@ -82,23 +86,6 @@ class TextScores:
     def bits_per_character(self) -> float:
         """The negative log-probability per character, in bits."""
         return -self.logprob / math.log(2.0) / max(self.characters, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "data": self.data,
-            "perplexity": self.perplexity,
-            "loss": self.loss,
-            "bits_per_byte": self.bits_per_byte,
-            "bits_per_character": self.bits_per_character,
-            "tokens": self.tokens,
-            "bytes": self.bytes,
-            "characters": self.characters,
-            "logprob": self.logprob,
-            "stride": self.stride,
-            "left_out": self.left_out,
-            "seconds": self.seconds,
-        }
 
     def __rich__(self) -> Table:
         rows = [("data", self.data, self.remark)]
