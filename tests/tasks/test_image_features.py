@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import clearhead as ch
 from clearhead.data.files import DataError
 from clearhead.data.images.preprocessing import Preprocessing
-from clearhead.tasks.evaluation.classes import linear_probe, nearest_neighbours
+from clearhead.metrics import linear_probe, nearest_neighbours
 from support.command_line import call
 from support.image_models import picture
 

@@ -109,6 +109,10 @@ class Data(ABC):
         )
         return self._looked_up(batch) if lookup else batch
 
+    def labelled_table(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return all training images, uint8 (n, c, y, x), and their classes (n,), if they are in memory."""
+        return None
+
     def close(self) -> None:
         """Stop worker processes, if there are any."""
         return

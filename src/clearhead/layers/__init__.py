@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .positions import Vectors as Vectors
     from .positions import grid as grid
     from .positions import make_positions as make_positions
+    from .projection import ProjectionHead as ProjectionHead
     from .recurrent import Recurrent as Recurrent
     from .scores import SCORES as SCORES
     from .scores import Additive as Additive

@@ -6,6 +6,8 @@ bleu_by           BLEU by one of the PROTOCOLS that published scores of translat
 chrf              character F-score (Popović 2015), by sacreBLEU
 caption_scores    BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D of captions, as coco-caption computes them
 caption_words     the words that the scores of captions count
+nearest_neighbours   the classes of features by votes of the nearest training features
+linear_probe      the classes of features by a linear classifier of training features
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from .captions import CAPTION_METRICS as CAPTION_METRICS
     from .captions import CaptionScore as CaptionScore
     from .captions import caption_scores as caption_scores
+    from .probes import fit_linear_probe as fit_linear_probe
+    from .probes import linear_probe as linear_probe
+    from .probes import nearest_neighbours as nearest_neighbours
     from .ptb import caption_words as caption_words
     from .texts import References as References
     from .texts import Score as Score

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ..checks import at_least, fraction
 from ..errors import InputError
-from ..layers import MLP, Linear, skip_rows
-from .model import Model
+from ..layers import MLP, Linear, ProjectionHead, skip_rows
+from .model import ImageModel, image_abilities
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +27,8 @@ class Config:
 
     # number of classes; 0: no output layer, the model embeds an image as one vector
     classes: int = 1000
+    # outputs of a projection head, which self-supervised objectives compare; 0: none
+    projection: int = 0
     channels: int = 3  # channels of the images
     patch: int = 4  # height and width of a patch in pixels
     width: int = 96  # channels of the first stage; each stage doubles them
@@ -40,7 +42,7 @@ class Config:
     skip: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "classes")
+        at_least(self, 0, "classes", "projection")
         at_least(self, 1, "channels", "patch", "width", "kernel")
         fraction(self, "skip")
         if self.kernel % 2 == 0:
@@ -89,18 +91,17 @@ class ConvBlock(nn.Module):
         return x + y
 
 
-class ConvNeXt(Model):
+class ConvNeXt(ImageModel):
     """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
 
-    reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("grid", "states")
-    may_differ: ClassVar[frozenset[str]] = frozenset({"classes", "skip"})
+    methods: ClassVar[tuple[str, ...]] = ("grid", "states", "project")
+    may_differ: ClassVar[frozenset[str]] = frozenset({"classes", "skip", "projection"})
     config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.can = frozenset({"classify" if c.classes else "embed"})
+        self.can = image_abilities(c.classes, c.projection)
         # "patchify": a convolution whose kernel is as large as its stride (section 2.2)
         patches = nn.Conv2d(c.channels, c.width, c.patch, stride=c.patch)
         self.stem = nn.Sequential(patches, ChannelNorm(c.width, eps=c.eps))
@@ -121,6 +122,7 @@ class ConvNeXt(Model):
                 blocks += 1
             self.stages.append(stage)
         self.norm = nn.LayerNorm(width, eps=c.last_eps)
+        self.projection = ProjectionHead(width, c.projection) if c.projection else None
         self.head = Linear(width, c.classes) if c.classes else None
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):  # Table 5 of Liu et al. 2022

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError, InputTypeError
@@ -53,6 +53,7 @@ CAPABILITIES = {
     "classify": "forward: the logits of classes",
     "encode": "encode(ids, lengths=...): a vector per token",
     "embed": "forward: one vector per input",
+    "project": "project(images): outputs of a projection head, which self-supervised objectives compare",
     "map": "forward(x): vectors to vectors",
 }
 
@@ -140,6 +141,38 @@ class Model(nn.Module):
             ids = random_ids(c.target_vocab or c.vocab, rows, size, generator)
             return {"ids": ids, "source": random_ids(c.vocab, rows, size, generator)}
         return {"ids": random_ids(c.vocab, rows, size, generator)}
+
+
+class ImageModel(Model):
+    """The base class of models that make one vector of an image: `states`, which an output layer may follow.
+
+    With a projection head it can also be trained without labels: the outputs of the head are compared (`project`).
+    """
+
+    reads: ClassVar[str] = "images"
+    head_parts: ClassVar[tuple[str, ...]] = ("head", "projection")
+    projection: nn.Module | None
+
+    def states(self, images: Tensor) -> Tensor:
+        """One vector per image: the input of the output layer and of the projection head."""
+        raise NotImplementedError
+
+    def project(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b outputs"]:
+        """The outputs of the projection head."""
+        if self.projection is None:
+            raise InputError(
+                f"this {self.name} has no projection head: expected projection=4096 or so in its options"
+            )
+        out: Tensor = self.projection(self.states(images))
+        return out
+
+
+def image_abilities(classes: int, projection: int) -> frozenset[str]:
+    """What an image model can do, by the numbers of its classes and of the outputs of its projection head."""
+    can = {"classify" if classes else "embed"}
+    if projection:
+        can.add("project")
+    return frozenset(can)
 
 
 def random_ids(vocab: int, rows: int, size: int, generator: torch.Generator) -> Int[Tensor, "b t"]:

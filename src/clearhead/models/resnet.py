@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from ..checks import at_least
 from ..errors import InputError
-from ..layers import Attention, ConvNorm, Linear, Residual
+from ..layers import Attention, ConvNorm, Linear, ProjectionHead, Residual
 from ..layers.conv import EXPANSION
 from ..layers.words import ResidualKind, Shrink
-from .model import Model
+from .model import ImageModel, image_abilities
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,8 @@ class Config:
 
     # number of classes; 0: no output layer, the model embeds an image as one vector
     classes: int = 1000
+    # outputs of a projection head, which self-supervised objectives compare; 0: none
+    projection: int = 0
     channels: int = 3  # channels of the images
     # large: 7x7 convolution and max pooling, a quarter of the size; small: 3x3
     stem: Literal["large", "small"] = "large"
@@ -44,7 +46,7 @@ class Config:
     attention: tuple[int, ...] = ()  # stages, counted from 0, that are followed by self-attention
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "classes")
+        at_least(self, 0, "classes", "projection")
         at_least(self, 1, "channels", "width")
         if not self.depths or min(self.depths) < 1:
             raise InputError(
@@ -93,18 +95,17 @@ class Stem(nn.Module):
         return x
 
 
-class ResNet(Model):
+class ResNet(ImageModel):
     """Images (b, c, height, width) of any size -> logits of classes (b, classes)."""
 
-    reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("grid", "states")
-    may_differ: ClassVar[frozenset[str]] = frozenset({"classes"})
+    methods: ClassVar[tuple[str, ...]] = ("grid", "states", "project")
+    may_differ: ClassVar[frozenset[str]] = frozenset({"classes", "projection"})
     config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.can = frozenset({"classify" if c.classes else "embed"})
+        self.can = image_abilities(c.classes, c.projection)
         self.stem = Stem(c.stem, c.channels, c.width, eps=c.eps)
         self.stages = nn.ModuleList()
         inputs = c.width
@@ -121,6 +122,7 @@ class ResNet(Model):
                 # last in its stage, where the features of the stage are complete
                 stage.append(GridAttention(inputs))
             self.stages.append(stage)
+        self.projection = ProjectionHead(inputs, c.projection) if c.projection else None
         self.head = Linear(inputs, c.classes) if c.classes else None
 
     @property

@@ -27,12 +27,13 @@ from ..layers import (
     Linear,
     Patches,
     Positions,
+    ProjectionHead,
     ResidualStem,
     Rotary2d,
     make_norm,
 )
 from ..layers.words import Join, MLPKind, Norm, Order, PatchPosition
-from .model import Model, check_heads
+from .model import ImageModel, check_heads, image_abilities
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,8 @@ class Config:
     pool: Literal["cls", "mean", "both", "attention", "distilled"] = "cls"
     # output layer; mlp: one hidden layer of the model's width before it
     head: Literal["linear", "mlp"] = "linear"
+    # outputs of a projection head, which self-supervised objectives compare; 0: none
+    projection: int = 0
     # initial value of a learned factor per column of each sublayer; None: no factor
     layer_scale: float | None = None
     # stochastic depth: share of rows that skip a sublayer of the last block; grows linearly to it
@@ -82,7 +85,7 @@ class Config:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "channels", "patch", "stem_width", "width", "heads", "hidden")
-        at_least(self, 0, "classes", "depth", "registers")
+        at_least(self, 0, "classes", "depth", "registers", "projection")
         fraction(self, "dropout", "skip")
         check_heads(self.width, self.heads)
         head_width = self.width // self.heads
@@ -117,23 +120,28 @@ class Config:
         return self.size
 
 
-class ViT(Model):
+class ViT(ImageModel):
     """Images (b, c, height, width) of any size that divides into patches -> logits of classes (b, classes)."""
 
-    reads: ClassVar[str] = "images"
-    methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "parts", "states")
+    methods: ClassVar[tuple[str, ...]] = ("encode", "grid", "parts", "states", "project")
     may_differ: ClassVar[frozenset[str]] = frozenset(
-        {"dropout", "skip", "classes", "size", "pool", "head"}
+        {"dropout", "skip", "classes", "size", "pool", "head", "projection"}
     )
     # if pool needs no class token
     spare_parts: ClassVar[frozenset[str]] = frozenset({"embed.cls", "embed.cls_place"})
-    head_parts: ClassVar[tuple[str, ...]] = ("head", "head_hidden", "pool", "pool_query")
+    head_parts: ClassVar[tuple[str, ...]] = (
+        "head",
+        "head_hidden",
+        "pool",
+        "pool_query",
+        "projection",
+    )
     config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         c = self.config = config
-        self.can = frozenset({"classify" if c.classes else "embed"})
+        self.can = image_abilities(c.classes, c.projection)
         # rotary positions turn queries and keys; the others are joined with the patches
         joined: PatchPosition = "none"
         if c.positions != "rotary":
@@ -182,6 +190,7 @@ class ViT(Model):
             self.pool = Attention(c.width, project="none", out=False, score="dot")
             self.pool_query = nn.Parameter(torch.empty(1, 1, c.width).normal_(std=0.02))
         width = 2 * c.width if c.pool in ("both", "distilled") else c.width
+        self.projection = ProjectionHead(width, c.projection) if c.projection else None
         self.head_hidden: Linear | None = None
         self.head: Linear | None = None
         if c.classes and c.head == "mlp":

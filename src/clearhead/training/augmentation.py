@@ -30,15 +30,22 @@ SHEAR, SHIFT, TURN, BLEND = 0.3, 150 / 331, math.radians(30), 0.9  # what an amo
 LUMINANCE = (0.299, 0.587, 0.114)  # shares of red, green and blue in a grey value (ITU-R 601)
 
 
-def resample(images: Images, matrix: Float[Tensor, "b 2 3"], outside: str = "zeros") -> Images:
+def resample(
+    images: Images,
+    matrix: Float[Tensor, "b 2 3"],
+    outside: str = "zeros",
+    size: tuple[int, int] | None = None,
+) -> Float[Tensor, "b c height width"]:
     """Move images by an affine map from places of the output to places of the input.
 
     Args:
         images: float images.
         matrix: maps (x, y, 1), where -1 and 1 are the edges of an image, to (x, y).
         outside: what is outside the image: "zeros", black, or "border", its nearest pixel.
+        size: height and width of the output; by default those of the images.
     """
-    at = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    height, width = size or images.shape[-2:]
+    at = F.affine_grid(matrix, [*images.shape[:2], height, width], align_corners=False)
     return F.grid_sample(images, at, mode="bilinear", padding_mode=outside, align_corners=False)
 
 
@@ -281,16 +288,38 @@ class Crop:
     def __call__(
         self, images: UInt8[Tensor, "b c y x"], u: Float[Tensor, "b n"]
     ) -> UInt8[Tensor, "b c y x"]:
-        # u: area, ratio, middle (2)
-        area = self.config.least + (1 - self.config.least) * u[:, 0]
-        ratio = self.config.stretch ** (2 * u[:, 1] - 1)
-        ratio = ratio.clamp(area, 1 / area)  # so that the crop fits
-        width, height = (area * ratio).sqrt(), (area / ratio).sqrt()  # as shares of the image's
-        size = torch.stack([width, height], dim=1).clamp(max=1.0)  # (b, 2)
-        middle = (2 * u[:, 2:] - 1) * (1 - size)  # where the edges of the image are at -1 and 1
-        # (b, 2, 3): scale by `size`, then shift to `middle`
-        matrix = torch.cat([torch.diag_embed(size), middle[..., None]], dim=-1)
-        return to_uint8(resample(images.float(), matrix, outside="border"))
+        c = self.config
+        return to_uint8(random_part(images.float(), u, least=c.least, stretch=c.stretch))
+
+
+def random_part(
+    images: Images,
+    u: Float[Tensor, "b 4"],
+    *,
+    least: float,
+    most: float = 1.0,
+    stretch: float = 4 / 3,
+    size: tuple[int, int] | None = None,
+) -> Float[Tensor, "b c height width"]:
+    """Cut a random part out of each image, and resize it.
+
+    Args:
+        images: float images.
+        u: uniform random numbers: the area, the ratio, and the middle (2).
+        least: smallest share of the area.
+        most: largest share of the area.
+        stretch: largest ratio of width and height, or of height and width.
+        size: height and width of the output; by default those of the images.
+    """
+    area = least + (most - least) * u[:, 0]
+    ratio = stretch ** (2 * u[:, 1] - 1)
+    ratio = ratio.clamp(area, 1 / area)  # so that the part fits
+    width, height = (area * ratio).sqrt(), (area / ratio).sqrt()  # as shares of the image's
+    sides = torch.stack([width, height], dim=1).clamp(max=1.0)  # (b, 2)
+    middle = (2 * u[:, 2:] - 1) * (1 - sides)  # where the edges of the image are at -1 and 1
+    # (b, 2, 3): scale by `sides`, then shift to `middle`
+    matrix = torch.cat([torch.diag_embed(sides), middle[..., None]], dim=-1)
+    return resample(images, matrix, outside="border", size=size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -477,7 +506,7 @@ def _compiled() -> Any:
 
 
 def normalise(
-    images: UInt8[Tensor, "b c y x"], preprocessing: Preprocessing, dtype: torch.dtype
+    images: UInt8[Tensor, "b c y x"] | Images, preprocessing: Preprocessing, dtype: torch.dtype
 ) -> Float[Tensor, "b c y x"]:
     """Scale and normalise pixels like a model's preprocessing; on a GPU with channels last, as convolutions read."""
     mean, deviation = (

@@ -217,7 +217,10 @@ class Trainer:
                 number = list(self.datasets).index(feed)
                 own = replace(moment, rows=rows[feed])
                 x = augment(x, self.augmentations, own, number, compiled=self.recipe.compile)
-            batch[name] = normalise(x, preprocessing, compute_dtype(self.model))
+            if self.objective.takes_pixels:
+                batch[name] = x
+            else:
+                batch[name] = normalise(x, preprocessing, compute_dtype(self.model))
         if type(self.objective).prepare is not Objective.prepare:
             # -1: another stream than dropout's; for objectives that draw from torch's generator
             torch.manual_seed(seed_of(seed, step, micro_batch.number, -1))

@@ -275,6 +275,14 @@ class Images(Data):
         labels = [self.classes[i] for i in self.labels[which].tolist()]
         return labelled_files(self.path, self.sets[which], labels)
 
+    def labelled_table(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return all training images, uint8 (n, c, y, x), and their classes (n,), if they are in memory."""
+        if not self.tables:
+            return None
+        labels = self.labels["train"]
+        # validation images come after those of training
+        return self.tables["images"][: len(labels)], labels
+
     def close(self) -> None:
         """Stop the workers; the next batch starts them again."""
         for which in self.sets:

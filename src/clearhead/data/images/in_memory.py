@@ -129,6 +129,10 @@ class Pixels(Data):
         labels = [self.classes[i] for i in self.labels[part].tolist()]
         return LabelledImages(labels=labels, opened=lambda i: images[i])
 
+    def labelled_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all training images, uint8 (n, c, y, x), and their classes (n,)."""
+        return self.tables["images"][: self.train], self.labels[: self.train]
+
     def _class_numbers(self) -> Sequence[np.ndarray]:
         return (self.labels,)
 

@@ -112,6 +112,8 @@ class Objective(nn.Module):
     # batch keys that are required; those of a feed are "feed.key"
     reads: ClassVar[tuple[str, ...]] = ()
     may_read: ClassVar[tuple[str, ...]] = ()  # batch keys that are used if the data has them
+    # whether `prepare` gets images as uint8 pixels, and normalises them itself
+    takes_pixels: ClassVar[bool] = False
     # validation metrics by name; the logs add the prefix valid_
     measurements: ClassVar[Mapping[str, Measurement]] = {}
     # the same of decoded text, measured with run.decode
