@@ -187,29 +187,6 @@ def test_instance_noise_blurs_real_and_generated_rows_by_its_scheduled_deviation
         players(blur=-1.0)
 
 
-def test_self_distillation_is_dinos_loss():
-    torch.manual_seed(0)
-    student, teacher = (build("mlp", inputs=2, outputs=5, hidden=8, depth=1) for _ in range(2))
-    kind = objective_class("self-distillation")
-    data = make_data("gaussians", {"modes": 3}, seed=0)
-    objective = kind(
-        kind.Config(temperature=0.2, teacher_temperature=0.05), {"student": student, "teacher": teacher}, data
-    )
-    objective.centre.normal_()
-    first, second = torch.randn(2, 6, 2).unbind()
-    batch = {"x": first, "first": first, "second": second}
-    targets = [((teacher(x) - objective.centre) / 0.05).softmax(-1).detach() for x in (first, second)]
-    scores = [(student(x) / 0.2).log_softmax(-1) for x in (first, second)]
-    expected = -(targets[0] * scores[1] + targets[1] * scores[0]).sum() / 2
-    objective.train()
-    torch.testing.assert_close(objective.loss(batch), expected)
-    outputs = torch.stack([teacher(first), teacher(second)]).mean(0).sum(0)
-    torch.testing.assert_close(objective.total, torch.cat([outputs, torch.tensor([6.0])]))
-    objective.eval()
-    objective.loss(batch)
-    assert objective.total[-1] == 6  # measuring does not change the centre
-
-
 def test_a_bfloat16_model_gets_bfloat16_inputs_and_a_float32_loss():
     torch.manual_seed(0)
     for model, name, batch in (

@@ -66,10 +66,10 @@ class Crops:
     key, can = "images", "project"
 
     def __init__(self, config: Any, student: Any, data: Data) -> None:
+        assert data.preprocessing is not None  # all data with images has one
         self.config, self.preprocessing = config, data.preprocessing
-        if data.preprocessing is None:
-            raise InputError("crops need images with a preprocessing, and this data has none")
         size = data.preprocessing.crop or data.preprocessing.resize
+        assert size is not None
         edge = size if isinstance(size, int) else min(size)
         patch = getattr(student.config, "patch", 1)
         self.large = config.global_size or edge
