@@ -278,6 +278,7 @@ PROMISED = {
     "encode": ("encode",),
     "embed": (),
     "map": (),
+    "project": ("project",),
 }
 
 

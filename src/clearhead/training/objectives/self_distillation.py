@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from ...data import Data
     from ..optim.optimisers import Optimiser
 
-VIEWS: dict[str, type[Any]] = {"x": NoisyVectors, "images": Crops}  # by the batch key that they are made of
+VIEWS: dict[str, type[Any]] = {
+    "x": NoisyVectors,
+    "images": Crops,
+}  # by the batch key that they are made of
 IMAGES = 256  # images that are embedded at a time
 
 
