@@ -52,7 +52,8 @@ class Study:
             "sides": [significant(float(side)) for side in fields.sides(MASS)],
             "theoretical": [None if size is None else max(size) for size in fields.theoretical],
             "fields": [
-                [[significant(float(x)) for x in row] for row in pooled(one)] for one in fields.maps
+                [[significant(float(x)) for x in row] for row in pooled(field)]
+                for field in fields.maps
             ],
         }
 
@@ -122,7 +123,7 @@ def _features(bundle: Bundle, step: Callable[[], None]) -> dict[str, np.ndarray]
 
 def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | None:
     """The mean attention distance of each head over the photographs, as a share of the image's width."""
-    found = []
+    distances = []
     for name in NAMES:
         # Convolutional networks, and transformers without a grid of patches, have no such
         # distances.
@@ -132,13 +133,13 @@ def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | 
             # grids comparable.
             across = group.columns.grid[1]
             layers = range(len(group.maps))
-            found.append(
+            distances.append(
                 np.array([group.statistics(layer)["distance"] for layer in layers]) / across
             )
         step()
-    if not found:
+    if not distances:
         return None
-    return rounded(np.mean(found, axis=0))
+    return rounded(np.mean(distances, axis=0))
 
 
 def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:
@@ -146,11 +147,11 @@ def _fields(bundle: Bundle, step: Callable[[], None]) -> Fields:
     total: Fields | None = None
     # The theoretical size depends on the architecture alone, so one photograph is enough for it.
     for seed, photo in enumerate(photographs()):
-        one = receptive_fields(bundle, [photo], theoretical=total is None, seed=seed)
+        fields = receptive_fields(bundle, [photo], theoretical=total is None, seed=seed)
         if total is None:
-            total = one
+            total = fields
         else:
-            total = replace(total, maps=total.maps + one.maps)
+            total = replace(total, maps=total.maps + fields.maps)
         step()
     assert total is not None
     return replace(total, maps=total.maps / len(photographs()))
@@ -198,8 +199,12 @@ def similarity(a: Study, b: Study) -> dict[str, Any]:
 
 def _cka(a: Study, b: Study, which: Any) -> np.ndarray:
     """CKA of all layers of both models with one another, for some of the views: the debiased estimate, all at once."""
-    both = [{name: x[which] for name, x in one.features.items()} for one in (a, b)]
+    both = [{name: x[which] for name, x in study.features.items()} for study in (a, b)]
     # With all views in one batch, the minibatch estimator (Nguyen et al. 2021, Eq. 3) is the
     # debiased estimate, for features of any width.
-    found = cka_of_features(both[0], both[1], estimator="minibatch", rows=len(photograph_views()))
-    return np.block([[found.within[0], found.matrix], [found.matrix.T, found.within[1]]])
+    similarity = cka_of_features(
+        both[0], both[1], estimator="minibatch", rows=len(photograph_views())
+    )
+    return np.block(
+        [[similarity.within[0], similarity.matrix], [similarity.matrix.T, similarity.within[1]]]
+    )

@@ -70,19 +70,19 @@ def examples_of(bundle: Bundle, task: str | None = None, names: Sequence[str] = 
         # Generated sequences have symbols in place of words.
         return _of_symbols(tokens, bundle.max_tokens or 2 * LENGTH, task)
     if "translate" in bundle.can:
-        found = [
+        examples = [
             text
             for text in SENTENCES.get(source_language(bundle, names) or "", ())
             if _fits(tokens, text)
         ]
         # Any words of its vocabulary are better than nothing; pieces of subwords would be no text.
-        return found or (_of_vocabulary(tokens, None) if isinstance(tokens, Words) else [])
+        return examples or (_of_vocabulary(tokens, None) if isinstance(tokens, Words) else [])
     able = bundle.can | ({"chat"} if bundle.chat is not None else set())
     # TEXTS is ordered: the first capability that the model has decides.
     texts = next((texts for capability, texts in TEXTS.items() if capability in able), ())
     mask = mask_name(bundle)
-    found = [text if mask is None else text.replace(MASKS[0], mask) for text in texts]
-    return [text for text in found if _fits(tokens, text)] or _of_vocabulary(tokens, mask)
+    examples = [text if mask is None else text.replace(MASKS[0], mask) for text in texts]
+    return [text for text in examples if _fits(tokens, text)] or _of_vocabulary(tokens, mask)
 
 
 def source_language(bundle: Bundle, names: Sequence[str]) -> str | None:
@@ -107,8 +107,8 @@ def answer_length(bundle: Bundle, task: str | None = None) -> int | None:
     if not isinstance(bundle.tokens, Symbols):
         return None
     # These tasks ask for a single symbol after the row.
-    one = task in ("most", "recall") or (task is None and bundle.tokens.marks != ("|",))
-    return 1 if one else _length(bundle.tokens, bundle.max_tokens or 2 * LENGTH)
+    short = task in ("most", "recall") or (task is None and bundle.tokens.marks != ("|",))
+    return 1 if short else _length(bundle.tokens, bundle.max_tokens or 2 * LENGTH)
 
 
 def _length(tokens: Symbols, context: int) -> int:

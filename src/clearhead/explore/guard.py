@@ -148,10 +148,10 @@ class Guard:
             tokens.append(_query_token(scope))
         # Parsed by hand: the standard parser drops all cookies if one is malformed, and other servers on this machine
         # may set such.
-        cookies = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+        cookies = (token.strip().partition("=") for token in headers.get("cookie", "").split(";"))
         tokens += [value for name, _, value in cookies if name == COOKIE]
         # Constant time, so that the duration does not reveal how many characters are right.
-        return any(secrets.compare_digest(one.encode(), self.token.encode()) for one in tokens)
+        return any(secrets.compare_digest(token.encode(), self.token.encode()) for token in tokens)
 
     async def _set_cookie(self, send: Send) -> None:
         """Answer a request with the token in its address: keep it in a cookie, and redirect to the plain address."""

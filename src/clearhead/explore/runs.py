@@ -135,7 +135,9 @@ class Runs:
         for _ in range(DEPTH):
             runs += [folder for folder in level if (folder / "metrics.jsonl").is_file()]
             # A run is not searched for further runs: its checkpoints and samples are its own.
-            level = [one for folder in level if folder not in runs for one in _subfolders(folder)]
+            level = [
+                inner for folder in level if folder not in runs for inner in _subfolders(folder)
+            ]
         runs.sort(key=lambda folder: -_written(folder))
         with self._lock:
             for folder in runs[:MOST]:
@@ -146,16 +148,16 @@ class Runs:
 
     def trained(self) -> dict[str, TrainedRun]:
         """The runs that have saved their model, or a checkpoint, by id."""
-        found = {}
+        by_id = {}
         for id_, folder in self.folders().items():
             saved, unfinished = folder / "model", folder / "unfinished"
             # The finished model wins over the checkpoints that it was made from.
             if saved.is_dir():
-                found[id_] = TrainedRun(self._name(folder), folder, saved)
+                by_id[id_] = TrainedRun(self._name(folder), folder, saved)
             # Without a checkpoint there are settings but no weights to load.
             elif unfinished.is_dir() and any((folder / "checkpoints").glob("step-*")):
-                found[id_] = TrainedRun(self._name(folder), folder, unfinished)
-        return found
+                by_id[id_] = TrainedRun(self._name(folder), folder, unfinished)
+        return by_id
 
     def _name(self, folder: Path) -> str:
         """The path of a run below the folder of all runs."""
@@ -335,7 +337,7 @@ def _name(section: Any, key: str = "name") -> str | None:
 def _subfolders(folder: Path) -> list[Path]:
     try:
         return sorted(
-            one for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")
+            path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
         )[:1000]
     except OSError:  # a folder without read permission has no runs for us
         return []

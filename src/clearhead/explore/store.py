@@ -264,15 +264,15 @@ class ModelStore:
         """The models of runs that a view can use, as plain values for JSON; none is loaded for it."""
         lines: list[shapes.TrainedLine] = []
         for id_, run in self._runs().items():
-            found = self._outline(run.model)
-            if found is not None and (kinds := views(found)):
+            outline = self._outline(run.model)
+            if outline is not None and (kinds := views(outline)):
                 lines.append(
                     {
                         "id": f"{RUN_PREFIX}{id_}",
                         "name": run.name,
                         "kinds": kinds,
-                        "family": found.name,
-                        "parameters": found.parameters,
+                        "family": outline.name,
+                        "parameters": outline.parameters,
                         "version": version_of(self._outlines[run.model][0]),
                     }
                 )

@@ -23,12 +23,12 @@ def sentences_of(text: str) -> list[str]:
         raise InputError(
             f"the text has {len(text):,} characters: expected at most {MOST_CHARACTERS:,} at once"
         )
-    found = sentences(text)
-    if len(found) > MOST_SENTENCES:
+    parts = sentences(text)
+    if len(parts) > MOST_SENTENCES:
         raise InputError(
-            f"the text has {len(found):,} sentences: expected at most {MOST_SENTENCES} at once"
+            f"the text has {len(parts):,} sentences: expected at most {MOST_SENTENCES} at once"
         )
-    return found
+    return parts
 
 
 def aligned(bundle: Bundle, text: str, target: str | Sequence[int]) -> Translation:
@@ -45,15 +45,19 @@ def aligned(bundle: Bundle, text: str, target: str | Sequence[int]) -> Translati
     return given_translation(bundle, text, target)
 
 
-def translation_dict(one: Translation, text: str) -> dict[str, Any]:
+def translation_dict(translation: Translation, text: str) -> dict[str, Any]:
     """A translation of a text as plain values, for JSON; its attention is requested by layer and head."""
-    values = {"text": one.text, "score": one.score, "logprob": one.logprob}
-    if one.forced is None:  # nothing was translated
+    values = {"text": translation.text, "score": translation.score, "logprob": translation.logprob}
+    if translation.forced is None:  # nothing was translated
         return values | {"cut": None, "source": [], "target": [], "ids": []}
-    pair, source, ids = translator_tokens(one.forced.bundle), one.forced.source, one.forced.target
+    pair, source, ids = (
+        translator_tokens(translation.forced.bundle),
+        translation.forced.source,
+        translation.forced.target,
+    )
     # The source may have been cut, or the translation may lack its end token, or both.
     cut = None
-    if one.cut:
+    if translation.cut:
         of = len(pair.read(text))
         unfinished = not ids or ids[-1] != pair.target.end
         source_cut = [len(source), of] if len(source) < of else None

@@ -200,7 +200,7 @@ def patch_prompts(
     """
     tokens = language_model_tokens(bundle)
     pieces = prompt_tokens(bundle, (clean, corrupted))
-    longest = max(len(one) for one in pieces)
+    longest = max(len(names) for names in pieces)
     if longest > MOST_TOKENS:
         raise InputError(
             f"a prompt has {longest:,} tokens: expected at most {MOST_TOKENS}, as each is exchanged by itself"
@@ -212,15 +212,15 @@ def patch_prompts(
     # Two answers: the difference of their logits, as in Wang et al. 2023 (IOI).
     elif ids:
         target = (ids[0], ids[1])
-    found = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))
+    result = patching(bundle, clean, corrupted, target=target, what=what, done=added_up(done))
     return {
         "what": what,
-        "answers": token_names(tokens, found.answer_ids),
-        "clean": significant(found.clean),
-        "corrupted": significant(found.corrupted),
-        "layers": len(found.layers),
+        "answers": token_names(tokens, result.answer_ids),
+        "clean": significant(result.clean),
+        "corrupted": significant(result.corrupted),
+        "layers": len(result.layers),
         "tokens": pieces[0],
-        "columns": pieces[0] if what != "heads" else found.columns,
+        "columns": pieces[0] if what != "heads" else result.columns,
         "other_tokens": pieces[1],
-        "effects": rounded(np.asarray(found.matrix)),
+        "effects": rounded(np.asarray(result.matrix)),
     }

@@ -100,10 +100,10 @@ def image_items(bundle: Bundle | None, data: Any) -> tuple[Sequence[Any], bool]:
     if isinstance(data, LabelledImages):
         return _Opened(data), False
     # strings, files and arrays can be iterated over, too, but are one image
-    one = isinstance(data, str | bytes | Path | IOBase | Mapping)
+    single = isinstance(data, str | bytes | Path | IOBase | Mapping)
     # four axes: several images, along the first
-    one |= isinstance(data, np.ndarray | Tensor) and data.ndim != 4
-    if one or not isinstance(data, Iterable):
+    single |= isinstance(data, np.ndarray | Tensor) and data.ndim != 4
+    if single or not isinstance(data, Iterable):
         return _files(data), not _is_folder(data)
     # a list may mix images and folders, each of which becomes its images
     return [image for item in data for image in _files(item)], False

@@ -51,8 +51,8 @@ class ClassNames:
         labels = self.labels or ()
         # An exact match wins over one that ignores case.
         exact = [i for i, label in enumerate(labels) if label == word]
-        found = exact or [i for i, label in enumerate(labels) if label.lower() == word.lower()]
-        if not found:
+        matches = exact or [i for i, label in enumerate(labels) if label.lower() == word.lower()]
+        if not matches:
             # Without names there is no nearest one to suggest.
             if not labels:
                 raise InputError(
@@ -62,7 +62,7 @@ class ClassNames:
             if len(labels) > 12:
                 some += " ..."
             raise InputError(f"target={word!r}: expected one of {some}{nearest(word, labels)}")
-        return found[0]
+        return matches[0]
 
 
 @dataclass(frozen=True)

@@ -238,8 +238,8 @@ class Caption:
             "maps": maps,
             "seed": self.seed,
             "alternatives": [
-                {"text": one.text, "score": one.score, "logprob": one.logprob}
-                for one in self.alternatives
+                {"text": other.text, "score": other.score, "logprob": other.logprob}
+                for other in self.alternatives
             ],
         }
 

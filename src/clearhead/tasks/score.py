@@ -112,9 +112,9 @@ def document_likelihoods(bundle: Bundle, path: Path, done: Done | None) -> Count
     # in groups, so that progress can be reported; batches by length are formed within each
     for first in range(0, len(texts), SOME):
         some = texts[first : first + SOME]
-        for one in likelihoods(bundle, some):
+        for part in likelihoods(bundle, some):
             # sums, so that the perplexity weights tokens, not texts, equally
-            logprob, tokens = logprob + one.logprob, tokens + one.counted
+            logprob, tokens = logprob + part.logprob, tokens + part.counted
         if done is not None:
             done(len(some), len(texts))
     return Counted(logprob, tokens, "".join(texts), documents.empty)

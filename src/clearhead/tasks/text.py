@@ -236,7 +236,7 @@ def likelihoods(bundle: Bundle, texts: Sequence[str]) -> list[Likelihood]:
 
 
 def _likelihood(tokens: Tokenizer, ids: list[int], logprobs: list[float | None]) -> Likelihood:
-    total = sum((one for one in logprobs if one is not None), 0.0)
+    total = sum((logprob for logprob in logprobs if logprob is not None), 0.0)
     # infinity is a possible log-probability of an impossible token, NaN is none
     if math.isnan(total):
         raise InputError(

@@ -355,9 +355,9 @@ def _trial(plan: _Plan) -> Trial:
     )
 
 
-def _flat(one: Trial | Mean) -> dict[str, Any]:
+def _flat(result: Trial | Mean) -> dict[str, Any]:
     """The fields as plain values, with the measures at the top level."""
-    values = dataclasses.asdict(one)
+    values = dataclasses.asdict(result)
     return values | values.pop("measures")
 
 

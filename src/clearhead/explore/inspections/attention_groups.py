@@ -95,7 +95,7 @@ def token_names(tokens: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 def spaces_before(tokens: Tokenizer, ids: Sequence[int]) -> list[int]:
     """The indices of tokens that follow a space which no token holds, as between the ids of whole words."""
-    numbers, found, end = [int(i) for i in ids], [], 0
+    numbers, positions, end = [int(i) for i in ids], [], 0
     if max(numbers, default=0) >= len(tokens):
         # Ids beyond the vocabulary cannot be decoded, so the text cannot be compared with its
         # pieces.
@@ -108,12 +108,12 @@ def spaces_before(tokens: Tokenizer, ids: Sequence[int]) -> list[int]:
             continue
         if text.startswith(f" {piece}", end):
             # The space belongs to no piece: the decoder has put it between two words.
-            found.append(at)
+            positions.append(at)
             end += 1
         elif not text.startswith(piece, end):
             return []  # tokens that are parts of characters, or that hold their spaces
         end += len(piece)
-    return found
+    return positions
 
 
 def _visible(tokens: Tokenizer, i: int, piece: str) -> str:
@@ -330,9 +330,9 @@ class Group:
             scores = len(self.maps) * self.heads * len(self.columns)
             # The number of queries of each cell that this budget allows.
             most = max(1, THUMBNAIL_SCORES // max(1, scores * min(cells, len(self.rows))))
-            found = np.stack([_thumbnails_of(m, cells, most) for m in self.maps])
+            pictures = np.stack([_thumbnails_of(m, cells, most) for m in self.maps])
             # Only the last two sizes are kept, to bound the memory.
-            self._thumbnails = dict([*self._thumbnails.items(), (cells, found)][-2:])
+            self._thumbnails = dict([*self._thumbnails.items(), (cells, pictures)][-2:])
         return self._thumbnails[cells]
 
     def _layers(self, layer: int | None, head: int | None) -> list[AttentionMap]:

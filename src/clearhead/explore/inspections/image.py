@@ -81,7 +81,7 @@ class ImageInspection(Inspection):
         return {
             **super().to_dict(),
             "seen": self.seen.shape[:2],
-            "features": [one.to_dict() for one in self.features],
+            "features": [layer.to_dict() for layer in self.features],
         }
 
     def png(self) -> bytes:
@@ -106,7 +106,7 @@ class ImageInspection(Inspection):
 
     def size(self) -> int:
         """Bytes held by the maps and the image."""
-        return super().size() + self.seen.nbytes + sum(one.maps.nbytes for one in self.features)
+        return super().size() + self.seen.nbytes + sum(layer.maps.nbytes for layer in self.features)
 
 
 def reads_images(bundle: Bundle | Outline) -> bool:
@@ -180,11 +180,11 @@ def _classes(bundle: Bundle, logits: Tensor) -> list[tuple[str, float]]:
 def _stages(model: nn.Module) -> dict[str, str]:
     """The modules whose outputs are feature maps: the stem, and the last block of each stage; with their titles."""
     modules = dict(model.named_modules())
-    found = {address: title for address, title in STEMS.items() if address in modules}
+    titles = {address: title for address, title in STEMS.items() if address in modules}
     for i, stage in enumerate(getattr(model, "stages", ())):
         # The last block of the stage, so that its maps are what the next stage reads.
-        found[f"stages.{i}.{len(stage) - 1}"] = f"stage {i}"
-    return found
+        titles[f"stages.{i}.{len(stage) - 1}"] = f"stage {i}"
+    return titles
 
 
 def _groups(
@@ -196,8 +196,11 @@ def _groups(
 ) -> dict[str, Group]:
     """The attention groups of a model; attentions over the same tokens form one group."""
     # Height and width of each stage's feature maps, by its title.
-    grids = {one.name: (one.maps.shape[1], one.maps.shape[2]) for one in features}
-    found: dict[str, tuple[str, dict[str, AttentionMap], Axis]] = {}
+    grids = {
+        stage_features.name: (stage_features.maps.shape[1], stage_features.maps.shape[2])
+        for stage_features in features
+    }
+    parts: dict[str, tuple[str, dict[str, AttentionMap], Axis]] = {}
     for name in attentions:
         for pattern, group, about in ATTENTIONS:
             # A pattern that names its stage applies to a hierarchical network, whose grid shrinks
@@ -213,12 +216,12 @@ def _groups(
             else:
                 # The grid that the stage's own feature maps have.
                 axis = grid_axis(grids[f"stage {stage}"])
-            _, layers, _ = found.setdefault(group.format(stage), (about.format(stage), {}, axis))
+            _, layers, _ = parts.setdefault(group.format(stage), (about.format(stage), {}, axis))
             layers[f"{name}.weights"] = tape[f"{name}.weights"]
     query = Axis(names=["the pooling query"])
     return {
         name: Group(name, query if name == "pool" else axis, axis, layers, about)
-        for name, (about, layers, axis) in found.items()
+        for name, (about, layers, axis) in parts.items()
     }
 
 
@@ -277,20 +280,20 @@ def explain_image(
     options: dict[str, Any] = {}
     if method in OPTIONS:
         options = OPTIONS[method](width)
-    found = saliency(bundle, file, method=method, target=wanted, done=added_up(done), **options)
-    if found.completeness is None:
+    result = saliency(bundle, file, method=method, target=wanted, done=added_up(done), **options)
+    if result.completeness is None:
         change = None
     else:
-        change = float(found.values.double().sum()) - found.completeness
+        change = float(result.values.double().sum()) - result.completeness
     return {
         "method": method,
-        "target": names[found.index or 0],
-        "score": found.score,
-        "probability": found.probability,
-        "signed": found.signed,
-        "layer": found.layer,
-        "completeness": found.completeness,
+        "target": names[result.index or 0],
+        "score": result.score,
+        "probability": result.probability,
+        "signed": result.signed,
+        "layer": result.layer,
+        "completeness": result.completeness,
         "change": change,
         "options": options,
-        "values": [[significant(x) for x in row] for row in found.values.tolist()],
+        "values": [[significant(x) for x in row] for row in result.values.tolist()],
     }

@@ -98,7 +98,7 @@ async def classify(body: requests.Classify, request: Request, explorer: Shared) 
         return explorer.measure(
             model,
             lambda bundle, done: inspect_image(bundle, image.file, done),
-            lambda found: {"look": explorer.keep(found[0], model), "classes": found[1]},
+            lambda result: {"look": explorer.keep(result[0], model), "classes": result[1]},
         )
 
     return stream_response(events, explorer.queue, request)
@@ -164,7 +164,9 @@ async def write_caption(
             # Every step of the beam search, so that the page shows captions as they grow.
             yield {"captions": [*own_lines, *map(caption_dict, beams)]}
         # The last beams of the search are its results.
-        inspected = queue.each((inspect_caption(one, seen) for one in [*own, *beams]), model.lock)
+        inspected = queue.each(
+            (inspect_caption(written, seen) for written in [*own, *beams]), model.lock
+        )
         looks = [explorer.keep(inspection, model) async for inspection in inspected]
         yield {"captions": [*own_lines, *map(caption_dict, beams)], "looks": looks}
 

@@ -44,9 +44,11 @@ async def translate(body: requests.Translate, request: Request, explorer: Shared
             async for beams in queue.each(steps, model.lock):
                 yield {"sentence": i, "beams": [translation_dict(beam, text) for beam in beams]}
             # The last beams of the search are the translations.
-            inspected = queue.each((inspect_translation(bundle, one) for one in beams), model.lock)
+            inspected = queue.each(
+                (inspect_translation(bundle, translation) for translation in beams), model.lock
+            )
             looks = [explorer.keep(inspection, model) async for inspection in inspected]
-            translations = [translation_dict(one, text) for one in beams]
+            translations = [translation_dict(translation, text) for translation in beams]
             yield {"sentence": i, "translations": translations, "looks": looks}
 
     return stream_response(events, queue, request)
@@ -147,7 +149,7 @@ async def read(body: requests.Read, request: Request, explorer: Shared) -> Respo
         inspecting = explorer.measure(
             model,
             lambda bundle, done: read_text(bundle, reading, off, done),
-            lambda found: {"look": explorer.keep(found[0], model), **found[1]},
+            lambda result: {"look": explorer.keep(result[0], model), **result[1]},
         )
         async for event in inspecting:
             yield event

@@ -139,12 +139,12 @@ def can_attend(kind: type[nn.Module]) -> bool:
 def resolve(pattern: str, names: Mapping[str, Any]) -> list[str]:
     """The addresses that a pattern matches; raises if there are none, and names the nearest."""
     # "...attn@1.weights", the second call of a module in one pass, is checked when it happens
-    found = matching(re.sub(r"@(\d+|\*)(?=\.)", "", pattern), names)
-    if not found:
+    matches = matching(re.sub(r"@(\d+|\*)(?=\.)", "", pattern), names)
+    if not matches:
         raise InputKeyError(
             f"no address {pattern!r} in this model{nearest_addresses(pattern, names)}"
         )
-    return found
+    return matches
 
 
 def matching(pattern: str, names: Mapping[str, Any]) -> list[str]:

@@ -356,10 +356,10 @@ class LogitAttribution(draw.Result):
     @property
     def heads(self) -> Float[Tensor, "l h"]:
         """The contribution of each self-attention head to the logit."""
-        found = [part for part in self.parts if part.kind == "head"]
-        layers = len({part.layer for part in found})
+        head_parts = [part for part in self.parts if part.kind == "head"]
+        layers = len({part.layer for part in head_parts})
         # Equal numbers of heads in every layer, so that the list has a row per layer.
-        return torch.tensor([part.value for part in found]).unflatten(0, (layers, -1))
+        return torch.tensor([part.value for part in head_parts]).unflatten(0, (layers, -1))
 
     def of(self, kind: str) -> float:
         """The sum over all parts of one kind."""

@@ -61,13 +61,13 @@ class LinearModel(draw.Result):
         Args:
             inputs: Texts; or images of the size that it was fitted to.
         """
-        found: list[str] = []
+        predicted: list[str] = []
         # In parts, because the counts or pixels of a large set may not fit into memory.
         for first in range(0, len(inputs), ROWS):
             # (n, d) @ (d, c); counts of words are sparse.
             logits = self.read(inputs[first : first + ROWS]) @ self.weights.T + self.bias
-            found += [self.classes[i] for i in logits.argmax(-1).tolist()]
-        return found
+            predicted += [self.classes[i] for i in logits.argmax(-1).tolist()]
+        return predicted
 
     def accuracy(self, inputs: Sequence[Any], labels: Sequence[str]) -> float:
         """Return the share of inputs whose class is predicted correctly.
@@ -86,13 +86,13 @@ class LinearModel(draw.Result):
         """
         # Softmax ignores what all classes share, so weights are compared with their mean.
         weights = self.weights - self.weights.mean(0)
-        found = {}
+        strongest = {}
         for name, row in zip(self.classes, weights, strict=True):
             high, index = row.topk(min(n, len(row)))
-            found[name] = [
+            strongest[name] = [
                 (self.features[i], x) for i, x in zip(index.tolist(), high.tolist(), strict=True)
             ]
-        return found
+        return strongest
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -76,15 +76,15 @@ class Sentence:
 def _unmarked(text: str, brackets: str) -> tuple[str, dict[str, tuple[int, int]]]:
     """The text without its brackets, and the place of what was between each pair of them."""
     bare = "".join(c for c in text if c not in brackets)
-    found = {}
+    places = {}
     # "{" and "}" or "[" and "]", two characters of `brackets` at a time.
     for pair in (brackets[i : i + 2] for i in range(0, len(brackets), 2)):
         if text.count(pair[0]) != 1 or text.count(pair[1]) != 1:
             raise InputError(f"{text!r}: expected one word between {pair[0]} and {pair[1]}")
         # Places are counted in the text without its brackets.
         first, last = (sum(c not in brackets for c in text[: text.index(mark)]) for mark in pair)
-        found[pair] = (first, last)
-    return bare, found
+        places[pair] = (first, last)
+    return bare, places
 
 
 def read_sentences(name: str | Path) -> list[Sentence]:
@@ -163,14 +163,14 @@ class WordAttention(draw.Result):
     @property
     def held_out(self) -> float:
         """The share of a best head in sentences that it was not chosen by: one half chooses, the other scores."""
-        half, found = len(self.hits) // 2, []
+        half, hits = len(self.hits) // 2, []
         if not half:
             raise InputError("one sentence has no halves: expected two or more")
         # The chosen head of one half is scored on the other half, and the other way round.
         for chosen, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
             layer, head = _best(self.hits[chosen], self.weights[chosen])
-            found.append(self.hits[other, layer, head])
-        return float(torch.cat(found).float().mean())
+            hits.append(self.hits[other, layer, head])
+        return float(torch.cat(hits).float().mean())
 
     def figure(self) -> Figure:
         """Draw the share of each head as one heat map."""
@@ -356,7 +356,7 @@ def word_tokens(
     """
     # The span in letters without spaces, as tokens are compared.
     first, last = len(_plain(text[: span[0]])), len(_plain(text[: span[1]]))
-    found, at, whole = [], 0, _plain(text)
+    covering, at, whole = [], 0, _plain(text)
     for i, piece in enumerate(pieces):
         # Special tokens have no letters in the text.
         if special[i]:
@@ -372,12 +372,12 @@ def word_tokens(
             )
         # The token overlaps the word.
         if at < last and at + len(letters) > first:
-            found.append(i)
+            covering.append(i)
         # Letters are consumed in order, so that a word that occurs twice is found at its own place.
         at += len(letters)
-    if not found:
+    if not covering:
         raise InputError(f"{text[span[0] : span[1]]!r} has no token in {text!r}")
-    return found
+    return covering
 
 
 def _plain(text: str) -> str:

@@ -95,7 +95,7 @@ class MissedAttention:
             )
         # Candidates where the patterns expected attention tell more than others.
         candidates = named or self.candidates
-        returned = any(one.reason == NOT_RETURNED for one in candidates.values())
+        returned = any(candidate.reason == NOT_RETURNED for candidate in candidates.values())
         hint = HINTS.get(type(self.root).__module__.partition(".")[0], HINT)
         if how == "eager" and not returned:
             hint = EAGER

@@ -125,7 +125,7 @@ def cls_maps(model: Bundle | nn.Module, given: Given, *, layer: int | str = -1) 
     # The first token is the class token, so that one row of each map is enough.
     with (
         record_layout(about.model) as layout,
-        watch(about.model, *names, keep=lambda found: found.row(0)) as tape,
+        watch(about.model, *names, keep=lambda weights: weights.row(0)) as tape,
     ):
         about.logits(about.x)
     # (heads, keys); windows, which are rows of their own, are left out

@@ -114,8 +114,8 @@ class TextAttention(draw.Result):
         if kind is None:
             kind = self.main
         queries, keys = self.labels(kind, layer)
-        one = self.maps[kind][self.layer_number(kind, layer)]
-        weights = one.dense() if head is None else one.only(head).dense()
+        attention_map = self.maps[kind][self.layer_number(kind, layer)]
+        weights = attention_map.dense() if head is None else attention_map.only(head).dense()
         return draw.heatmap(
             weights[0].mean(0).float().cpu().numpy(),
             rows=queries,
@@ -180,7 +180,7 @@ class TextAttention(draw.Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: the tokens, and the weights (heads, queries, keys) of each layer by kind."""
         maps = {
-            kind: [one.dense()[0].float().tolist() for one in layers]
+            kind: [attention_map.dense()[0].float().tolist() for attention_map in layers]
             for kind, layers in self.maps.items()
         }
         return {

@@ -46,20 +46,20 @@ def grad_cam(
     # The last layer with a gradient: in a ViT that answers from its class token, the patches of the
     # last block have none.
     if options.layer is None:
-        found = _last_with_gradient(explained, target, layers, layout)
-        if found is None:
+        last = _last_with_gradient(explained, target, layers, layout)
+        if last is None:
             raise _without_gradient(explained, target)
-        return _enlarged(explained, layout, *found)
+        return _enlarged(explained, layout, *last)
     address = _named(layout, options.layer, layers, blocks)
     weighted = _weighted(explained, target, address, layout)
     # A named layer without a gradient is an error, and the message names one that has it.
     if weighted is None:
-        found = _last_with_gradient(explained, target, layers, layout)
-        if found is None:
+        last = _last_with_gradient(explained, target, layers, layout)
+        if last is None:
             raise _without_gradient(explained, target)
         raise InputError(
             f"the patches of {address!r} have no gradient, since the answer is read from another token: expected an "
-            f"earlier layer, such as {found[0]}"
+            f"earlier layer, such as {last[0]}"
         )
     return _enlarged(explained, layout, address, weighted)
 

@@ -147,16 +147,16 @@ def gradient(
     explained: FloatInput, target: Target, _: GradientOptions, __: Done | None
 ) -> Attribution:
     """The gradient of the score with respect to the input (Simonyan et al. 2014)."""
-    found = gradients(explained, target, explained.x)[0]
-    return Attribution(values=magnitude(explained, found), whole=found)
+    values = gradients(explained, target, explained.x)[0]
+    return Attribution(values=magnitude(explained, values), whole=values)
 
 
 def input_gradient(
     explained: FloatInput, target: Target, _: GradientOptions, __: Done | None
 ) -> Attribution:
     """The gradient times the input (Shrikumar et al. 2017)."""
-    found = (gradients(explained, target, explained.x) * explained.x)[0]
-    return Attribution(values=summed(explained, found), whole=found)
+    values = (gradients(explained, target, explained.x) * explained.x)[0]
+    return Attribution(values=summed(explained, values), whole=values)
 
 
 def smooth_gradient(
@@ -175,8 +175,8 @@ def smooth_gradient(
         total += gradients(explained, target, x + scale * torch.stack(draws).to(x)).sum(0)
         if done is not None:
             done(count, options.samples)
-    found = total / options.samples
-    return Attribution(values=magnitude(explained, found), whole=found)
+    values = total / options.samples
+    return Attribution(values=magnitude(explained, values), whole=values)
 
 
 class IncompleteError(InputError):
@@ -202,15 +202,13 @@ def integrated_gradients(
         done,
     )
     # One gradient per point of the path; refinement only where the caller left the number open.
-    found = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
-    if options.steps is None and not found.complete and options.refined:
-        found = path.attribution(_refined(path))
-    if found.complete:
-        return found
-    problem = (
-        f"integrated gradients: the values add up to {path.change + (found.completeness or 0.0):.3g}, and the score "
-        f"changes by {path.change:.3g}"
-    )
+    attribution = path.attribution(path.integrals([(0.0, 1.0)], options.steps or STEPS)[0])
+    if options.steps is None and not attribution.complete and options.refined:
+        attribution = path.attribution(_refined(path))
+    if attribution.complete:
+        return attribution
+    total = path.change + (attribution.completeness or 0.0)
+    problem = f"integrated gradients: the values add up to {total:.3g}, and the score changes by {path.change:.3g}"
     # A number of steps that the caller chose is kept: its result is returned with a warning.
     if options.steps is None:
         raise IncompleteError(
@@ -218,7 +216,7 @@ def integrated_gradients(
             "method='input-gradient', which need no path, or another baseline"
         )
     warnings.warn(f"{problem}: expected more steps, or another baseline", Notice, stacklevel=3)
-    return found
+    return attribution
 
 
 class _Path:

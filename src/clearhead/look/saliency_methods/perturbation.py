@@ -133,10 +133,10 @@ def perturbation_curves(
     if steps < 1:
         raise InputError(f"steps={steps}: expected 1 or more")
     # All maps must explain the same output, or the curves would compare different things.
-    chosen = {(one.index, one.at) for one in maps.values()}
+    chosen = {(saliency_map.index, saliency_map.at) for saliency_map in maps.values()}
     if len(chosen) > 1:
         raise InputError(
-            f"maps of several targets, {', '.join(sorted(one.target for one in maps.values()))}"
+            f"maps of several targets, {', '.join(sorted(saliency_map.target for saliency_map in maps.values()))}"
         )
     ((index, at),) = chosen
     # A function is not stored in a map, so that the caller must name it again.
@@ -147,10 +147,10 @@ def perturbation_curves(
         size = tuple(about.x.shape[-2:])
     else:
         size = (about.x.shape[1],)
-    for name, one in maps.items():
-        if tuple(one.values.shape) != size:
+    for name, saliency_map in maps.items():
+        if tuple(saliency_map.values.shape) != size:
             raise InputError(
-                f"the map {name!r} has shape {tuple(one.values.shape)}: the input has {size}"
+                f"the map {name!r} has shape {tuple(saliency_map.values.shape)}: the input has {size}"
             )
     if target is None:
         target = index
@@ -166,8 +166,8 @@ def perturbation_curves(
         # Rows of all curves together, for the progress.
         rows = 2 * len(maps) * len(counts)
         deletion, insertion = {}, {}
-        for name, one in maps.items():
-            order = one.values.flatten().argsort(descending=True, stable=True)
+        for name, saliency_map in maps.items():
+            order = saliency_map.values.flatten().argsort(descending=True, stable=True)
             # the rank of each place, 0 for the most salient
             rank = torch.empty_like(order).scatter_(0, order, torch.arange(places))
             rank = rank.reshape(size).to(about.x.device)

@@ -288,12 +288,12 @@ def saliency(
         goal = choose_target(target, about.logits(about.x), about.names, about.name)
     # Only the default may fall back to another method; a named one fails instead.
     if method is None:
-        name, found = _default(about, goal, options, done)
+        name, attribution = _default(about, goal, options, done)
     else:
-        found = chosen.compute(about, goal, options, done)
+        attribution = chosen.compute(about, goal, options, done)
     return Saliency(
-        values=_plain(found.values),
-        whole=_plain(found.whole),
+        values=_plain(attribution.values),
+        whole=_plain(attribution.whole),
         method=name,
         signed=chosen.signed,
         target=goal.name,
@@ -302,10 +302,10 @@ def saliency(
         probability=goal.probability,
         tokens=about.tokens,
         at=about.at,
-        layer=found.layer,
-        layers=found.layers,
-        completeness=found.completeness,
-        complete=found.complete,
+        layer=attribution.layer,
+        layers=attribution.layers,
+        completeness=attribution.completeness,
+        complete=attribution.complete,
         picture=seen(about),
     )
 

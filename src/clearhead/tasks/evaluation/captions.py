@@ -104,7 +104,7 @@ def measure_captions(
             done(min(IMAGES, len(files.names) - i), len(files.names))
     seconds = time.perf_counter() - start
     # captions and references are compared after the same tokenisation, in caption_scores
-    texts = [one.text for one in results]
+    texts = [answer.text for answer in results]
     scores = tuple(caption_scores(texts, files.captions).values())
     return CaptionScores(
         data=f"flickr8k {part}",
@@ -121,9 +121,9 @@ def pointing(results: Sequence[Caption], scenes: Sequence[Scene]) -> tuple[float
     The captions must be those of the scenes, word by word: exact ones, or given ones.
     """
     hits, chances = list[bool](), list[float]()
-    for one, scene in zip(results, scenes, strict=True):
+    for answer, scene in zip(results, scenes, strict=True):
         height, width = scene.image.shape[1:]
-        for word, box, weights in zip(scene.caption.split(), scene.boxes, one.maps, strict=True):
+        for word, box, weights in zip(scene.caption.split(), scene.boxes, answer.maps, strict=True):
             # words such as "a" and "left" name nothing that could be pointed at
             if box is None or word not in (*COLOURS, *SHAPES):
                 continue
@@ -159,14 +159,16 @@ def _scene_scores(
     seconds = time.perf_counter() - start
     if done is not None:
         done(len(scenes), len(scenes))
-    exact = [one.text == scene.caption for one, scene in zip(results, scenes, strict=True)]
+    exact = [answer.text == scene.caption for answer, scene in zip(results, scenes, strict=True)]
     scores = [
         Score(
             "exact", 100 * float(np.mean(exact)), "captions that are equal word by word, in percent"
         )
     ]
     # only in an exact caption does word i belong to box i
-    right = [(one, scene) for one, scene, same in zip(results, scenes, exact, strict=True) if same]
+    right = [
+        (answer, scene) for answer, scene, same in zip(results, scenes, exact, strict=True) if same
+    ]
     try:
         if right:
             share, chance = pointing(*zip(*right, strict=True))
@@ -183,7 +185,7 @@ def _scene_scores(
         data=f"scenes, {len(scenes)}",
         scores=tuple(scores),
         seconds=seconds,
-        hypotheses=[one.text for one in results],
+        hypotheses=[answer.text for answer in results],
         references=[[scene.caption] for scene in scenes],
     )
 

@@ -213,12 +213,12 @@ def labelled_columns(bundle: Bundle, path: Path, text: str | None, label: str | 
     """
     trained = _trained(bundle, LABELLED)
     table = _open(bundle, path, (text, label), trained)
-    found = [_column(table, word) for word in (text, label)]
+    chosen = [_column(table, word) for word in (text, label)]
     # what the user names wins; the training's columns fill in the rest
     for i, name in enumerate(trained):
-        if found[i] is None and name in table.columns and name not in found:
-            found[i] = name
-    return TwoColumns(table, *two_columns(table, LABELLED, (found[0], found[1])))
+        if chosen[i] is None and name in table.columns and name not in chosen:
+            chosen[i] = name
+    return TwoColumns(table, *two_columns(table, LABELLED, (chosen[0], chosen[1])))
 
 
 def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | None) -> TwoColumns:
@@ -232,16 +232,16 @@ def pair_columns(bundle: Bundle, path: Path, source: str | None, target: str | N
     """
     trained = _trained(bundle, PARALLEL)
     table = _open(bundle, path, (source, target), trained)
-    found = [_given(table, word) for word in (source, target)]
+    chosen = [_given(table, word) for word in (source, target)]
     for i, name in enumerate(trained):
-        if found[i] is None and (source, target)[i] is None and name is not None:
+        if chosen[i] is None and (source, target)[i] is None and name is not None:
             # a column of the same name, or else the one of the same language
             for column in (name, _of_language(table, name)):
-                if found[i] is None and column in table.columns and column not in found:
+                if chosen[i] is None and column in table.columns and column not in chosen:
                     # each column is used once, for source or target
-                    found[i] = column
-    _check_direction(table, found, (source, target), trained)
-    return TwoColumns(table, *two_columns(table, PARALLEL, (found[0], found[1])))
+                    chosen[i] = column
+    _check_direction(table, chosen, (source, target), trained)
+    return TwoColumns(table, *two_columns(table, PARALLEL, (chosen[0], chosen[1])))
 
 
 def _trained(bundle: Bundle, roles: tuple[ColumnRole, ColumnRole]) -> Names:
@@ -287,11 +287,11 @@ def _of_language(table: TableFile, word: str) -> str | None:
 
 
 def _check_direction(
-    table: TableFile, found: list[str | None], wanted: Names, trained: Names
+    table: TableFile, chosen: list[str | None], wanted: Names, trained: Names
 ) -> None:
     """Raise if the default columns would swap source and target compared with the training."""
     # nothing to guess, nothing to compare with, the user has spoken, or no names to go by
-    if None not in found or None in trained or wanted != (None, None) or not table.header:
+    if None not in chosen or None in trained or wanted != (None, None) or not table.header:
         return
     usual = [any(name.lower() in role.usual for name in table.columns) for role in PARALLEL]
     if all(usual):  # source and target say it

@@ -231,7 +231,7 @@ def translation_scores(
     seconds = time.perf_counter() - start
     assert isinstance(translations, list)
     # one line each, as sacreBLEU reads files
-    hypotheses = [as_line(one.text) for one in translations]
+    hypotheses = [as_line(translation.text) for translation in translations]
     # sacreBLEU's own BLEU is always among the scores, so that papers can be compared
     measures = [by_protocol, chrf] if by_protocol is bleu else [by_protocol, bleu, chrf]
     return TranslationScores(
@@ -240,7 +240,7 @@ def translation_scores(
         remark=given.remark,
         scores=tuple(measure(hypotheses, references) for measure in measures),
         seconds=seconds,
-        cut=sum(one.cut for one in translations),
+        cut=sum(translation.cut for translation in translations),
         hypotheses=hypotheses,
         references=references,
     )

@@ -21,12 +21,19 @@ LORA_SHARE = 0.03  # of the weights that low-rank updates of usual ranks have
 def check_memory(model: nn.Module, recipe: Recipe, method: str, device: torch.device) -> None:
     """Raise if the weights, gradients and moments of a training do not fit into free memory."""
     free = free_memory(device)
-    needs = {one: needed(model, recipe.precision, one) for one in ("full", "lora", "head")}
+    needs = {
+        alternative: needed(model, recipe.precision, alternative)
+        for alternative in ("full", "lora", "head")
+    }
     if free is None or needs[method] <= free:
         return
     weights = sum(p.numel() for p in model.parameters())
     # cheaper methods, with their sizes: they may still not fit
-    fit = [f"method {one} needs {_gb(size)}" for one, size in needs.items() if size < needs[method]]
+    fit = [
+        f"method {alternative} needs {_gb(size)}"
+        for alternative, size in needs.items()
+        if size < needs[method]
+    ]
     if fit:
         advice = f"; {', '.join(fit)}"
     else:

@@ -131,15 +131,15 @@ def understood(
     """The kind of a file or folder of data, and its [data] section; overrides like data.text=COLUMN decide first."""
     if is_images(data, root):
         return "images", {"name": "images", "path": str(data)}
-    found = recognise(data, root, given=data_options(overrides))
-    if found.other_columns:
+    recognised = recognise(data, root, given=data_options(overrides))
+    if recognised.other_columns:
         warnings.warn(
             Notice(
-                f"{data}: the columns {found.chosen} are read; there is also {found.other_columns}"
+                f"{data}: the columns {recognised.chosen} are read; there is also {recognised.other_columns}"
             ),
             stacklevel=4,
         )
-    return found.guessed.kind, found.options
+    return recognised.guessed.kind, recognised.options
 
 
 def data_options(overrides: Sequence[str]) -> dict[str, Any]:
@@ -315,8 +315,8 @@ def batch_size(
         # the tokens of a step, divided evenly among its packed rows
         longest = max(step // fewest_rows, longest)
     # options that the user gave stay as they are
-    found = {"longest": longest, "batch_tokens": step}
-    return {name: value for name, value in found.items() if name not in section}, opened
+    sizes = {"longest": longest, "batch_tokens": step}
+    return {name: value for name, value in sizes.items() if name not in section}, opened
 
 
 def _rounded_up(tokens: int) -> int:
@@ -457,7 +457,7 @@ def as_file(data: DataLike, path: Path) -> str | Path:
             )
         try:
             # NaN is not JSON, and null is what readers take for a missing value
-            given = {name: None if _is_missing(one) else one for name, one in value.items()}
+            given = {name: None if _is_missing(cell) else cell for name, cell in value.items()}
             lines.append(json.dumps(given, ensure_ascii=False, default=_plain))
         except (TypeError, ValueError) as problem:
             raise InputTypeError(
