@@ -78,7 +78,7 @@ def test_importing_clearhead_imports_no_torch():
 
 
 def test_importing_clearhead_is_instant():
-    """Under 0.1 s of the processor beyond starting Python, in the fastest of five: it takes about a thousandth of that."""
+    """Under 0.1 s of the processor beyond starting Python, in the fastest of five: about a thousandth is needed."""
     code = "import time; s = time.process_time(); import clearhead; print(time.process_time() - s)"
     assert min(float(run(code)) for _ in range(5)) < 0.1
 
