@@ -15,6 +15,7 @@ from clearhead.data import make_data
 from clearhead.data.files import DataError
 from clearhead.data.images import files as image_files
 from clearhead.data.images.files import open_image, read_image
+from clearhead.data.tables.understand import understand_images
 from clearhead.errors import Notice
 from support.command_line import call
 
@@ -133,6 +134,13 @@ def folder(tmp_path):
             for i in range(count):
                 Image.new("RGB", (9, 8), (100 * n, 20 * i, 0)).save(tmp_path / "data" / part / label / f"{i}.png")
     return tmp_path / "data"
+
+
+def test_bad_files_are_not_counted_as_images_of_their_class(folder):
+    (folder / "train" / "dog" / "text.png").write_bytes(broken("text.png"))
+    found = understand_images(folder)
+    assert (found.images, found.labels, found.bad) == (12, {"cat": 6, "dog": 6}, ("train/dog/text.png",))
+    assert found.split == "8 images for training, 4 images for validation"
 
 
 def every_image(data):

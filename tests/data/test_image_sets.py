@@ -184,7 +184,7 @@ def test_a_wrong_line_is_named(line, message, pictures):
 def test_images_in_memory(workers, tmp_path):
     """The middle of each image, decoded once; batches of equal size, and the numbers of rows for a device."""
     rng = np.random.default_rng(0)
-    for part, count in (("train", 7), ("val", 3)):
+    for part, count in (("train", 8), ("val", 3)):
         for i in range(count):
             folder = tmp_path / part / "ab"[i % 2]
             folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def test_images_in_memory(workers, tmp_path):
     for step in (0, 1):
         expected, batch = files.batch(step), memory.batch(step)
         assert all((expected[key] == batch[key]).all() for key in expected)
-    assert len(memory.batch(3)["images"]) == 3  # files.batch(2) has the one left over
+    assert len(memory.batch(3)["images"]) == 3  # files.batch(2) has the two left over
     for index in (0, 1):
         expected, batch = files.valid(index), memory.valid(index)
         assert all((expected[key] == batch[key]).all() for key in expected)

@@ -66,6 +66,18 @@ def test_every_image_is_seen_once_per_epoch(folder):
     assert source.batch(0)["images"].shape == (6, 3, 4, 4)
 
 
+def test_an_image_that_would_be_a_batch_of_its_own_is_skipped(folder):
+    """Batch norm needs two rows: 20 = 2 x 9 + 2 and 20 = 19 + 1; another image is skipped in another epoch."""
+    assert [len(open_images(folder, rows=9).batch(step)["labels"]) for step in range(3)] == [9, 9, 2]
+    source = open_images(folder, rows=19)
+    assert source.steps_per_epoch == 1
+    assert source.description == "an image of 20 is skipped in each epoch: its batch would be of one row"
+    skipped = {*range(20)} - {*shades(source.batch(0))}, {*range(20)} - {*shades(source.batch(1))}
+    assert [len(images) for images in skipped] == [1, 1]
+    assert skipped[0] != skipped[1]
+    assert open_images(folder, rows=20).description == open_images(folder, rows=40).description == ""
+
+
 def test_a_part_of_validation_is_of_all_classes(folder):
     for i in range(40):
         paint(folder / "set" / "val" / f"n{i // 10}" / f"{i}.png", 100 + i)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from trainings import go, recipe
 
+from clearhead.training.checkpoints import Checkpoint
 from clearhead.training.ema import EMA, EMANetwork
 from clearhead.training.optim.optimisers import OptimConfig, Optimiser
 
@@ -69,3 +71,19 @@ def test_an_average_network_receives_averages_and_buffers():
         assert not torch.equal(p, dict(source.named_parameters())[n])
     assert torch.equal(teacher[1].running_mean, source[1].running_mean)
     assert not torch.equal(teacher.eval()(x), source.eval()(x))
+
+
+@pytest.mark.parametrize("ema", [0.999, 0.4])
+def test_the_average_of_a_training_warms_up(tmp_path, ema):
+    """In step t the decay is min(ema, (1 + t) / (10 + t)), also after the training has been resumed."""
+    table = recipe(optim__ema=ema, schedule__shape="constant", run__save_every=1, run__keep=9)
+    go(table, tmp_path, "steps=5")
+    go(table, tmp_path, "steps=9")
+    checkpoints = [Checkpoint(tmp_path / f"checkpoints/step-{t + 1:08d}") for t in range(9)]
+    name = "norm.weight"
+    average = checkpoints[0].read(f"model/average/{name}").double()
+    for t, checkpoint in enumerate(checkpoints[1:], start=1):
+        decay = min(ema, (1 + t) / (10 + t))
+        average = decay * average + (1 - decay) * checkpoint.read(f"model/weight/{name}").double()
+        near = {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(checkpoint.read(f"model/average/{name}").double(), average, **near)

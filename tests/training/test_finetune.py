@@ -436,11 +436,6 @@ def test_packed_chats_have_as_many_tokens_per_step(checkpoints, files, tmp_path)
     assert packed[2] <= steps
 
 
-@pytest.mark.parametrize(("steps", "ema"), [(6, 0.5), (30, 0.9), (9000, 0.999)])
-def test_the_average_of_a_short_training_is_short(files, steps, ema):
-    assert new_recipe(files / "pairs.tsv", f"steps={steps}")["optim"]["ema"] == pytest.approx(ema)
-
-
 def test_a_finished_training_can_be_continued_for_more_epochs(checkpoints, files, tmp_path):
     how = {"method": "head", "out": tmp_path / "run", "device": "cpu", "quiet": True}
     assert finetune(checkpoints / "bert", files / "labels.csv", epochs=1.0, **how).step == 2

@@ -327,6 +327,14 @@ def test_a_classifier_of_images_learns_and_resumes_to_the_bit(tmp_path, monkeypa
     assert metrics(run.folder) == metrics(parts.folder)
 
 
+def test_a_batch_of_one_row_is_refused_by_batch_norm_in_a_sentence(tmp_path):
+    data = pictures(tmp_path / "pictures") | {"rows": 3}
+    table = recipe(data=data, model={"name": "resnet"}, accumulate=3)
+    message = r"step 1 computes with one row, and a batch norm needs two or more: expected more rows .* now 3"
+    with pytest.raises(loop.TrainingError, match=message):
+        go(table, tmp_path / "run")
+
+
 def scalars(folder):
     """The scalars that TensorBoard reads from a run, without timings: {tag: [(step, value), ...]}."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

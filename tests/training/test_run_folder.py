@@ -150,19 +150,21 @@ def test_a_recipe_is_saved_and_compared(tmp_path):
     with Folder(tmp_path) as folder:
         folder.keep_recipe(RECIPE)
         before = (tmp_path / "recipe.toml").read_bytes()
-        folder.keep_recipe({**RECIPE, "model": {**RECIPE["model"], "heads": [1, 2]}})
+        assert folder.compare_recipe({**RECIPE, "model": {**RECIPE["model"], "heads": [1, 2]}}) == []
         longer = {**RECIPE, "train": {"steps": 200}}
         with pytest.raises(FolderError, match=r"another recipe: train\.steps was 100, now 200\. Resume"):
-            folder.keep_recipe(longer)
+            folder.compare_recipe(longer)
         other = {**longer, "model": {"name": "gpt", "width": 96, "positions": "rotary"}}
         heads, positions = "model.heads was [1, 2], now not set", "model.positions was not set, now 'rotary'"
         with pytest.raises(FolderError) as caught:
-            folder.keep_recipe(other, may_change=["train"])
+            folder.compare_recipe(other, may_change=["train"])
         assert f"{heads}; {positions}; model.width was 64, now 96." in str(caught.value)
         assert "train.steps" not in str(caught.value)
+        changes = folder.compare_recipe(longer, may_change=["train.steps"])
+        assert changes == ["train.steps was 100, now 200"]
         assert (tmp_path / "recipe.toml").read_bytes() == before
-        folder.keep_recipe(longer, may_change=["train.steps"])
         folder.keep_recipe(longer)
+        assert folder.compare_recipe(longer) == []
     assert {p.name for p in tmp_path.iterdir()} <= {"recipe.toml", "lock", "holder.json"}
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -309,13 +310,24 @@ def test_a_damaged_best_checkpoint_is_reported(tmp_path, capsys):
 # Other processes, other recipes
 
 
+def contents(folder):
+    """The bytes of every file of a run but those of its lock."""
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in ("lock", "holder.json")}
+
+
+@contextmanager
+def unchanged(folder):
+    """Context after which every file of a run has to be as it was before."""
+    before = contents(folder)
+    yield
+    assert contents(folder) == before
+
+
 def test_a_folder_in_use_is_refused(tmp_path, table):
     go(table, tmp_path, "steps=3")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "holder.json"}
-    with Folder(tmp_path), pytest.raises(FolderError, match=rf"is in use by process {os.getpid()} on"):
+    message = rf"is in use by process {os.getpid()} on"
+    with Folder(tmp_path), unchanged(tmp_path), pytest.raises(FolderError, match=message):
         go(table, tmp_path)
-    after = {path: path.read_bytes() for path in before}
-    assert after == before
 
 
 @pytest.mark.parametrize(
@@ -327,12 +339,28 @@ def test_a_folder_in_use_is_refused(tmp_path, table):
         ("optim.name=sgd", r"optim\.name was 'adamw', now 'sgd'"),
         ("data.rows=7", r"data\.rows was 6, now 7"),
         ("precision=bfloat16", "precision was 'float32', now 'bfloat16'"),
+        ("optim.ema=0.5", r"optim\.ema was 0\.0, now 0\.5, and the average of a run can neither begin nor end"),
+        ("optim.ema={start=0, final=1}", r"optim\.ema was 0\.0, now not set, and .*; optim\.ema\.final was not set"),
     ],
 )
 def test_another_recipe_is_refused_with_the_keys_that_differ(tmp_path, table, word, message):
     go(table, tmp_path, "steps=2")
-    with pytest.raises(FolderError, match=rf"recipe\.toml belongs to another recipe: {message}"):
+    with unchanged(tmp_path), pytest.raises(FolderError, match=rf"belongs to another recipe: {message}"):
         go(table, tmp_path, word)
+
+
+def test_an_average_may_change_its_decay_but_not_end(tmp_path, table):
+    go(table, tmp_path, "steps=2", "optim.ema=0.5")
+    go(table, tmp_path, "steps=3", "optim.ema={start=0, final=1}")
+    with unchanged(tmp_path), pytest.raises(FolderError, match=r"optim\.ema was not set, now 0\.0, and the average"):
+        go(table, tmp_path, "steps=4", "optim.ema=0")
+    assert train(tmp_path, "steps=4", device="cpu", quiet=True).finished
+
+
+def test_a_resume_past_the_last_step_changes_nothing(tmp_path, table):
+    go(table, tmp_path, "steps=3")
+    with unchanged(tmp_path), pytest.raises(TrainingError, match="step-00000003 is past the recipe's 2 steps"):
+        go(table, tmp_path, "steps=2")
 
 
 def test_options_that_change_only_rounding_may_change_when_a_run_is_resumed(tmp_path, table):
@@ -344,10 +372,11 @@ def test_options_that_change_only_rounding_may_change_when_a_run_is_resumed(tmp_
 def test_a_checkpoint_of_another_model_is_refused_with_the_tensors_that_differ(tmp_path, table):
     go(table, tmp_path, "steps=2")
     (tmp_path / "recipe.toml").unlink()  # without it only the checkpoint can reveal the difference
-    with pytest.raises(CheckpointError, match=r"step-00000002 does not match the recipe's models.*missing .*_buffer"):
+    mismatch = r"step-00000002 does not match the recipe's models.*missing .*_buffer"
+    with unchanged(tmp_path), pytest.raises(CheckpointError, match=mismatch):
         go(table, tmp_path, "optim.name=sgd")
-    (tmp_path / "recipe.toml").unlink()
-    with pytest.raises(CheckpointError, match=r"is float32 \(6, 12\), but the tensor to fill is float32 \(6, 15\)"):
+    mismatch = r"is float32 \(6, 12\), but the tensor to fill is float32 \(6, 15\)"
+    with unchanged(tmp_path), pytest.raises(CheckpointError, match=mismatch):
         go(table, tmp_path, "model.width=15")
 
 

@@ -52,7 +52,8 @@ def _unreadable(found: UnderstoodImages) -> str:
     # Most folders are clean, and then the line is left out of the report.
     if not found.bad:
         return ""
-    told = f"{unreadable_told(len(found.bad), found.images)}, the first {found.bad[0]}"
+    files = found.images + len(found.bad)
+    told = f"{unreadable_told(len(found.bad), files)}, the first {found.bad[0]}"
     # The recipe below skips the files already.
     if found.options.get("skip_bad"):
         return told

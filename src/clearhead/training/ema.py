@@ -65,6 +65,18 @@ class EMA:
                 copy_all([(self.network[name], old) for name, old in saved.items()])
 
 
+def warmed_up(ema: float, step: int) -> float:
+    """The decay rate of an average in a step, from 0: min(ema, (1 + step) / (10 + step)).
+
+    Without this warm-up the average would be mostly the initial weights for about 1 / (1 - ema) steps.
+
+    Examples:
+        >>> [round(warmed_up(0.999, step), 3) for step in (0, 90, 8990, 20_000)]
+        [0.1, 0.91, 0.999, 0.999]
+    """
+    return min(ema, (1 + step) / (10 + step))
+
+
 class EMANetwork(EMA):
     """An EMA with its own network, such as a teacher, which receives the averages after every update."""
 

@@ -81,14 +81,14 @@ class Loop:
             str, float
         ] = {}  # validation of the mean of the last checkpoints (run.average)
         with ExitStack() as stack:
-            # The order matters: nothing is written before data, models and recipe have been found to fit.
+            # The order matters: nothing is written before data, models, recipe and checkpoint have been found to fit.
             self._open_data(root, data, stack)
             setup = self._build_trainer(out)
             self._check_recipe()
-            self._open_folder(out, setup, stack)
+            self._open_folder(out, stack)
             self._resume_newest()
             self._start_logs(quiet, stack)
-            self._start_writing(stack)
+            self._start_writing(setup, stack)
             self._start_feed(stack)
             self._stack = stack.pop_all()
 
@@ -146,7 +146,7 @@ class Loop:
         is_probed = self._due(self.recipe.run.inside_every)
         if is_probed:
             self.trainer.probe_next()
-        with self._memory():
+        with self._step_errors():
             reports, batch = self.trainer.step(micro_batches, self.step - 1, counted)
         self.pending.add(self.step, reports)
         self.throughput.add(int(units))
@@ -322,31 +322,31 @@ class Loop:
                 "dataset of text or translations"
             )
 
-    def _open_folder(self, out: Path, setup: Setup, stack: ExitStack) -> None:
-        """Lock the run folder, and write or compare the recipe."""
+    def _open_folder(self, out: Path, stack: ExitStack) -> None:
+        """Lock the run folder, and compare the recipe with the one that is there."""
         self.folder = Folder(out, lock=self.world.rank == 0)
         stack.callback(self.folder.close)
         self.changes: list[str] = []  # of recipe and data, since the folder's last attempt
+        self.replaces_recipe = False
         if self.world.rank == 0:
-            # worker 0 alone writes into the folder
-            self.changes = self._keep_recipe()
-            # with the model's options a checkpoint can be opened while the training runs
-            self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
-            best = self.best.name if self.best.kept else None
-            self.trainer.begin_result(self.folder.path / "unfinished", best)
+            try:
+                self.changes = self.folder.compare_recipe(
+                    config.dump(self.recipe), may_change=MAY_CHANGE
+                )
+            except FolderError:
+                if self.folder.metrics() or any(self.folder.checkpoints.glob("step-*")):
+                    raise
+                # the other recipe failed before its first step: nothing was trained with it
+                self.replaces_recipe = True
 
-    def _keep_recipe(self) -> list[str]:
-        """Write the recipe, or check that it equals the folder's; one that failed before its first step is replaced."""
-        recipe = config.dump(self.recipe)
-        try:
-            return self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
-        except FolderError:
-            if self.folder.metrics() or any(self.folder.checkpoints.glob("step-*")):
-                raise
-            for name in ("recipe.toml", "facts.json"):
-                # nothing was trained with the old recipe
-                (self.folder.path / name).unlink(missing_ok=True)
-            return self.folder.keep_recipe(recipe, may_change=MAY_CHANGE)
+    def _keep_recipe(self, setup: Setup) -> None:
+        """Write the recipe, and what `load` needs to open a checkpoint while the training runs."""
+        if self.replaces_recipe:
+            (self.folder.path / "facts.json").unlink(missing_ok=True)
+        self.folder.keep_recipe(config.dump(self.recipe))
+        self.folder.keep_setup(setup, unit=self.data.unit, objective=self.trainer.objective)
+        best = self.best.name if self.best.kept else None
+        self.trainer.begin_result(self.folder.path / "unfinished", best)
 
     def _resume_newest(self) -> None:
         """Load the newest intact checkpoint, if there is one."""
@@ -434,11 +434,13 @@ class Loop:
         self.pending = PendingReports(self.world, several=len(self.trainer.trained) > 1)
         self.pace = Pace(self.recipe.run, validates=bool(self.data.valid_batches), steps=steps)
 
-    def _start_writing(self, stack: ExitStack) -> None:
-        """Open what the run writes: the logs after the last checkpoint, and the checkpoints to come."""
+    def _start_writing(self, setup: Setup, stack: ExitStack) -> None:
+        """Write the recipe, and open the logs after the last checkpoint, and the checkpoints to come."""
         attempt, path = "", self.folder.path
         self.events: EventFile | None = None
         if self.world.rank == 0:
+            # worker 0 alone writes into the folder
+            self._keep_recipe(setup)
             self.folder.cut(self.step)  # a resumed run writes the later records again
             attempt = self.folder.begin(
                 command=sys.argv,
@@ -538,10 +540,21 @@ class Loop:
         )
 
     @contextmanager
-    def _memory(self) -> Iterator[None]:
-        """Context that turns an exhausted memory into an error that says what needs less."""
+    def _step_errors(self) -> Iterator[None]:
+        """Context that says what to change where the memory is exhausted, or a batch norm has a single value."""
         try:
             yield
+        except ValueError as cause:
+            # torch's words, which do not say whose batch is too small
+            if "Expected more than 1 value per channel" not in str(cause):
+                raise
+            options = "more rows per batch (data.rows)"
+            if self.recipe.accumulate > 1:
+                options += f", or a smaller accumulate, now {self.recipe.accumulate}"
+            raise TrainingError(
+                f"{self.folder.path}: step {self.step} computes with one row, and a batch norm needs two or more: "
+                f"expected {options}"
+            ) from cause
         except (MemoryError, RuntimeError) as cause:
             # any other RuntimeError is a mistake in the code
             if not is_exhausted(cause):

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..weights.checkpoints.checkpoint import Checkpoint
 from ..weights.checkpoints.unfinished import Fingerprint
 from .distributed import SyncedBatchNorm, World, local, narrow, recompute, shard, whole
-from .ema import EMA, EMANetwork
+from .ema import EMA, EMANetwork, warmed_up
 from .optim.optimisers import OptimConfig, Optimiser
 from .optim.schedule import ScheduleConfig, ends, value
 from .recipe import Recipe
@@ -204,9 +204,10 @@ class TrainedPlayer(Player):
                     p.copy_(self.frozen[n])
 
     def update_ema(self, step: int, steps: int) -> None:
-        """Update the EMA of the weights after a step."""
+        """Update the EMA of the weights after a step, from 0."""
         if self.ema is not None:
-            self.ema.update(value(self.optimiser.config.ema, step, steps))
+            # by the step, and not by a count of updates, so that a resumed run goes on exactly
+            self.ema.update(warmed_up(value(self.optimiser.config.ema, step, steps), step))
 
     def begin_step(self) -> None:
         self.model.train()

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 
+# the keys of a recipe that are 0, or not set, if a run has no average of its weights
+AVERAGE = ("optim.ema", "optim.ema.start", "optim.ema.final")
+
+
 class FolderError(UserError, RuntimeError):
     """A run folder cannot be used; the message says why and what to do."""
 
@@ -162,25 +166,33 @@ class Folder:
 
     # Recipe, setup and facts
 
-    def keep_recipe(
+    def keep_recipe(self, recipe: Mapping[str, Any]) -> None:
+        """Write recipe.toml, which always has the recipe of the newest attempt."""
+        config.write(_plain_recipe(recipe), self.path / "recipe.toml")
+
+    def compare_recipe(
         self, recipe: Mapping[str, Any], *, may_change: Collection[str] = ()
     ) -> list[str]:
-        """Write recipe.toml, or compare with the existing one and raise if they differ.
+        """Return each difference from recipe.toml as a text; raise if one may not change, and write nothing.
 
-        `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed. Returns each change
-        as a text.
+        `may_change` names keys ("steps") or sections ("run") that may differ when a run is resumed.
         """
         path = self.path / "recipe.toml"
         if not path.exists():
-            config.write(_plain_recipe(recipe), path)
             return []
         before, given = dict(_flat(config.load(path))), dict(_flat(recipe))
+        had_average, has_average = (any(map(table.get, AVERAGE)) for table in (before, given))
         texts, refused = [], []
         for key in sorted(before.keys() | given):
             if before.get(key) == given.get(key):
                 continue
             texts.append(f"{key} was {_value(before, key)}, now {_value(given, key)}")
-            if not any(key == free or key.startswith(f"{free}.") for free in may_change):
+            is_free = any(key == free or key.startswith(f"{free}.") for free in may_change)
+            # another decay may follow, but either all checkpoints of a run have averages, or none
+            if key in AVERAGE and has_average != had_average:
+                is_free = False
+                texts[-1] += ", and the average of a run can neither begin nor end"
+            if not is_free:
                 # this key changes what is trained
                 refused.append(texts[-1])
         if refused:
@@ -188,9 +200,6 @@ class Folder:
                 f"{path} belongs to another recipe: {'; '.join(refused)}. Resume with the same recipe, or train in "
                 "another folder"
             )
-        # the file always has the recipe of the newest attempt
-        if texts:
-            config.write(_plain_recipe(recipe), path)
         return texts
 
     def keep_setup(self, setup: Setup, *, unit: str, objective: Objective) -> None:

@@ -151,6 +151,8 @@ def none_readable(root: Path, bad: Sequence[str]) -> DataError:
 class Images(Data):
     """Every image once per epoch, in the order of (seed, epoch); crops and mirrors depend on (seed, step, row).
 
+    A last batch of an epoch that would have a single row is skipped.
+
     Args:
         config: The options, or those of a data set that adds its own.
         seed: The seed of training.
@@ -232,8 +234,13 @@ class Images(Data):
         )
         # a smaller last batch counts as a step
         whole, rest = divmod(len(train), config.rows)
-        # images in memory are for compiled steps, whose batches all have one size
-        self.steps_per_epoch = whole + (rest > 0 and not (config.memory and whole))
+        # images in memory are for compiled steps, whose batches all have one size; elsewhere only a
+        # single image is skipped, because the batch norms of a small image need two values or more
+        skips = whole > 0 and (config.memory or rest == 1)
+        self.steps_per_epoch = whole + (rest > 0 and not skips)
+        if rest == 1 and skips:
+            told = f"an image of {len(train):,} is skipped in each epoch: its batch would be of one row"
+            self.description = "; ".join(part for part in (self.description, told) if part)
         batches = -(-len(valid) // config.valid_rows)
         self.valid_batches = batches
         self._valid_order = np.arange(len(valid))

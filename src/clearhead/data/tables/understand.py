@@ -476,7 +476,7 @@ class UnderstoodImages:
     """
 
     path: str  # what was given
-    images: int  # the number of images
+    images: int  # the number of images that can be read
     # the number of images of each class, most frequent first; none if some have no class
     labels: dict[str, int]
     sizes: dict[str, int]  # width x height of the first images, most frequent first
@@ -517,17 +517,20 @@ def understand_images(
         # raises where an image has no class
         train, valid = find_images(place)
     names = loose or [file.name for file in (*train, *valid)]
-    labels = Counter(file.label for file in (*train, *valid))
-    bad = tuple(unreadable(str(image_root(place)), names))
+    problems = unreadable(str(image_root(place)), names)
+    bad = tuple(problems)
     if len(bad) == len(names):
         raise none_readable(image_root(place), bad)
-    good = [name for name in names if name not in bad]
+    # what cannot be read is not counted as an image of its class
+    good = [name for name in names if name not in problems]
+    train, valid = ([file for file in part if file.name not in problems] for part in (train, valid))
+    labels = Counter(file.label for file in (*train, *valid))
     # the sizes of a few are enough for a summary
     opened = (read_image(str(image_root(place)), name) for name in good[:IMAGE_SAMPLE])
     sizes = Counter(f"{image.width} x {image.height}" for image in opened)
     return UnderstoodImages(
         path=str(path),
-        images=len(names),
+        images=len(good),
         labels=dict(labels.most_common()),
         sizes=dict(sizes.most_common()),
         split=_split_images(len(train), len(valid)),

@@ -43,7 +43,9 @@ class OptimConfig:
     layer_decay: float = 1.0
     eps: float = 1e-8  # adamw, lamb: added to the root of the second moment
     clip: float | None = 1.0  # largest norm of all gradients together; 0: no clipping
-    ema: Scalar = 0.0  # decay rate of an exponential moving average of the weights; 0: no average
+    # decay rate of an exponential moving average of the weights, at most (1 + step) / (10 + step);
+    # 0: no average
+    ema: Scalar = 0.0
 
     def __post_init__(self) -> None:
         one_of("name", self.name, NAMES)

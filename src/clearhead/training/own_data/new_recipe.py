@@ -381,12 +381,6 @@ def with_steps(
         "run": run,
         "schedule": {**table.get("schedule", {}), "warmup": max(int(steps) // 16, 1)},
     }
-    # an average over more steps than there are would be that of the initial weights
-    if "ema" in table["optim"]:
-        complete["optim"] = {
-            **table["optim"],
-            "ema": min(table["optim"]["ema"], round(1 - 3 / max(steps, 6), 4)),
-        }
     # overrides last: they win over everything that was derived
     recipe = config.override(config.Table({"steps": steps, **complete}), *overrides)
     # valid_most may have been added: the data gets its final options
