@@ -1,6 +1,7 @@
 """look, compare and figure on the command line."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -38,6 +39,16 @@ def test_look_prints_a_table_and_says_how_to_draw():
     assert found.exit_code == 0
     assert "' man'" in found.stdout
     assert "-o FILE draws it" in found.stderr
+
+
+def test_the_example_of_words_works_and_a_piece_of_a_word_is_refused():
+    lines = [line.strip() for line in call("view", "--help").stdout.splitlines()]
+    (line,) = [line for line in lines if line.endswith(" neighbours")]
+    found = call(*shlex.split(line)[1:], "--json")
+    assert json.loads(found.stdout)["words"][0][0] == "woman"
+    refused = call("view", "everyday", "king - man + woman", "neighbours")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "splits it into ' k' + 'ing'" in refused.stderr
 
 
 def test_look_writes_a_file_and_prints_its_name(tmp_path):

@@ -148,6 +148,11 @@ def test_words_of_models_that_ship():
     assert word_neighbours(ch.load("everyday", device="cpu"), "man - boy + girl", top=1)[0][0] == "woman"
     german = word_neighbours(ch.load("en-de", device="cpu"), "Hund", side="target", top=3)
     assert "Hunde" in [word for word, _ in german]
+    # " ing" is no token, and "ing" a piece of words: neither is an answer.
+    everyday = ch.load("everyday", device="cpu")
+    answers = [word for word, _ in word_neighbours(everyday, "man", top=len(everyday.tokens))]
+    assert "woman" in answers
+    assert "ing" not in answers
 
 
 def test_patches_of_equal_features_have_equal_colours_in_all_images():

@@ -7,6 +7,8 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MarianConfig,
@@ -17,6 +19,7 @@ from transformers import (
 import clearhead as ch
 from clearhead.errors import InputError
 from clearhead.look import attention_effects, head_effects, logit_attribution, logit_lens, patching, silence
+from clearhead.look.causes import logit_lens as lens_module
 
 WORDS = ["<pad>", "<unk>", "[MASK]", "a", "dog", "cat", "man", "runs", "sleeps", "here"]
 TEXT, OTHER, IDS = "a dog runs here", "a cat runs here", [[3, 4, 7, 9]]
@@ -42,7 +45,7 @@ def test_answers_of_a_language_model_read_as_tokens(llama, tokenizer):
     ids = torch.tensor(IDS)
     for given in (TEXT, ids, {"input_ids": ids}):
         lens = logit_lens(llama, given, tokenizer=tokenizer)
-        assert lens.tokens == ["here"]
+        assert (lens.tokens, lens.rank.shape) == (TEXT.split(), (2, 4))
         assert {name for cells in lens.top for name, _ in cells[0]} <= set(WORDS)
         assert logit_attribution(llama, given, target=("cat", "dog"), tokenizer=tokenizer).answer == "cat against dog"
         effects = attention_effects(llama, given, target="cat", tokenizer=tokenizer)
@@ -52,6 +55,33 @@ def test_answers_of_a_language_model_read_as_tokens(llama, tokenizer):
     plain = patching(llama, ids, torch.tensor([[3, 5, 7, 9]]), target=5)
     torch.testing.assert_close(found.matrix, plain.matrix)
     assert plain.answer == "5"
+
+
+@pytest.mark.parametrize("build", [
+    lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=1)),
+    lambda: GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=3, vocab_size=10, n_positions=16)),
+])  # fmt: skip
+@pytest.mark.parametrize("most", [1, 1 << 24], ids=["a position at a time", "all at once"])
+def test_the_lens_of_a_language_model_of_transformers_is_its_norm_and_head_at_every_position(
+    build, most, tokenizer, monkeypatch
+):
+    monkeypatch.setattr(lens_module, "LOGITS", most)
+    torch.manual_seed(0)
+    model = build().double().eval()
+    lens = logit_lens(model, TEXT, tokenizer=tokenizer)
+    with torch.no_grad():
+        out = model(torch.tensor(IDS), output_hidden_states=True)
+        body = model.get_decoder() if hasattr(model, "model") else model.transformer
+        norm = body.norm if hasattr(body, "norm") else body.ln_f
+        first = model.get_output_embeddings()(norm(out.hidden_states[1]))[0].softmax(-1)
+        final = out.logits[0].softmax(-1)
+    assert lens.tokens == TEXT.split()
+    for row, p in zip(lens.top, (first, final), strict=True):
+        for t, cell in enumerate(row):
+            assert [share for _, share in cell] == pytest.approx(p[t].sort(descending=True).values[:5].tolist())
+    kl = torch.nn.functional.kl_div(first.log(), final.log(), reduction="none", log_target=True).sum(-1)
+    torch.testing.assert_close(lens.divergence[0], kl)
+    torch.testing.assert_close(logit_lens(model, TEXT, at=1, tokenizer=tokenizer).entropy[:, 0], lens.entropy[:, 1])
 
 
 def test_heads_of_a_language_model_are_silenced_one_by_one(llama, tokenizer):

@@ -76,7 +76,7 @@ def test_classifiers_encoders_translators_and_foreign_models():
     assert translated.top[-1][0][0][0] == " dog"
     model = foreign_models.build("llama")
     found = logit_lens(model, {"input_ids": foreign_models.inputs("llama")["input_ids"][:1]})
-    assert found.rank.shape == (2, 1)
+    assert found.rank.shape == (2, len(found.tokens))
     assert found.divergence[-1].abs().max() < 1e-6
 
 

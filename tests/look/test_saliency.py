@@ -19,7 +19,9 @@ from transformers import (
 import clearhead as ch
 from clearhead.errors import InputError, Notice
 from clearhead.look import SALIENCY_METHODS, saliency
+from clearhead.look.saliency_methods import saliency as saliency_module
 from clearhead.look.saliency_methods.float_input import float_input
+from clearhead.look.saliency_methods.gradients import IncompleteError
 from clearhead.tokens import Characters, Pair, Words
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # all in float64
@@ -459,11 +461,27 @@ def test_a_path_with_a_cliff_is_refined_until_the_values_add_up():
 
 def test_the_default_is_occlusion_where_the_path_has_a_cliff():
     x, steep = torch.ones(1, 1, 4, 4, dtype=torch.float64), Cliff(500.0).double().eval()
-    with pytest.warns(Notice, match="score changes by 11; this is occlusion instead, and method='integrated'"):
+    with pytest.warns(
+        Notice,
+        match="score changes by 11; this is occlusion instead, which puts "
+        "baseline='zero' in the place of what it covers, and method='integrated'",
+    ):
         found = saliency(steep, x, target=1)
     assert found.method == "occlusion"
     torch.testing.assert_close(found.values, saliency(steep, x, target=1, method="occlusion").values)
     found.figure()
+
+
+def test_the_notice_of_occlusion_names_the_replacement_that_gives_its_values(monkeypatch):
+    def incomplete(*_):
+        raise IncompleteError("the values add up to 1, and the score changes by 11, even with 64 points")
+
+    monkeypatch.setattr(saliency_module, "integrated_gradients", incomplete)
+    bundle, text = ch.load("everyday", device="cpu"), "A man is standing in the"
+    with pytest.warns(Notice, match=r"puts baseline='mean' \(the mean embedding of the vocabulary\) in the place"):
+        found = saliency(bundle, text)
+    same = saliency(bundle, text, method="occlusion", baseline="mean")
+    torch.testing.assert_close(found.values, same.values)
 
 
 def test_the_logits_of_one_token_suffice_for_a_language_model():

@@ -194,8 +194,8 @@ def peak_memory():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_on_a_card_works(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_the_example_on_a_card_works(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # as for a user of the wheel: examples name no file of the checkout
     assert f" {name} " in shipped()[name].example
     assert output(*shlex.split(shipped()[name].example)[1:]).strip()
     assert f"{name} " in output("models")

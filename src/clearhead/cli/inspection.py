@@ -22,7 +22,7 @@ from .verb import verb
     "clearhead view vit-imagenette golf-ball saliency region=40,40,90,90",
     'clearhead view everyday "The children in the garden" patching --other "The child in the garden" target=are '
     "against=is -o patching.html",
-    'clearhead view everyday "king - man + woman" neighbours',
+    'clearhead view everyday "man - boy + girl" neighbours',
     "clearhead view resnet-cifar10 filters -o filters.png",
     "clearhead view fr-en",
     more=views_help(),

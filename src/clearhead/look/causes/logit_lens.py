@@ -6,7 +6,9 @@ logits. In a language model this is done at every position, elsewhere for the on
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +17,9 @@ from torch import Tensor, nn
 
 from ... import draw
 from ...errors import InputError
-from ...inputs import read_input
+from ...inputs import ModelInput, read_input
 from ...inputs.read import Given
+from ...inputs.tensors import is_encoder_decoder
 from ...weights import Bundle
 from ..structure import first_tensor, layer_stack, view_addresses
 from ..targets import (
@@ -26,6 +29,7 @@ from ..targets import (
     answer_position,
     at_least_float32,
     output_names,
+    whole_output,
 )
 from ..watch import watch
 
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# for each layer and column the likeliest answers; the rank, the divergence and the entropy, (layers, columns) each
+Columns = tuple[list[list[list[tuple[str, float]]]], Tensor, Tensor, Tensor]
 ONE = "class"  # the column of a classifier
 # columns of a figure that shows the answers; letters of an answer in it
 MOST_WORDS, LONGEST = 16, 12
@@ -116,7 +122,8 @@ def logit_lens(
             module whose output is logits.
         given: A text or an image; for a torch module its first argument with one row, or a dict of its arguments.
         top: The number of answers to name.
-        at: The position whose next token is the answer; None: all of a language model, else the last or the masked one.
+        at: The position whose next token is the answer; None: all of a language model (a Bundle, or a module of
+            transformers that generates), else the last or the masked one.
         written: What a translator has written so far.
         tokenizer: The tokenizer of a model of transformers, which reads a text and names tokens; a Bundle has its own.
 
@@ -135,36 +142,79 @@ def logit_lens(
     with watch(read.model, *layers, keep=first_tensor) as tape:
         answer_logits(read, at=place)
     states = torch.cat([tape.calls(address)[0] for address in layers])  # (l, t, d)
-    # All positions, if our own model's head and norm can be applied to any of them.
-    everywhere = at is None and read.bundle is not None and has_lens(read.bundle)
-    names = []
+    outputs = output_names(read)
+    if at is not None or not _continues_text(read):
+        # one batch with the output of each layer in a row, where the last layer ends
+        changes = {layers[-1]: _replaced(states)}
+        logits = answer_logits(read, len(layers), changes, place)
+        names = [_answer_name(read, place)]
+        columns = _columns(outputs, logits[:, None], top)
+    else:
+        names = read.names(states.shape[1])
+        columns = _all_columns(read, outputs, layers[-1], states, top)
+    answers, rank, divergence, entropy = columns
+    return LogitLens(
+        tokens=names, layers=layers, top=answers, rank=rank, divergence=divergence, entropy=entropy
+    )
+
+
+def _continues_text(read: ModelInput) -> bool:
+    """Whether the model answers after every token of the text: a language model, ours or one of transformers."""
+    if read.bundle is not None:
+        return "predict" in read.can
+    # An encoder-decoder generates as well, but only the last token of its decoder has an answer here.
+    if is_encoder_decoder(read.model) or read.read_ids is None or read.masks:
+        return False
+    can_generate: Any = getattr(read.model, "can_generate", None)
+    return can_generate is not None and bool(can_generate())
+
+
+def _answer_name(read: ModelInput, place: int | None) -> str:
+    """The token after which the one answer comes; "class" if there is none."""
+    names: list[str] = []
     # An image has no token names.
     if read.grid is None:
         names = read.decoder_input or read.pieces or []
-    if everywhere:
-        # the logits of a few positions at a time: all of them may not fit into memory
+    if place is None or place >= len(names):
+        return ONE
+    return names[place]
+
+
+def _all_columns(
+    read: ModelInput, names: OutputNames, last: str, states: Float[Tensor, "l t d"], top: int
+) -> Columns:
+    """The columns of all positions, a few at a time to fit memory; `last` is the address of the last layer."""
+    if read.bundle is not None and has_lens(read.bundle):
         head: Any = read.model.head
         # Logits of all layers count, hence the division by their number.
-        most = max(1, LOGITS // head.out_features // len(layers))
-        parts = [lens_logits(read.model, x) for x in states.split(most, dim=1)]
-    else:
-        # one batch with the output of each layer in a row, where the last layer ends
-        changes = {layers[-1]: _replaced(states)}
-        parts = [answer_logits(read, len(layers), changes, place)[:, None]]
-        names = [ONE if place is None or place >= len(names) else names[place]]
-    outputs = output_names(read)
-    # The pieces of `logits` are described one by one, since together they may not fit into memory.
-    columns = [_columns(outputs, logits, top) for logits in parts]
-    # Lists are joined along the columns; part[0] is (layers, columns of the piece).
-    answers = [[cell for part in columns for cell in part[0][i]] for i in range(len(layers))]
-    return LogitLens(
-        tokens=names,
-        layers=layers,
-        top=answers,
-        rank=torch.cat([part[1] for part in columns], dim=1),
-        divergence=torch.cat([part[2] for part in columns], dim=1),
-        entropy=torch.cat([part[3] for part in columns], dim=1),
+        most = max(1, LOGITS // head.out_features // len(states))
+        return _joined(
+            _columns(names, lens_logits(read.model, x), top) for x in states.split(most, dim=1)
+        )
+    # Where norm and head lie in another library's model is unknown: it is run once per layer, whose output replaces
+    # the last one's.
+    final = whole_output(read)
+    most = max(1, LOGITS // final.shape[-1])
+    rows = []
+    for state in states.split(1):
+        logits = whole_output(read, changes={last: _replaced(state)})
+        # (2, t, v): of this layer, and of the model
+        pair = torch.cat([logits, final]).split(most, dim=1)
+        rows.append(_joined(_columns(names, part, top) for part in pair))
+    return (
+        [row[0][0] for row in rows],
+        torch.cat([row[1][:1] for row in rows]),
+        torch.cat([row[2][:1] for row in rows]),
+        torch.cat([row[3][:1] for row in rows]),
     )
+
+
+def _joined(parts: Iterable[Columns]) -> Columns:
+    """The columns of several pieces of a text as those of the whole."""
+    cells, ranks, divergences, entropies = zip(*parts, strict=True)
+    # Lists are joined along the columns, as the tensors are; each piece is (layers, its columns).
+    answers = [list(chain.from_iterable(row)) for row in zip(*cells, strict=True)]
+    return answers, torch.cat(ranks, 1), torch.cat(divergences, 1), torch.cat(entropies, 1)
 
 
 def _short(word: str) -> str:
@@ -204,9 +254,7 @@ def _replaced(states: Float[Tensor, "l t d"]) -> Any:
     return change
 
 
-def _columns(
-    names: OutputNames, logits: Float[Tensor, "l t v"], top: int
-) -> tuple[list[list[list[tuple[str, float]]]], Tensor, Tensor, Tensor]:
+def _columns(names: OutputNames, logits: Float[Tensor, "l t v"], top: int) -> Columns:
     """The likeliest answers, the rank of the model's own, the divergence from the last layer, and the entropy."""
     logp = logits.log_softmax(-1)
     # The last layer's distribution is the model's own, in nats as natural logarithms give them.

@@ -327,8 +327,9 @@ def word_neighbours(
 ) -> Neighbours:
     """Return the words whose embeddings are nearest to a word, or to a sum and difference of words.
 
-    The vectors are the rows of the token embedding, scaled to length 1 before they are added (Mikolov et al. 2013);
-    that of a word of several tokens is their mean. The words of the expression are left out of the answer.
+    The vectors are the rows of the token embedding, scaled to length 1 before they are added (Mikolov et al. 2013). A
+    word is one token that stands for a whole word: pieces of words are neither read nor returned. The words of the
+    expression are left out of the answer.
 
     Args:
         bundle: Any model with tokens: a GPT, a BERT, a translator, or a model of transformers that `load` opened.
@@ -340,7 +341,7 @@ def word_neighbours(
         Pairs of word and cosine, the nearest first.
 
     Raises:
-        InputKeyError: If the vocabulary has no token for a word.
+        InputKeyError: If a word is no token of its own; the message names its pieces, and words of similar spelling.
 
     Examples:
         >>> words = word_neighbours(clearhead.load("everyday"), "man - boy + girl", top=3)
@@ -354,25 +355,27 @@ def word_neighbours(
     table = table.detach()[: len(tokens)].float().cpu()
     kept = _finite_rows(table, "embeddings")
     table = unit(table)
+    pieces = tokens.pieces(np.arange(len(tokens)))
+    whole = _whole_words(pieces)
     query, words, used = torch.zeros(table.shape[1]), set[str](), set[int]()
     for sign, word in _terms(expression):
-        ids = _ids(tokens, word)
-        # A word of several tokens has the mean of their vectors.
-        query += sign * unit(table[ids].mean(0))
+        i = _word_id(tokens, word, pieces, whole)
+        query += sign * table[i]
         words.add(word.casefold())
-        used |= set(ids)
+        used.add(i)
     if not query.isfinite().all() or not query.any():
         raise InputError(
             f"{expression!r} is the vector 0, or not finite: expected words that do not cancel"
         )
-    pieces = tokens.pieces(np.arange(len(tokens)))
-    special = {*tokens.special_names.values(), *used}
+    left_out = {*tokens.special_names.values(), *used}
     answer: Neighbours = []
     order = (table[kept] @ unit(query)).sort(descending=True)
     for cosine, i in zip(order.values.tolist(), kept[order.indices].tolist(), strict=True):
         word = pieces[i].strip()
-        # No special tokens, no words of the query, and no word twice in another case.
-        if i not in special and word and word.casefold() not in words:
+        if i in left_out or not whole[i]:
+            continue
+        # No words of the query, and no word twice in another case.
+        if word and word.casefold() not in words:
             answer.append((word, cosine))
             words.add(word.casefold())
         if len(answer) == top:
@@ -416,15 +419,34 @@ def _terms(expression: str) -> list[tuple[float, str]]:
     return terms
 
 
-def _ids(tokens: Tokenizer, word: str) -> list[int]:
-    """The ids of a word as it stands inside a text, with a space before it if that needs fewer tokens."""
-    # A token inside a text starts with a space in most vocabularies.
-    options = [[int(i) for i in tokens.encode(text)] for text in (f" {word}", word)]
+def _whole_words(pieces: list[str]) -> list[bool]:
+    """Whether each piece of a vocabulary is a whole word, and not a part of one."""
+    # Byte-level BPE and SentencePiece mark the start of a word with a space, WordPiece what continues one with ##.
+    if any(piece.startswith(" ") and piece[1:].isalpha() for piece in pieces):
+        return [piece.startswith(" ") for piece in pieces]
+    return [not piece.startswith("##") for piece in pieces]
+
+
+def _word_id(tokens: Tokenizer, word: str, pieces: list[str], whole: list[bool]) -> int:
+    """The id of the token that is this whole word; raises if it is split into pieces."""
+    # As it stands inside a text, and alone for tokenizers that put a space before a text themselves.
+    spellings = [tokens.encode(text).tolist() for text in (f" {word}", word)]
     unknown = getattr(tokens, "unknown", None)
-    ids = min((ids for ids in options if ids), key=len, default=[])
-    if not ids or unknown in ids:
-        raise InputKeyError(f"{word!r} is not in the vocabulary of this model")
-    return ids
+    for ids in spellings:
+        if len(ids) == 1 and ids[0] != unknown and whole[ids[0]]:
+            return int(ids[0])
+    # A spelling of one token is a piece that only looks like the word: the other one shows how it is split.
+    split: list[int] = min((ids for ids in spellings if len(ids) > 1), key=len, default=[])
+    known = [piece.strip() for piece, is_word in zip(pieces, whole, strict=True) if is_word]
+    if not split or unknown in split:
+        raise InputKeyError(
+            f"{word!r} is not in the vocabulary of this model{nearest(word, known)}"
+        )
+    parts = " + ".join(repr(pieces[i]) for i in split)
+    raise InputKeyError(
+        f"{word!r} is not a token of this model, which splits it into {parts}: expected words that are one token each"
+        f"{nearest(word, known)}"
+    )
 
 
 def _embedding(bundle: Bundle, side: str) -> tuple[Tokenizer, Float[Tensor, "v d"]]:

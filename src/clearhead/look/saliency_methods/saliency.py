@@ -320,15 +320,25 @@ def _default(
             about, goal, replace(options, refined=False), done
         )
     except IncompleteError as problem:
-        # The message's first half says by how much the values are off.
-        warnings.warn(
-            f"{str(problem).partition(', even with')[0]}; this is occlusion instead, and method='integrated' takes "
-            "more points",
-            Notice,
-            stacklevel=3,
-        )
+        incomplete = problem
     empty = START[about.kind] if options.baseline is None else options.baseline
+    # The message's first half says by how much the values are off. The replacement is named because the signs depend
+    # on it, and method="occlusion" has another one for texts.
+    warnings.warn(
+        f"{str(incomplete).partition(', even with')[0]}; this is occlusion instead, which puts {_replacement(empty)} "
+        "in the place of what it covers, and method='integrated' takes more points",
+        Notice,
+        stacklevel=3,
+    )
     return "occlusion", occlusion(about, goal, PatchOptions(baseline=empty), done)
+
+
+def _replacement(baseline: Baseline) -> str:
+    """A baseline in words."""
+    if not isinstance(baseline, str):
+        return "the baseline given"
+    meaning = " (the mean embedding of the vocabulary)" if baseline == "mean" else ""
+    return f"baseline={baseline!r}{meaning}"
 
 
 def _options(method: str, given: dict[str, Any]) -> Any:

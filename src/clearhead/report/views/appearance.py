@@ -148,7 +148,7 @@ class WordNeighbours(draw.Result):
 def neighbours(
     bundle: Bundle, given: Any, *, side: str = "source", top: int = 10, done: Done | None = None
 ) -> WordNeighbours:
-    """Nearest words of a word, or of "king - man + woman", which is the input.
+    """Nearest words of a word, or of "man - boy + girl", which is the input.
 
     Args:
         side: For a translator: source or target.
