@@ -153,14 +153,15 @@ def test_byte_pair_tokenizer(split: str, tmp_path: Path) -> None:
     names = sorted(vocab, key=vocab.get)
     merges = [" ".join(pair) for pair in json.loads(plain.to_str())["model"]["merges"]]
     types = [3] * 4 + [1] * (len(names) - 4)
+    turn = {"gpt-2": 2, "smollm": 3}[split]  # the end of a turn, which may be that of a text
     metadata = {
         "tokenizer_model": "gpt2", "tokenizer_pre": split, "token_list": names, "token_types": types,
-        "token_merges": merges, "bos_token_id": 1, "eos_token_id": 2, "eot_token_id": 2, "add_bos_token": True,
+        "token_merges": merges, "bos_token_id": 1, "eos_token_id": 2, "eot_token_id": turn, "add_bos_token": True,
         "chat_template": "{{ messages }}",
     }  # fmt: skip
     bundle = ch.load(write(tmp_path / "a.gguf", oracle(vocab=len(names)), **metadata), device="cpu")
     assert bundle.chat == "{{ messages }}"
-    assert bundle.special == Special(pad=None, start=1, ends=(2,))
+    assert bundle.special == Special(pad=None, start=1, ends=tuple(dict.fromkeys((2, turn))))
     if split == "smollm":
         before = plain._tokenizer.pre_tokenizer
         plain._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), before])

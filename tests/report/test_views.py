@@ -3,6 +3,7 @@
 import io
 import json
 import warnings
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from rich.console import Console
 
 import clearhead
-from clearhead import Bundle, build, load
+from clearhead import Bundle, build, draw, load
 from clearhead.data.images.files import example_images
 from clearhead.data.images.preprocessing import Preprocessing
 from clearhead.errors import InputError, Notice
@@ -22,7 +23,7 @@ from clearhead.look.saliency_methods.float_input import FloatInput
 from clearhead.report import view
 from clearhead.report.example_inputs import example_crops, example_input
 from clearhead.report.registry import VIEWS
-from clearhead.report.result_files import WRITERS, write_result
+from clearhead.report.result_files import WRITERS, page, table_html, write_result
 from clearhead.report.views import fitting, time_limit
 from clearhead.report.views.time_limit import TimeLimit
 
@@ -274,12 +275,20 @@ def test_files_by_their_endings(shipped, tmp_path):
     for ending, start in beginnings.items():
         path = write_result(result, tmp_path / "new" / f"x{ending}", "A title")
         assert path.read_bytes().startswith(start)
-    page = (tmp_path / "new" / "x.html").read_text()
-    assert "<title>A title</title>" in page
-    assert "data:image/png;base64," in page
-    assert "http" not in page
+    html = (tmp_path / "new" / "x.html").read_text()
+    assert "<title>A title</title>" in html
+    assert "data:image/png;base64," in html
+    assert "http" not in html
     with pytest.raises(InputError, match=r"ends in \.png, \.svg, \.pdf, \.html, \.json"):
         write_result(result, tmp_path / "x.gif")
+
+
+def test_texts_of_users_are_escaped_in_a_page():
+    table = draw.Table(columns=("<b>",), rows=[("<script>",), ("a & b",)])
+    html = page("<i>", table_html(table))
+    for text in ("<b>", "<script>", "<i>", "a & b"):
+        assert text not in html
+        assert escape(text) in html
 
 
 def test_models_have_an_example_input(shipped):

@@ -74,6 +74,14 @@ def test_a_piece_belongs_to_the_word_in_which_it_begins():
     assert "\ufffd" in subwords.decode(half)
 
 
+def test_a_piece_of_white_space_belongs_to_no_word():
+    subwords = LEARNED["bpe"]
+    ids = subwords.encode("dogs\n\ngrass")
+    spaces = [piece.isspace() for piece in subwords.pieces(ids)]
+    assert any(spaces)
+    assert [word == -1 for word in subwords.words(ids)] == spaces
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_ids_come_first(kind):
     subwords = LEARNED[kind]

@@ -75,6 +75,15 @@ def test_a_shift_cuts_a_window_out_of_the_padded_image():
     assert torch.equal(augment(x, built({"name": "shift", "pixels": 0}), moment()), x)
 
 
+def test_a_shift_reaches_every_corner_of_the_padded_image_equally_often():
+    n, rows = 2, 5000
+    x = torch.zeros(rows, 1, 5, 5, dtype=torch.uint8)
+    x[:, :, n, n] = 1  # its place in the result shows the shift
+    place = augment(x, built({"name": "shift", "pixels": n}), moment(list(range(rows)))).flatten(1).argmax(1)
+    share = torch.bincount(place, minlength=25) / rows
+    torch.testing.assert_close(share, torch.full((25,), 1 / 25), rtol=0.0, atol=0.015)
+
+
 def test_a_crop_is_a_part_of_the_image_at_the_size_of_the_whole():
     ramp = torch.arange(W, dtype=torch.uint8).expand(50, C, H, W) * 20
     out = augment(ramp, built({"name": "crop", "least": 0.2}), moment(range(50))).float()

@@ -6,6 +6,7 @@ import random
 import signal
 import struct
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,30 @@ def test_the_best_model_has_the_buffers_and_averages_of_its_step(tmp_path):
     assert run.metrics[-1]["step"] == step + 3
     shorter = go(table, tmp_path / "b", f"steps={step}")
     same_bits(weights(shorter.model), weights(run.model))
+
+
+def test_an_average_takes_in_the_weights_after_each_step(tmp_path):
+    go(recipe(steps=3, run__save_every=1, run__keep=3, optim__ema=0.7, schedule={"shape": "constant"}), tmp_path)
+    saved = [loop.Checkpoint(tmp_path / "checkpoints" / f"step-{step:08d}") for step in (1, 2, 3)]
+    names = [name for name in saved[0].names if name.startswith("model/average/")]
+    assert names
+    for before, after in pairwise(saved):
+        for name in names:
+            weight = after.read(name.replace("/average/", "/weight/"))
+            near(after.read(name), 0.7 * before.read(name) + 0.3 * weight, rtol=1e-5, atol=1e-6)
+
+
+def test_every_micro_batch_of_every_step_has_its_own_dropout(tmp_path, monkeypatch):
+    masks = []  # random numbers in place of each mask
+
+    def dropout(x, p=0.5, training=True, inplace=False):
+        if training:
+            masks.append(tuple(torch.rand(9).tolist()))
+        return x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    go(recipe(steps=2, accumulate=3, model__dropout=0.3), tmp_path)
+    assert len(set(masks)) == len(masks) >= 2 * 3
 
 
 def test_patience_that_is_set_later_ignores_validations_without_a_checkpoint(tmp_path):
