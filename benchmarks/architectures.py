@@ -159,9 +159,8 @@ class Softmaxes(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if (
-            name == "multi_head_attention_forward"
-        ):  # of torch.nn: its softmax is inside a fused kernel unless it is asked
+        # of torch.nn: its softmax is inside a fused kernel unless it is asked
+        if name == "multi_head_attention_forward":
             asked = {**kwargs, "need_weights": True, "average_attn_weights": False}
             self.results.append(function(*args, **asked)[1])
         out = function(*args, **kwargs)
@@ -419,9 +418,8 @@ def main() -> None:
     for name, job in jobs:
         try:
             check = job(name)
-        except (
-            Exception
-        ) as error:  # the survey goes on; a crash of one architecture is wrong as well
+        except Exception as error:
+            # the survey goes on; a crash of one architecture is wrong as well
             check = Check(name)
             check.wrong.append(f"{type(error).__name__}: {str(error)[:200]}")
         row = {

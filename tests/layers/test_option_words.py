@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from clearhead.layers import NORMS, POSITIONS, PROJECTIONS, SCORES, words
+from clearhead.layers import NORMS, POSITIONS, PROJECTIONS, SCORES, choices
 from clearhead.layers.attention import QK_NORMS
 from clearhead.layers.block import ORDERS
 from clearhead.layers.conv import EXPANSION, SHRINKS
@@ -37,11 +37,11 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_literal_lists_the_words_of_its_registry(name):
-    listed = get_args(getattr(words, name))
+    listed = get_args(getattr(choices, name))
     assert len(set(listed)) == len(listed)
     assert set(listed) == set(KNOWN[name])
 
 
 def test_every_literal_has_a_registry():
-    literals = {name for name, value in vars(words).items() if get_args(value)}
+    literals = {name for name, value in vars(choices).items() if get_args(value)}
     assert literals == KNOWN.keys()

@@ -5,17 +5,17 @@ from typing import get_type_hints
 from pydantic import BaseModel, create_model
 from typing_extensions import is_typeddict
 
-from clearhead.explore import shapes
+from clearhead.explore import answers
 
 
 class Schemas:
-    """The types of clearhead.explore.shapes as pydantic models, whose fields are attributes."""
+    """The types of clearhead.explore.answers as pydantic models, whose fields are attributes."""
 
     def __init__(self):
         self._models = {}
 
     def __getattr__(self, name):
-        return self.model(getattr(shapes, name))
+        return self.model(getattr(answers, name))
 
     def model(self, shape):
         """The pydantic model of a TypedDict; the same each time, so that results can be compared."""

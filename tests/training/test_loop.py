@@ -182,9 +182,8 @@ def test_probes_record_heads_blocks_and_gradients(tmp_path):
 )  # fmt: skip
 def test_accumulated_micro_batches_equal_the_whole_batch(tmp_path, parts, more):
     table = recipe(**more, steps=5)
-    if (
-        more is not VECTORS
-    ):  # a bias of keys does not change attention: its gradient is rounding, which AdamW would amplify
+    # a bias of keys does not change attention: its gradient is rounding, which AdamW would amplify
+    if more is not VECTORS:
         table["model"]["bias"] = False
     whole, pieces = (go(table, tmp_path / str(k), f"accumulate={k}") for k in (1, parts))
     near(state(pieces.folder), state(whole.folder), rtol=1e-4, atol=1e-5)

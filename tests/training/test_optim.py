@@ -356,9 +356,9 @@ def test_a_scheduled_average_may_end_at_one_where_it_stops_moving():
     weights = {"x": torch.ones(3)}
     average = EMA(weights, {"x": torch.ones(3)})
     weights["x"].zero_()
-    average.update(schedule.value(ema, step=0, steps=5))
+    average.update(schedule.value_at(ema, step=0, steps=5))
     torch.testing.assert_close(average.values["x"], torch.full((3,), 0.97))
-    average.update(schedule.value(ema, step=4, steps=5))
+    average.update(schedule.value_at(ema, step=4, steps=5))
     torch.testing.assert_close(average.values["x"], torch.full((3,), 0.97))
 
 

@@ -18,7 +18,7 @@ from clearhead import load
 from clearhead.training import loop, objectives
 from clearhead.training.objectives import Measurement, Objective, Role, Scalar, Scheduled, Update, weighted_sum
 from clearhead.training.optim import optimisers as optim
-from clearhead.training.optim.schedule import value
+from clearhead.training.optim.schedule import value_at
 from support.marks import one_in
 
 pytestmark = pytest.mark.usefixtures("own_models")
@@ -161,7 +161,7 @@ def test_a_teacher_is_the_moving_average_of_its_student(tmp_path, monkeypatch):
     go(STUDENT, tmp_path)
     momentum = Scheduled(start=0.5, final=1.0)
     for (_, _, before), (step, student, teacher) in pairwise(seen):
-        keep = value(momentum, step, 9)
+        keep = value_at(momentum, step, 9)
         torch.testing.assert_close(teacher, keep * before + (1 - keep) * student)
     assert torch.equal(seen[-1][2], seen[-2][2])  # momentum 1 in the last step
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clearhead.training.optim.schedule import SHAPES, ScheduleConfig, scale
+from clearhead.training.optim.schedule import SHAPES, ScheduleConfig, lr_share
 
 
 def torch_rates(make, steps):
@@ -20,7 +20,7 @@ def torch_rates(make, steps):
 
 
 def ours(config, steps, first=0):
-    return [scale(config, step, steps) for step in range(first, steps)]
+    return [lr_share(config, step, steps) for step in range(first, steps)]
 
 
 @pytest.mark.parametrize("final", [0.0, 0.1, 1.0])
@@ -41,7 +41,7 @@ def test_inverse_sqrt_is_equation_3_of_the_transformer_paper():
     make = lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: rate(k + 1) / rate(w))  # noqa: E731
     config = ScheduleConfig(shape="inverse-sqrt", warmup=w)
     assert ours(config, 40) == pytest.approx(torch_rates(make, 40), abs=1e-12)
-    assert scale(config, w - 1, 40) == 1.0
+    assert lr_share(config, w - 1, 40) == 1.0
 
 
 def test_warmup_rises_linearly_and_shifts_the_decay():
@@ -55,12 +55,12 @@ def test_warmup_rises_linearly_and_shifts_the_decay():
 @pytest.mark.parametrize("shape", ["cosine", "linear"])
 def test_the_decay_ends_at_its_final_value(shape):
     config = ScheduleConfig(shape=shape, final=0.0, warmup=3)
-    assert scale(config, 3, 10) == 1.0
-    assert scale(config, 9, 10) > 0  # the last step still learns
-    assert scale(config, 10, 10) == pytest.approx(0.0)
-    assert scale(config, 99, 10) == pytest.approx(0.0)  # and does not rise again
-    assert scale(ScheduleConfig(shape=shape, warmup=30), 4, 5) == pytest.approx(5 / 30)  # a run cut short
-    assert math.isfinite(scale(ScheduleConfig(shape=shape, warmup=5), 5, 5))
+    assert lr_share(config, 3, 10) == 1.0
+    assert lr_share(config, 9, 10) > 0  # the last step still learns
+    assert lr_share(config, 10, 10) == pytest.approx(0.0)
+    assert lr_share(config, 99, 10) == pytest.approx(0.0)  # and does not rise again
+    assert lr_share(ScheduleConfig(shape=shape, warmup=30), 4, 5) == pytest.approx(5 / 30)  # a run cut short
+    assert math.isfinite(lr_share(ScheduleConfig(shape=shape, warmup=5), 5, 5))
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_invalid_schedules_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         ScheduleConfig(**fields)
     with pytest.raises(ValueError, match="step=-1"):
-        scale(ScheduleConfig(), -1, 10)
+        lr_share(ScheduleConfig(), -1, 10)

@@ -125,9 +125,9 @@ def _late_interrupt() -> Iterator[None]:
     Python drops the rest of a text if a write is interrupted while it waits for the reader of a pipe.
     """
     # Signal handlers belong to the main thread; a handler of someone else's is left in place.
-    if threading.current_thread() is not threading.main_thread() or (
-        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):  # no interrupt can come here
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        # no interrupt can come here
         yield
         return
     interrupted = False

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import TextError
 from ..fast import CpuDecoder, GraphDecoder
 from ..models import Model
-from ..models.texts import new_text
+from ..models.text_events import new_text
 from .hypotheses import Beams
 from .plan import Plan
 

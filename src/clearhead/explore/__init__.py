@@ -3,7 +3,7 @@
 server            `serve`: find a port, print the address, serve until Ctrl-C
 app               the ASGI application: routes, the page's files and the guard put together
 routes/           the routes of the API, a file per domain; explorer: what they share
-requests          the bodies and parameters of requests; shapes: the JSON that is sent
+requests          the bodies and parameters of requests; answers: the JSON that is sent
 responses         JSON, arrays, streams of JSON lines, errors as sentences
 guard             which requests are allowed
 queue             a bounded queue; work that stops when its client disconnects

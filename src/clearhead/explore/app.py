@@ -119,8 +119,7 @@ def _page_routes() -> APIRouter:
 
     @router.get("/page/{name:path}")
     async def file_of_page(name: str) -> Response:
-        # An address with an old hash is not found; one without a hash is answered but not kept by
-        # the browser.
+        # An address with an old hash is not found; one without a hash is answered but not kept by the browser.
         kept, short = name.startswith(f"{digest}/"), name.removeprefix(f"{digest}/")
         if short not in files:
             raise UnknownError("there is no such page here")

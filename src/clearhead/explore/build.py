@@ -29,7 +29,7 @@ from ..layers import (
     make_positions,
 )
 from ..look import watch
-from . import shapes
+from . import answers
 
 # The lecture's example: three inputs of width 4, and the projections to keys, values and queries of width 3.
 X = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
@@ -66,7 +66,7 @@ class ByHand:
     slopes: Float[Tensor, "h"] | None = None  # alibi: what the scores lose per position of distance
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: shapes.ByHandShape."""
+        """Plain values, for JSON: answers.ByHandShape."""
         return {name: plain(value) for name, value in vars(self).items()}
 
 
@@ -111,16 +111,14 @@ def by_hand(
     mask = Mask(causal=causal, window=window)
 
     def attention(inputs: Tensor) -> Tensor:
-        # Added positions change the inputs before the projections; rotary and ALiBi act inside the
-        # layer.
+        # Added positions change the inputs before the projections; rotary and ALiBi act inside the layer.
         at = torch.arange(len(inputs))
         return layer(encoding.add(inputs[None], at), mask=mask, positions=encoding, at=at)[0]
 
     with watch(layer, "q", "k", "v", "scores", "weights") as tape:
         out = attention(words[order])
     unpermuted = attention(words)
-    # The inputs as the projections read them, with added positions, to show X Wq and X Wk before
-    # any rotation.
+    # The inputs as the projections read them, with added positions, to show X Wq and X Wk before any rotation.
     placed, n = encoding.add(words[order][None])[0], len(words)
     return ByHand(
         x=placed,
@@ -134,8 +132,7 @@ def by_hand(
         masked=~mask.dense(n, n)[0, 0],
         weights=tape["weights"].dense()[0],
         out=out,
-        # 0 where attention is equivariant to permutations: without positions and without a causal
-        # mask.
+        # 0 where attention is equivariant to permutations: without positions and without a causal mask.
         moved=float((out - unpermuted[order]).abs().max()),
         angles=torch.arange(n)[:, None] * encoding.speed.double()
         if isinstance(encoding, Rotary)
@@ -266,7 +263,7 @@ def position_vectors(
     length: int = 64,
     base: float = 10_000.0,
     head: int = 0,
-) -> shapes.PositionsShape:
+) -> answers.PositionsShape:
     """The vector of each position, and the similarity of any two positions as attention computes it.
 
     rotary: a vector of ones, rotated to each position. alibi: the biases of ALIBI_HEADS heads for the last query (one
@@ -281,13 +278,11 @@ def position_vectors(
         similarity = vectors @ vectors.T / (width / 2)
     elif kind == "sincos2d":
         vectors = SinCos2d(width, base=base).vectors(grid(length, length)).double()
-        # The same length as above: half of the columns for y and half for x, each in pairs of sine
-        # and cosine.
+        # The same length as above: half of the columns for y and half for x, each in pairs of sine and cosine.
         similarity = vectors @ vectors.T / (width / 2)
     elif kind == "rotary":
         ones = torch.ones(1, 1, length, width, dtype=torch.float64)
-        # q_m . k_n depends on m - n only (Su et al. 2021); a vector of ones has the squared length
-        # width.
+        # q_m . k_n depends on m - n only (Su et al. 2021); a vector of ones has the squared length width.
         q, k = Rotary(width, base=base).turn(ones, ones, at)
         vectors, similarity = q[0, 0], (q @ k.mT / width)[0, 0]
     elif kind == "alibi":
@@ -304,7 +299,7 @@ def position_vectors(
 @torch.no_grad()
 def memory_decay(
     gamma: float = 0.9, *, length: int = 24, sharpness: float = 6.0
-) -> shapes.MemoryShape:
+) -> answers.MemoryShape:
     """The weight of each input in a recurrent memory after each later input: gamma ** age.
 
     `share` is that weight divided by the sum of all weights. `attention` is the weight that attention gives the first

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..look import Fields, cka_of_features, receptive_fields
 from ..look.representation.features import LayerReader
 from ..weights import Bundle
-from . import shapes
+from . import answers
 from .candidates import significant
 from .examples import NAMES, example_file
 from .inspections.attention_groups import rounded
@@ -42,7 +42,7 @@ class Study:
     fields: Fields
     width: int  # of the image that the model reads, in pixels
 
-    def to_dict(self) -> shapes.StudyShape:
+    def to_dict(self) -> answers.StudyShape:
         """Plain values, for JSON."""
         fields = self.fields
         return {
@@ -125,12 +125,10 @@ def _distances(bundle: Bundle, step: Callable[[], None]) -> list[list[float]] | 
     """The mean attention distance of each head over the photographs, as a share of the image's width."""
     distances = []
     for name in NAMES:
-        # Convolutional networks, and transformers without a grid of patches, have no such
-        # distances.
+        # Convolutional networks, and transformers without a grid of patches, have no such distances.
         group = inspect_image(bundle, example_file(name))[0].groups.get(SELF)
         if group is not None and group.columns.grid is not None:
-            # Distances are in patches: dividing by the number of columns makes models of other
-            # grids comparable.
+            # Distances are in patches: dividing by the number of columns makes models of other grids comparable.
             across = group.columns.grid[1]
             layers = range(len(group.maps))
             distances.append(
@@ -170,8 +168,7 @@ def pooled(x: np.ndarray, cells: int = CELLS) -> np.ndarray:
 def similarity(a: Study, b: Study) -> dict[str, Any]:
     """CKA of the layers of two models, within each and between them, and its standard error over photographs."""
     values = _cka(a, b, slice(None))
-    # The jackknife leaves out one photograph with all its quarters at a time: its views are not
-    # independent.
+    # The jackknife leaves out one photograph with all its quarters at a time: its views are not independent.
     views = len(photograph_views())
     left_out = [
         _cka(a, b, np.r_[:first, first + PER_PHOTO : views]) for first in range(0, views, PER_PHOTO)

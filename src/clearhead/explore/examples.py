@@ -91,8 +91,7 @@ def source_language(bundle: Bundle, names: Sequence[str]) -> str | None:
     # The settings know best; names are read only for what they lack.
     told = next((settings[key] for key in SOURCE_KEYS if isinstance(settings.get(key), str)), "")
     pairs = [pair for name in names for pair in pairwise(re.split(r"[^a-z]+", name.lower()))]
-    # In "opus-mt-fr-en" the pairs are opus-mt, mt-fr, fr-en: the last pair of codes is source and
-    # target.
+    # In "opus-mt-fr-en" the pairs are opus-mt, mt-fr, fr-en: the last pair of codes is source and target.
     sources = [source for source, target in reversed(pairs) if re.fullmatch("[a-z]{2,3}", target)]
     return next(filter(None, map(_code, [re.split(r"[^A-Za-z]", told)[0].lower(), *sources])), None)
 
@@ -116,8 +115,7 @@ def _length(tokens: Symbols, context: int) -> int:
 
 
 def _of_symbols(tokens: Symbols, context: int, task: str | None) -> list[str]:
-    # A row in order, and a row with its odd symbols before its even ones. Marks have ids after all
-    # symbols.
+    # A row in order, and a row with its odd symbols before its even ones. Marks have ids after all symbols.
     n, sep = _length(tokens, context), tokens.count
     rows: list[list[int]] = [list(range(n)), [*range(1, n, 2), *range(0, n, 2)]]
     if task == "most" and tokens.count > 2 and context > len(MOST[0]):

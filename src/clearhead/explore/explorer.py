@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from ..weights import Bundle
-from . import shapes
+from . import answers
 from .images import ImageStore
 from .inspections.text import Inspection
 from .queue import Progress, Queue
@@ -42,7 +42,7 @@ class Explorer:
         inspection.lock = model.lock
         return {"id": self.inspections.keep(inspection), **inspection.to_dict()}
 
-    def describe(self, model: StoredModel) -> shapes.ModelLine:
+    def describe(self, model: StoredModel) -> answers.ModelLine:
         """What the page shows of a model, or why it cannot be loaded."""
         try:
             return model.to_dict(self.device)

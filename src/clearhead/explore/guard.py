@@ -76,8 +76,7 @@ class Guard:
                 # The browser may keep only the page's own files.
                 stored = any(k.lower() == b"cache-control" for k, _ in kept)
                 cache = [] if stored else [(b"cache-control", b"no-store")]
-                # The rest of a late body may still arrive: the connection cannot serve another
-                # request.
+                # The rest of a late body may still arrive: the connection cannot serve another request.
                 close = [(b"connection", b"close")] if limited.late else []
                 message = {**message, "headers": [*kept, *HEADERS, *cache, *close]}
             await send(message)
@@ -93,13 +92,11 @@ class Guard:
 
     def problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """The status and the message that refuse a request; None for a request that is allowed."""
-        # DNS rebinding: a page whose name was made to resolve to this machine still sends that
-        # name.
+        # DNS rebinding: a page whose name was made to resolve to this machine still sends that name.
         host = headers.get("host", "")
         if not self._is_own_name(host):
             return 421, "this server has another name: open the address that it printed"
-        # Browsers add Origin to every POST and to requests across sites; curl and scripts send
-        # none.
+        # Browsers add Origin to every POST and to requests across sites; curl and scripts send none.
         origin = headers.get("origin")
         if origin is not None and _network_place(origin) != host.lower():
             return 403, "pages of other sites may not send requests here"
@@ -109,8 +106,7 @@ class Guard:
             return 403, "pages of other sites may not send requests here"
         if self.token is not None and not self._has_token(scope, headers):
             return 401, "this server needs its token: open the address that it printed"
-        # A declared length is refused before any byte is read; _Limited counts what was not
-        # declared.
+        # A declared length is refused before any byte is read; _Limited counts what was not declared.
         size, most = headers.get("content-length", "0"), self._largest(scope)
         if not size.isdigit() or int(size) > most:
             return 413, _too_large(most)
@@ -142,8 +138,7 @@ class Guard:
     def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
         tokens = [headers.get("authorization", "").removeprefix("Bearer ")]
-        # Only the page itself accepts the token in its address; what it requests comes with the
-        # cookie.
+        # Only the page itself accepts the token in its address; what it requests comes with the cookie.
         if scope["path"] == "/":
             tokens.append(_query_token(scope))
         # Parsed by hand: the standard parser drops all cookies if one is malformed, and other servers on this machine
@@ -155,8 +150,7 @@ class Guard:
 
     async def _set_cookie(self, send: Send) -> None:
         """Answer a request with the token in its address: keep it in a cookie, and redirect to the plain address."""
-        # HttpOnly: scripts cannot read it. SameSite=Strict: requests from other sites do not carry
-        # it.
+        # HttpOnly: scripts cannot read it. SameSite=Strict: requests from other sites do not carry it.
         cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()
         headers = [(b"location", b"/"), (b"set-cookie", cookie), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
@@ -172,8 +166,7 @@ class _Limited:
 
     def __init__(self, receive: Receive, most: int, *, upload: bool) -> None:
         self.receive, self.most = receive, most
-        # whether the rest of the body is awaited, with a time limit; later only the end of the
-        # connection
+        # whether the rest of the body is awaited, with a time limit; later only the end of the connection
         self.waiting = not upload
         # when the body has to be there, on the clock of the event loop
         self.until: float | None = None

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ..data.images.files import open_image
 from ..errors import InputError
-from . import shapes
+from . import answers
 from .examples import NAMES, example_file
 from .store import UnknownError
 
@@ -50,7 +50,7 @@ class ImageStore:
         self._kept: OrderedDict[str, StoredImage] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(self, file: bytes) -> shapes.ImageShape:
+    def keep(self, file: bytes) -> answers.ImageShape:
         """Check and keep an image file; returns its id and the size of the upright image."""
         image = stored(file)
         id_ = secrets.token_urlsafe(12)
@@ -93,8 +93,7 @@ def stored(file: bytes) -> StoredImage:
         raise InputError("the image does not fit into memory: expected a smaller one") from problem
     width, height = image.size
     if max(width, height) > VIEW:
-        # Shrinks in place and keeps the aspect ratio; width and height above stay those of the
-        # original.
+        # Shrinks in place and keeps the aspect ratio; width and height above stay those of the original.
         image.thumbnail((VIEW, VIEW), Image.Resampling.LANCZOS)
     view, small = io.BytesIO(), image.width * image.height <= LOSSLESS
     # PNG keeps pixel art and digits sharp, which WebP would blur.
@@ -123,10 +122,8 @@ def _check_header(file: bytes) -> None:
         raise InputError(
             f"the file is no image that can be read: expected one of {known}"
         ) from problem
-    except (
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ) as problem:  # Pillow's limits are higher
+    # Pillow's limits are higher
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:
         raise InputError(f"the image has too many pixels: expected at most {PIXELS:,}") from problem
     except Exception as problem:  # damaged headers raise almost any error
         raise InputError(f"the file cannot be read as an image: {problem}") from problem

@@ -57,8 +57,7 @@ class Queue:
     def enter(self) -> None:
         """Count a new request, or raise BusyError if the queue is full."""
         if self.inside >= self.most:
-            # Refused at once: a client that waits without an end would not learn that the server is
-            # full.
+            # Refused at once: a client that waits without an end would not learn that the server is full.
             raise BusyError(f"{self.inside} requests are waiting already: try again in a moment")
         self.inside += 1
 

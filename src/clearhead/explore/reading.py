@@ -15,7 +15,7 @@ from ..inputs.texts import read_ids
 from ..tasks import embed
 from ..tasks.classify import class_names
 from ..weights import Bundle
-from . import shapes
+from . import answers
 from .candidates import TOP, likeliest, significant
 from .examples import Outline
 from .inspections.attention_groups import rounded
@@ -74,7 +74,7 @@ def read_text(
     return inspection, {"fill": fill, "classes": classes, "masks": reading.masks}
 
 
-def neighbours(bundle: Bundle, texts: Sequence[str]) -> shapes.NeighboursShape:
+def neighbours(bundle: Bundle, texts: Sequence[str]) -> answers.NeighboursShape:
     """The cosine similarities of the embeddings of texts, and their places in two dimensions."""
     # Embeddings have unit length, so dot products are cosines.
     vectors = np.asarray(embed(bundle, list(texts)), np.float64)

@@ -15,14 +15,14 @@ from starlette.exceptions import HTTPException as HttpError
 
 from ..errors import UserError
 from ..training.run_folder import FolderError
-from . import shapes
+from . import answers
 from .queue import BusyError, Queue
 from .store import UnknownError
 
 BUG = "the explorer has a bug: the terminal where it was started shows the details"
 # What OpenAPI says about the responses of every route, of one that sends an array, and of one that streams.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": shapes.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
+    status: {"model": answers.Problem} for status in (400, 401, 403, 404, 413, 421, 422, 503)
 }
 BINARY: dict[int | str, dict[str, Any]] = {
     200: {
@@ -70,13 +70,11 @@ def stream_response(
             async with queue.slot():
                 async for event in events():
                     yield _line(event)
-                    # The client has closed the page: leaving the loop stops the work and frees the
-                    # slot.
+                    # The client has closed the page: leaving the loop stops the work and frees the slot.
                     if await request.is_disconnected():
                         return
         except Exception as problem:
-            # The status 200 has been sent with the first line, so an error can only be another
-            # line.
+            # The status 200 has been sent with the first line, so an error can only be another line.
             message = error_message(problem)
             yield _line({"error": message or BUG})
             # A bug is raised again, so that the terminal shows its traceback.
@@ -103,8 +101,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def malformed(_: Request, problem: Exception) -> Response:
         assert isinstance(problem, RequestValidationError)
         details = [
-            # The first part of the location is only where the value came from, such as "body" or
-            # "query".
+            # The first part of the location is only where the value came from, such as "body" or "query".
             f"{'.'.join(map(str, error['loc'][1:])) or 'the request'}: {error['msg']}"
             for error in problem.errors()[:3]
         ]
@@ -144,10 +141,9 @@ def describe_streams(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         description = plain()
-        # FastAPI caches the description, so this changes the same dict each time, to the same
-        # values.
+        # FastAPI caches the description, so this changes the same dict each time, to the same values.
         known: dict[str, Any] = description["components"]["schemas"]
-        for line in (shapes.Event, shapes.HeadsOfLayer, shapes.EffectsOfLayer):
+        for line in (answers.Event, answers.HeadsOfLayer, answers.EffectsOfLayer):
             # Nested types come along under $defs: move them to where the references point.
             schema = TypeAdapter(line).json_schema(ref_template="#/components/schemas/{model}")
             known |= schema.pop("$defs", {})

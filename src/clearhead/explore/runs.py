@@ -18,15 +18,14 @@ import filelock
 from .. import config
 from ..tokens import saved
 from ..training.run_folder import Folder, FolderError
-from . import shapes
+from . import answers
 from .store import TrainedRun, UnknownError, unique_id
 
 # The state of a run: running, stopped or finished.
 
 
 State = Literal["running", "stopped", "finished"]
-# seconds after its last record for which a run counts as running, if its lock cannot be seen from
-# here
+# seconds after its last record for which a run counts as running, if its lock cannot be seen from here
 RECENT = 60.0
 PACE = 5.0  # the same, in times between two records
 
@@ -70,8 +69,7 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # The process exists but belongs to another user, or its number is not one that this system can
-    # ask for.
+    # The process exists but belongs to another user, or its number is not one that this system can ask for.
     except (PermissionError, OverflowError):
         return True
     return True
@@ -94,8 +92,7 @@ def _is_locked(path: Path) -> bool | None:
 
 
 def _is_recent(folder: Path, metrics: Sequence[Mapping[str, Any]]) -> bool:
-    # The time between records, from the latest record that has it; records of validations have
-    # none.
+    # The time between records, from the latest record that has it; records of validations have none.
     pace = next(
         (
             float(r["seconds"])
@@ -175,10 +172,9 @@ class Runs:
             try:
                 lines.append(self._line(id_, folder))
             except (FolderError, ValueError, OSError) as problem:
-                # All fields of a line, so that the page finds every key, and the error in place of
-                # numbers.
+                # All fields of a line, so that the page finds every key, and the error in place of numbers.
                 lines.append(
-                    dict.fromkeys(shapes.RunLine.__annotations__)
+                    dict.fromkeys(answers.RunLine.__annotations__)
                     | {
                         "id": id_,
                         "name": self._name(folder),
@@ -254,8 +250,7 @@ class Runs:
         self, folder: Path, recipe: Mapping[str, Any], setup: Mapping[str, Any]
     ) -> dict[str, Any]:
         """What is known of the tokens that losses are counted in: a digest of their files, their number and kind."""
-        # The first place that holds a tokenizer: a finished model, a checkpoint's, or that saved
-        # before training.
+        # The first place that holds a tokenizer: a finished model, a checkpoint's, or that saved before training.
         places = [
             place
             for place in (folder / "model", folder / "unfinished", folder / "tokens")
@@ -291,8 +286,7 @@ class Runs:
         key = state.st_mtime_ns, state.st_size
         with self._lock:
             cached = self._read.get(folder)
-            # The file grows while the run trains; its time and size show whether the cached records
-            # are current.
+            # The file grows while the run trains; its time and size show whether the cached records are current.
             if cached is None or cached[0] != key:
                 cached = self._read[folder] = (
                     key,

@@ -162,8 +162,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listening.listen(256)
         except OSError as problem:
             listening.close()
-            # The name of an except clause is deleted at its end; the error is needed after the
-            # loop.
+            # The name of an except clause is deleted at its end; the error is needed after the loop.
             last = problem
             continue
         return listening

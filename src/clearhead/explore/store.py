@@ -20,7 +20,7 @@ from .. import config
 from ..errors import InputError, UserError
 from ..weights import Bundle, load, shipped
 from ..weights.folder import find
-from . import shapes
+from . import answers
 from .comparison import Study
 from .examples import Outline, answer_length, examples_for, examples_of, mask_name, outline
 from .inspections.caption import captions_images
@@ -64,8 +64,7 @@ class RecipeFacts(NamedTuple):
         except (UserError, OSError):
             return RecipeFacts()
         data, started = recipe.get("data") or {}, recipe.get("pretrained")
-        # The name of a checkpoint ("opus-mt-de-en") or the columns of the data ("de-en") name the
-        # languages.
+        # The name of a checkpoint ("opus-mt-de-en") or the columns of the data ("de-en") name the languages.
         texts = [
             Path(started).name if isinstance(started, str) else None,
             f"{data.get('source')}-{data.get('target')}",
@@ -110,7 +109,7 @@ class StoredModel:
         """A checksum of the state of the loaded model's files."""
         return version_of(self._stamp)
 
-    def to_dict(self, device: str) -> shapes.ModelLine:
+    def to_dict(self, device: str) -> answers.ModelLine:
         """Plain values, for JSON; loads the model."""
         bundle = self.bundle(device)
         kinds = views(bundle)
@@ -175,9 +174,8 @@ def version_of(files: Stamp) -> str:
     return f"{zlib.crc32(repr(files).encode()):08x}"
 
 
-VIEWS: dict[
-    str, Callable[[Bundle | Outline], bool]
-] = {  # the views of the page that show models, and which ones each shows
+# the views of the page that show models, and which ones each shows
+VIEWS: dict[str, Callable[[Bundle | Outline], bool]] = {
     "translate": lambda bundle: bundle.tokens is not None and "translate" in bundle.can,
     "write": lambda bundle: bundle.tokens is not None and "generate" in bundle.can,
     "read": lambda bundle: bundle.tokens is not None and is_encoder(bundle),
@@ -260,9 +258,9 @@ class ModelStore:
             f"there is no model {id_!r} here: expected one of {', '.join(self.models)}"
         )
 
-    def trained(self) -> list[shapes.TrainedLine]:
+    def trained(self) -> list[answers.TrainedLine]:
         """The models of runs that a view can use, as plain values for JSON; none is loaded for it."""
-        lines: list[shapes.TrainedLine] = []
+        lines: list[answers.TrainedLine] = []
         for id_, run in self._runs().items():
             outline = self._outline(run.model)
             if outline is not None and (kinds := views(outline)):

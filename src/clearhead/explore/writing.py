@@ -17,7 +17,7 @@ from ..look import edit, patching, watch
 from ..tasks import conversation
 from ..tokens import Tokenizer
 from ..weights import Bundle
-from . import shapes
+from . import answers
 from .candidates import TOP, candidates, significant
 from .inspections.attention_groups import rounded, spaces_before, text_axis, token_names
 from .inspections.text import Off, language_model_tokens, silenced
@@ -64,8 +64,7 @@ def generate_tokens(
     # The tail is decoded for every new token, so it is kept short.
     steps, tail = decode.stream(bundle.model, {}, plan), list(ids[-NEAR:])
     for _ in range(max_new):
-        # The edits are undone and the hooks removed before the yield, because others use the model
-        # meanwhile.
+        # The edits are undone and the hooks removed before the yield, because others use the model meanwhile.
         changed = edit(bundle.model, silenced(bundle.model, off))
         with torch.no_grad(), changed, watch(bundle.model, "head", keep="last") as tape:
             new = next(steps, None)
@@ -111,7 +110,7 @@ def prompt_and_written(
     return [*prompt, *written]
 
 
-def prompt_text(bundle: Bundle, ids: Sequence[int]) -> shapes.TextShape:
+def prompt_text(bundle: Bundle, ids: Sequence[int]) -> answers.TextShape:
     """The tokens of a prompt as plain values, for JSON."""
     axis = text_axis(language_model_tokens(bundle), ids)
     return {
@@ -131,7 +130,7 @@ class Part:
     most: int | None  # tokens that the model reads at once; None: any number
 
     @property
-    def cut(self) -> shapes.CutShape | None:
+    def cut(self) -> answers.CutShape | None:
         """Which tokens are read, and how many the model reads at most; None if it reads all of them."""
         if len(self.ids) == self.of or self.most is None:
             return None
@@ -187,7 +186,7 @@ def patch_prompts(
     answers: Sequence[str],
     what: str,
     done: Callable[[int, int], None],
-) -> shapes.PatchingShape:
+) -> answers.PatchingShape:
     """The share of the clean answer that each layer and token, or each head, brings back, as plain values for JSON.
 
     Args:

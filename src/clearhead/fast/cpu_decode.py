@@ -20,8 +20,8 @@ from ..layers.fused import mask_tile
 from ..layers.mlp import ACTIVATIONS, GATES
 from ..layers.norm import RMSNorm
 from ..models import DecoderStack, Model
+from ..models.decoder_state import DecoderState
 from ..models.hooks import Hooks
-from ..models.state import DecoderState
 from .products import Step, accelerate, join, quick, quick_packed
 from .supported import supports_block, supports_positions
 

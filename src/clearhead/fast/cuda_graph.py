@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..models import DecoderStack, Model
-from ..models.state import DecoderState
+from ..models.decoder_state import DecoderState
 from . import gpu_decode
 from .gpu_decode import GpuDecoder
 

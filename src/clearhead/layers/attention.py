@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from ..checks import one_of
 from ..errors import InputError, InputTypeError
 from .bias import Bias, as_bias
+from .choices import DotScore, Norm, Projection, QKNorm
 from .fused import FREE, fused
 from .linear import Linear
 from .mask import Mask
 from .norm import make_norm
 from .scores import SCORES, Score, repeat_heads
-from .words import DotScore, Norm, Projection, QKNorm
 
 if TYPE_CHECKING:
     from .cache import Cache

@@ -19,12 +19,12 @@ from ..checks import one_of
 from ..errors import InputError
 from .attention import Attention
 from .cache import Cache
+from .choices import DotScore, MLPKind, Norm, Order, Projection, QKNorm
 from .mask import Mask
 from .mlp import MLP
 from .norm import make_norm
 from .positions import Positions
 from .scores import Score
-from .words import DotScore, MLPKind, Norm, Order, Projection, QKNorm
 
 ORDERS = ("pre", "post", "output", "both")
 

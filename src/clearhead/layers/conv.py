@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import one_of
-from .words import ResidualKind, Shrink
+from .choices import ResidualKind, Shrink
 
 EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a residual block's output, in widths
 SHRINKS = ("middle", "first")

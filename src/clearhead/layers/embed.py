@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..checks import one_of
 from ..errors import InputError
+from .choices import Join, PatchPosition
 from .positions import SinCos2d, grid
 from .positions.vectors import JOINS
-from .words import Join, PatchPosition
 
 PATCH_POSITIONS = ("learned", "sincos2d", "none")
 

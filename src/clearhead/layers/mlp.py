@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..checks import one_of
 from ..errors import InputError
+from .choices import MLPKind
 from .linear import Linear
-from .words import MLPKind
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import one_of
-from .words import Norm
+from .choices import Norm
 
 Normalise = Callable[[Tensor, tuple[int, ...], Tensor | None, float | None], Tensor]
 

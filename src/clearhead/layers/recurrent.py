@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..checks import one_of
 from ..errors import InputError
+from .choices import Cell
 from .mask import PerRow
-from .words import Cell
 
 # "rnn": h = tanh(W x + U h + b). "gru": Cho et al. 2014, with the reset gate after the product with U, as in
 # cuDNN. "lstm": Hochreiter and Schmidhuber 1997 with a forget gate (Gers et al. 2000).

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import one_of
+from .choices import Activation, Connection, Norm
 from .mlp import ACTIVATIONS
 from .norm import make_norm
-from .words import Activation, Connection, Norm
 
 CONNECTIONS = ("plain", "dense", "residual")
 

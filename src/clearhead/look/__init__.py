@@ -31,7 +31,7 @@ from .. import lazy
 
 if TYPE_CHECKING:
     from ..errors import Notice as Notice
-    from ..models.texts import new_text as new_text
+    from ..models.text_events import new_text as new_text
     from .capture.edits import patch as patch
     from .capture.edits import scale as scale
     from .capture.edits import silence as silence

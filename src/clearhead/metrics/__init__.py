@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from .. import lazy
 
 if TYPE_CHECKING:
+    from .caption_tokens import caption_words as caption_words
     from .captions import CAPTION_METRICS as CAPTION_METRICS
     from .captions import CaptionScore as CaptionScore
     from .captions import caption_scores as caption_scores
     from .probes import fit_linear_probe as fit_linear_probe
     from .probes import linear_probe as linear_probe
     from .probes import nearest_neighbours as nearest_neighbours
-    from .ptb import caption_words as caption_words
     from .texts import References as References
     from .texts import Score as Score
     from .translation import PROTOCOLS as PROTOCOLS

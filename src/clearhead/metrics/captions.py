@@ -13,7 +13,7 @@ from functools import cached_property
 
 from .. import __version__
 from ..errors import InputError, nearest
-from .ptb import caption_words
+from .caption_tokens import caption_words
 from .texts import References, Score, pairs
 
 ORDERS = 4  # n-grams of one to four words
@@ -23,12 +23,10 @@ TINY, SMALL = 1e-15, 1e-9  # in BLEU, added to the matches and to the n-grams
 
 Gram = tuple[str, ...]
 Grams = list[Counter[Gram]]  # the n-grams of a text with their counts, one counter per n
-Weighted = tuple[
-    dict[Gram, float], float
-]  # n-grams with their tf-idf weights, and the norm of these
-Values = dict[
-    str, tuple[float, list[float]]
-]  # by score: its value for the corpus, and for each caption
+# n-grams with their tf-idf weights, and the norm of these
+Weighted = tuple[dict[Gram, float], float]
+# by score: its value for the corpus, and for each caption
+Values = dict[str, tuple[float, list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +191,8 @@ def cider_d(corpus: Corpus) -> Values:
         own, similarity = weighted(grams), 0.0
         # the references are averaged, not maximised as in BLEU and ROUGE
         for reference, its_grams in zip(references, reference_grams, strict=True):
-            apart = max(1, len(words)) - max(
-                1, len(reference)
-            )  # l_c - l_r in bigrams, as coco-caption counts
+            # l_c - l_r in bigrams, as coco-caption counts
+            apart = max(1, len(words)) - max(1, len(reference))
             cosines = 0.0
             # one cosine for each n from 1 to 4
             for mine, theirs in zip(own, weighted(its_grams), strict=True):

@@ -1,9 +1,9 @@
 """The models, one family per file: Config, parts, forward. `build` makes a model from a family's name and options.
 
-model.py     Model, the base class, and how to add a family
-state.py     what a decoder keeps between steps
-texts.py     how a search announces that a text begins
-hooks.py     hooks on modules, and how they are undone
+model.py           Model, the base class, and how to add a family
+decoder_state.py   what a decoder keeps between steps
+text_events.py     how a search announces that a text begins
+hooks.py           hooks on modules, and how they are undone
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Tokens, make_norm, make_positions, mean_of_tokens
+from ..layers.choices import MLPKind, Norm, Order, Position
 from ..layers.mlp import ACTIVATIONS, GATES
-from ..layers.words import MLPKind, Norm, Order, Position
 from .model import Model, check_heads
 
 

@@ -55,12 +55,12 @@ from ..layers import (
     grid,
     make_norm,
 )
+from ..layers.choices import MLPKind, Order, Position
 from ..layers.recurrent import RecurrentLayers
-from ..layers.words import MLPKind, Order, Position
 from . import transformer
+from .decoder_state import DecoderState, KVState, SourceMemory
 from .model import DecoderStack, Model, check_heads, random_ids
 from .rnn_seq2seq import State
-from .state import DecoderState, KVState, SourceMemory
 
 # The families that can be the image encoder, and their modules.
 ENCODERS = {"mobilenet": "MobileNet", "resnet": "ResNet", "convnext": "ConvNeXt", "vit": "ViT"}

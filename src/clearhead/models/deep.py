@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..checks import at_least
 from ..layers import Stack
-from ..layers.words import Activation, Connection, Norm
+from ..layers.choices import Activation, Connection, Norm
 from .model import Model
 
 

@@ -38,9 +38,9 @@ from ..layers import (
     make_norm,
     make_positions,
 )
-from ..layers.words import DotScore, MLPKind, Norm, Order, Position, Projection, QKNorm, Rope
+from ..layers.choices import DotScore, MLPKind, Norm, Order, Position, Projection, QKNorm, Rope
+from .decoder_state import DecoderState, KVState
 from .model import DecoderStack, Model, check_heads
-from .state import DecoderState, KVState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

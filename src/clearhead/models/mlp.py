@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..checks import at_least
 from ..layers import Linear, make_norm
+from ..layers.choices import Activation, Norm
 from ..layers.mlp import ACTIVATIONS
-from ..layers.words import Activation, Norm
 from .model import Model
 
 

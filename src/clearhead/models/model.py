@@ -18,8 +18,8 @@ and `clearhead.build`, training, saving, loading, `watch` and the command line w
 become the addresses of `watch` (embed, blocks.*, norm, head) and the names of its weights. Recomputation, sharding and
 probes find its layers by the names blocks.N and stages.N.N; a grid of learned positions is the parameter `places` of
 layers.Patches, which pretrained weights of another grid are interpolated to. A model that decodes also has `start` and
-`step` (see state.py) and, to be decoded fast, `decoder_stack`. A model of images that can be the encoder of a captioner
-has `grid(images)` and `grid_channels`. tests/models checks every registered family.
+`step` (see decoder_state.py) and, to be decoded fast, `decoder_stack`. A model of images that can be the encoder of a
+captioner has `grid(images)` and `grid_channels`. tests/models checks every registered family.
 """
 
 from __future__ import annotations

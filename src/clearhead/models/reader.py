@@ -36,7 +36,7 @@ from ..layers import (
     make_norm,
     make_positions,
 )
-from ..layers.words import MLPKind, Norm, Position
+from ..layers.choices import MLPKind, Norm, Position
 from .model import Model, check_heads
 
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ..checks import at_least
 from ..errors import InputError
 from ..layers import Attention, ConvNorm, Linear, ProjectionHead, Residual
+from ..layers.choices import ResidualKind, Shrink
 from ..layers.conv import EXPANSION
-from ..layers.words import ResidualKind, Shrink
 from .model import ImageModel, image_abilities
 
 

@@ -33,8 +33,8 @@ from ..checks import at_least, fraction
 from ..errors import InputError
 from ..layers import Additive, Attention, Bilinear, Linear, Tokens
 from ..layers.recurrent import RecurrentLayers
+from .decoder_state import SourceMemory
 from .model import Model
-from .state import SourceMemory
 
 # Where the context goes if the config does not say, by the kind of attention: as in its paper. With "readout" no step
 # needs the context of another, so that all steps of a training batch are computed at once.

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from ..checks import above_zero, at_least, fraction
 from ..errors import InputError
 from ..layers import Block, Linear, Mask, Positions, Readout, Tokens, make_norm, make_positions
-from ..layers.words import DotScore, MLPKind, Norm, Order, Pairs, Position
+from ..layers.choices import DotScore, MLPKind, Norm, Order, Pairs, Position
+from .decoder_state import DecoderState, KVState, SourceMemory
 from .model import DecoderStack, Model, check_heads
-from .state import DecoderState, KVState, SourceMemory
 
 # Options of some kinds of positions only.
 POSITION_OPTIONS = {

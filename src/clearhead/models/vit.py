@@ -32,7 +32,7 @@ from ..layers import (
     Rotary2d,
     make_norm,
 )
-from ..layers.words import Join, MLPKind, Norm, Order, PatchPosition
+from ..layers.choices import Join, MLPKind, Norm, Order, PatchPosition
 from .model import ImageModel, check_heads, image_abilities
 
 

@@ -41,7 +41,7 @@ from ..look import (
     saliency,
     word_neighbours,
 )
-from ..training.optim.schedule import SHAPES, ScheduleConfig, scale
+from ..training.optim.schedule import SHAPES, ScheduleConfig, lr_share
 from ..weights import Bundle, load
 from .compare.inputs import SharedInputs
 from .compare.pair import ModelPair
@@ -111,7 +111,9 @@ def schedule() -> Figure:
     lines = {
         shape: (
             steps,
-            np.array([scale(ScheduleConfig(shape=shape, warmup=100), int(i), 1000) for i in steps]),
+            np.array(
+                [lr_share(ScheduleConfig(shape=shape, warmup=100), int(i), 1000) for i in steps]
+            ),
         )
         for shape in SHAPES
     }

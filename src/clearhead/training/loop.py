@@ -77,9 +77,8 @@ class Loop:
         self.stopping = False  # a signal asks to stop after the current step
         self.step = 0  # steps that are done
         self.saved: int | None = None  # step of the last checkpoint
-        self.mean: dict[
-            str, float
-        ] = {}  # validation of the mean of the last checkpoints (run.average)
+        # validation of the mean of the last checkpoints (run.average)
+        self.mean: dict[str, float] = {}
         with ExitStack() as stack:
             # The order matters: nothing is written before data, models, recipe and checkpoint have been found to fit.
             self._open_data(root, data, stack)
@@ -237,9 +236,8 @@ class Loop:
         if self.best.kept and self.best.step != self.step:
             # an earlier step was the best: its weights are in its checkpoint
             best = self._best_checkpoint()
-        bundles = self.trainer.export(
-            best
-        )  # the result first; gathers shards: all workers take part
+        # the result first; gathers shards: all workers take part
+        bundles = self.trainer.export(best)
         if self.world.rank == 0:
             with self._disk():
                 result = next(iter(bundles))
@@ -371,7 +369,7 @@ class Loop:
             if checkpoint is not None:
                 name = checkpoint.path.name
             elif any(self.folder.checkpoints.glob("step-*")):
-                # told to all workers, so that all raise instead of one
+                # broadcast to all workers, so that all raise instead of one
                 name = "damaged"
         name = self.world.broadcast(name)
         if name == "damaged":

@@ -16,7 +16,7 @@ from ..weights.checkpoints.unfinished import Fingerprint
 from .distributed import SyncedBatchNorm, World, local, narrow, recompute, shard, whole
 from .ema import EMA, EMANetwork, warmed_up
 from .optim.optimisers import OptimConfig, Optimiser
-from .optim.schedule import ScheduleConfig, ends, value
+from .optim.schedule import ScheduleConfig, first_and_last, value_at
 from .recipe import Recipe
 from .setup import PlayerSetup
 
@@ -126,9 +126,8 @@ class Player:
         for n, weight in weights.items():
             parameters[n].copy_(whole(averages.get(n, weight)))
         for n, buffer in buffers(self.model).items():
-            model_buffers[n].copy_(
-                averages.get(n, buffer)
-            )  # the statistics of batch norms are averaged, too
+            # the statistics of batch norms are averaged, too
+            model_buffers[n].copy_(averages.get(n, buffer))
         if best is not None:
             held: list[tuple[str, str, Tensor]] = [("weight", n, parameters[n]) for n in weights]
             held += [("buffer", n, buffer) for n, buffer in model_buffers.items()]
@@ -160,7 +159,7 @@ class TrainedPlayer(Player):
         for n, master in self.optimiser.masters.items():
             master.copy_(self._exact[n])  # the values before rounding
         self._exact = {}
-        if any(ends(optim.ema)):
+        if any(first_and_last(optim.ema)):
             # the running statistics of batch norms belong to the weights, and are averaged with them
             running = {n: x for n, x in buffers(model).items() if x.is_floating_point()}
             self.ema = EMA(
@@ -207,7 +206,7 @@ class TrainedPlayer(Player):
         """Update the EMA of the weights after a step, from 0."""
         if self.ema is not None:
             # by the step, and not by a count of updates, so that a resumed run goes on exactly
-            self.ema.update(warmed_up(value(self.optimiser.config.ema, step, steps), step))
+            self.ema.update(warmed_up(value_at(self.optimiser.config.ema, step, steps), step))
 
     def begin_step(self) -> None:
         self.model.train()
@@ -222,7 +221,7 @@ class TrainedPlayer(Player):
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
-        """Context that exchanges gradients between workers only for the last micro-batch of a step."""
+        """Context that exchanges gradients between workers in the last micro-batch, with bfloat16 masters in each."""
         model: Any = self.model
         wrapped: Any = getattr(self.forward, "_orig_mod", self.forward)  # inside torch.compile
         if self.sharded:

@@ -356,7 +356,7 @@ class _Sources:
         return ""
 
     def _fit_context(self, options: config.Table, known: Mapping[str, Any]) -> None:
-        """Take the context from the data; raise if it is too short, or leaves learned positions untrained."""
+        """Fit the context to the data; raise if it is too short, or leaves learned positions untrained."""
         longest = self.data.longest
         if "context" not in known or longest is None:
             return

@@ -31,7 +31,7 @@ from .moment import Moment
 from .objectives import Objective, Update, is_shipped
 from .objectives.check import ReturnChecks
 from .objectives.objective import compute_dtype
-from .optim.schedule import scale
+from .optim.schedule import lr_share
 from .player import EMAPlayer, Player, TrainedPlayer, all_finite, buffers
 from .prefetch import MicroBatch, ResidentTables
 from .recipe import Recipe, RunConfig, named_options, player_optim, pretrained_of
@@ -144,7 +144,8 @@ class Trainer:
                 # Dropout of the first update depends on (seed, step, micro-batch) only, as if there were no other.
                 key = (seed, step, micro_batch.number, *([number] if number else []))
                 torch.manual_seed(seed_of(*key))
-                # forward and backward pass; workers exchange gradients in the last micro-batch
+                # forward and backward pass; workers exchange gradients in the last micro-batch, with bfloat16 masters
+                # in every one
                 with player.accumulating(is_last):
                     losses = self._named_losses(update, player.forward(update.loss, batch))
                     losses = {name: x * loss_scale for name, x in losses.items()}
@@ -156,12 +157,11 @@ class Trainer:
                     # stays on the device, without waiting for it
                     sums[name] = sums.get(name, 0.0) + x.detach()
             assert moment is not None
-            if (
-                self._is_probing
-            ):  # while the gradients are there, and the weights are those that gave them
+            # while the gradients are there, and the weights are those that gave them
+            if self._is_probing:
                 self._probes[update.player] = self._probe(player, batch)
             # clip the gradients, update the weights, and then their EMA
-            lr_scale = scale(player.schedule, step, self.recipe.steps)
+            lr_scale = lr_share(player.schedule, step, self.recipe.steps)
             norm = objective.step(update, player.optimiser, moment, lr_scale)
             player.update_ema(step, self.recipe.steps)
             self._reshard()

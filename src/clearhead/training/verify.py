@@ -227,7 +227,7 @@ def draw_kills(
     """Moments of kills (step, during), spread over the first `share` of a run; every second one is at a checkpoint."""
     drawn = []
     for i in range(kills):
-        position = (i + uniforms.random()) / kills  # in the i-th of so many equal parts
+        position = (i + uniforms.random()) / kills  # in the i-th of `kills` equal parts
         target = 1 + int(position * max(recipe.steps - 1, 0) * share)
         # the next multiple of save_every, from the target on
         next_save = -(-target // recipe.run.save_every) * recipe.run.save_every

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..layers.words import MLPKind
+from ..layers.choices import MLPKind
 from ..tokens import Pair, Tokenizer
 from ..tokens.special import Special
 from .fill import Shapes, Slot, WeightsError, check_dtype, check_shapes, set_tensor, slots

@@ -426,9 +426,8 @@ def _naming_bad_images(name: str) -> Iterator[None]:
             # from half the size on that PIL refuses
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield
-    except (
-        UnidentifiedImageError
-    ) as error:  # its message repeats the name, or shows an address in memory
+    except UnidentifiedImageError as error:
+        # its message repeats the name, or shows an address in memory
         raise DataError(f"{name} cannot be read as an image: its format is unknown") from error
     except (
         OSError,

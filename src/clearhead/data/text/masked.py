@@ -34,9 +34,8 @@ VALID_SEED = 0  # for the masks of validation
 class MaskedConfig(TextRowConfig):
     """Options of masked."""
 
-    of: (
-        str | tuple[str, ...]
-    )  # sst2 (its training text without labels), everyday, tables, files with a text per line, or folders of them
+    # sst2 (its training text without labels), everyday, tables, files with a text per line, or folders of them
+    of: str | tuple[str, ...]
     # such files for validation; None: a share of the texts
     valid_path: str | tuple[str, ...] | None = None
     # the column of the texts in tables; None: text, sentence, review, ... or the only one

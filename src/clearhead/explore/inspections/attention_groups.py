@@ -16,7 +16,7 @@ from ...errors import InputError
 from ...look import AttentionMap
 from ...look.maps.call import LazyCall
 from ...tokens import Tokenizer
-from .. import shapes
+from .. import answers
 
 # Axis: the tokens along one side of an attention map, with readable names, special tokens, words and image patches.
 
@@ -40,7 +40,7 @@ class Axis:
     def __len__(self) -> int:
         return len(self.names)
 
-    def to_dict(self) -> shapes.AxisShape:
+    def to_dict(self) -> answers.AxisShape:
         """Plain values, for JSON."""
         return {"names": self.names, "special": self.special, "grid": self.grid}
 
@@ -97,8 +97,7 @@ def spaces_before(tokens: Tokenizer, ids: Sequence[int]) -> list[int]:
     """The indices of tokens that follow a space which no token holds, as between the ids of whole words."""
     numbers, positions, end = [int(i) for i in ids], [], 0
     if max(numbers, default=0) >= len(tokens):
-        # Ids beyond the vocabulary cannot be decoded, so the text cannot be compared with its
-        # pieces.
+        # Ids beyond the vocabulary cannot be decoded, so the text cannot be compared with its pieces.
         return []
     row = np.array(numbers, np.int64)
     text, special = tokens.decode(row), special_token_ids(tokens)
@@ -222,7 +221,7 @@ class Group:
         """Whether maps can be joined by word."""
         return self.rows.words is not None and self.columns.words is not None
 
-    def to_dict(self) -> shapes.GroupShape:
+    def to_dict(self) -> answers.GroupShape:
         """Plain values, for JSON."""
         return {
             "name": self.name,
@@ -355,8 +354,7 @@ class Group:
             # place in it and are skipped.
             places: dict[str, Any] = {} if grid is None else {"grid": grid, "special": special}
             values = self.maps[layer].statistics(*STATISTICS, **places)
-            # (1, h, q) -> h: the mean over queries, where NaN stands for a query without a
-            # statistic.
+            # (1, h, q) -> h: the mean over queries, where NaN stands for a query without a statistic.
             self._statistics[layer] = {
                 name: x.float().nanmean((0, 2)).tolist() for name, x in values.items()
             }
@@ -399,8 +397,7 @@ def _pooled(
     step = max(1, min(256, (1 << 21) // (k * m.shape[1])))
     for low in range(rows[0], rows[1], step):
         band = low, min(low + step, rows[1])
-        # The keys that a causal or windowed mask lets this band see: the others are 0 and need no
-        # work.
+        # The keys that a causal or windowed mask lets this band see: the others are 0 and need no work.
         first, last = m.reach(band)
         near = max(first, keys[0]), min(last, keys[1])
         if near[0] < near[1]:

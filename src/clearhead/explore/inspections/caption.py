@@ -14,7 +14,7 @@ from ...tasks import Caption
 from ...tasks.caption import given_caption, read_caption
 from ...tasks.translate import CROSS, NoAttentionError
 from ...weights import Bundle
-from .. import shapes
+from .. import answers
 from ..examples import Outline
 from .attention_groups import Group, text_axis
 from .image import ImageInspection, grid_axis, model_input
@@ -92,7 +92,7 @@ def own_caption(bundle: Bundle, file: bytes, text: str) -> tuple[Caption, list[s
 
 def caption_dict(
     caption: Caption, *, given: bool = False, unknown: Sequence[str] = ()
-) -> shapes.CaptionShape:
+) -> answers.CaptionShape:
     """A caption as plain values, for JSON; its maps are requested by layer and head."""
     assert caption.forced is not None
     ids = caption.forced.ids

@@ -21,7 +21,7 @@ from ...layers import Attention
 from ...look import SALIENCY_METHODS, AttentionMap, Tape, saliency, watch
 from ...tasks.classify import class_names
 from ...weights import Bundle
-from .. import shapes
+from .. import answers
 from ..candidates import significant
 from ..examples import Outline
 from ..queue import added_up
@@ -62,7 +62,7 @@ class Features:
         )
         return order
 
-    def to_dict(self) -> shapes.FeaturesShape:
+    def to_dict(self) -> answers.FeaturesShape:
         """Plain values, for JSON."""
         height, width = self.maps.shape[1:]
         return {"name": self.name, "grid": (height, width), "order": self.order}
@@ -209,8 +209,7 @@ def _groups(
             if match is None:
                 continue
             stage = match[1] if match.groups() else None
-            # One group for the whole network: all blocks of a vision transformer read the same
-            # patches.
+            # One group for the whole network: all blocks of a vision transformer read the same patches.
             if stage is None:
                 axis = _patches(model, size)
             else:
@@ -255,7 +254,7 @@ OPTIONS: dict[str, Callable[[int], dict[str, int]]] = {
 
 def explain_image(
     bundle: Bundle, file: bytes, method: str, target: str | None, done: Callable[[int, int], None]
-) -> shapes.SaliencyShape:
+) -> answers.SaliencyShape:
     """How much each pixel counts for the score of a class, as plain values for JSON.
 
     Args:

@@ -29,7 +29,7 @@ from ...tasks import Translation
 from ...tasks.translate import Pass, translator_tokens
 from ...tokens import Tokenizer
 from ...weights import Bundle
-from .. import shapes
+from .. import answers
 from ..candidates import TOP, candidates, entropies, likeliest, significant
 from .attention_groups import ABOUT, CELLS, Axis, Group, in_range, rounded, spaces_before, text_axis
 
@@ -77,7 +77,7 @@ class Inspection:
         return self.groups[name]
 
     @torch.no_grad()
-    def lens(self, at: int, top: int = TOP) -> shapes.LensShape:
+    def lens(self, at: int, top: int = TOP) -> answers.LensShape:
         """The likeliest next tokens after token `at` by each layer's output (nostalgebraist 2020, the logit lens)."""
         if not self.has_lens:
             raise InputError("this model has no logit lens: expected a GPT")
@@ -91,7 +91,7 @@ class Inspection:
     @torch.no_grad()
     def candidates(
         self, first: int, last: int, choice: Choice, top: int = TOP
-    ) -> shapes.CandidatesShape:
+    ) -> answers.CandidatesShape:
         """The probability of each token from `first` to last - 1, and the likeliest tokens in its place."""
         if not self.has_lens:
             raise InputError("this model has no candidates: expected a GPT")
@@ -115,7 +115,7 @@ class Inspection:
         }
 
     @torch.no_grad()
-    def similar(self, at: int) -> shapes.SimilarShape:
+    def similar(self, at: int) -> answers.SimilarShape:
         """The cosine similarity of token `at` with every token, between their vectors after the last block."""
         if not self.states:
             raise InputError(
@@ -124,8 +124,7 @@ class Inspection:
         in_range("token", at, len(self.ids))
         x = self.states[-1].to(self.bundle.device)
         if self._norm is not None:
-            # The final norm is what the head would read; without it a few large channels decide the
-            # cosine.
+            # The final norm is what the head would read; without it a few large channels decide the cosine.
             x = self._norm(x)
         x = F.normalize(x.float(), dim=-1)
         return {"at": at, "similarity": rounded((x @ x[at]).cpu().numpy())}
@@ -164,7 +163,7 @@ class Inspection:
                 "measure": measure,
             }
 
-    def without(self, off: Off) -> shapes.WithoutShape:
+    def without(self, off: Off) -> answers.WithoutShape:
         """The log-probability of each token with all heads on (before), and with the heads of `off` silenced (after).
 
         Whether heads were silenced when the text was written or inspected makes no difference.
@@ -187,8 +186,7 @@ class Inspection:
     def _ablation(self) -> Ablation:
         model, device = self.bundle.model, self.bundle.device
         if self.forced is not None:
-            # Teacher forcing: the decoder reads the given target, shifted, and each of its tokens
-            # is scored.
+            # Teacher forcing: the decoder reads the given target, shifted, and each of its tokens is scored.
             reads, writes = decoder_ids(self.bundle, self.forced.target)
             # ids and targets: one per target token; source: one per source token.
             ids, targets, source = (
@@ -292,8 +290,7 @@ def inspect_output(
 
     row = torch.tensor([ids], device=bundle.device)
     with (
-        # Silencing is an edit of the same pass, so that the maps of later layers show its
-        # consequences.
+        # Silencing is an edit of the same pass, so that the maps of later layers show its consequences.
         edit(model, silenced(model, off)),
         watch(model, KINDS["self"], "blocks.*", keep=keep) as tape,
     ):

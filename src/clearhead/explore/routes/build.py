@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from ...errors import InputError
-from .. import requests, shapes
+from .. import answers, requests
 from ..build import ALIBI_HEADS, by_hand, memory_decay, position_vectors
 from ..explorer import Shared
 from ..responses import PROBLEMS, json_response
@@ -16,14 +16,14 @@ from ..responses import PROBLEMS, json_response
 router = APIRouter(prefix="/api", responses=PROBLEMS)
 
 
-@router.post("/build", response_model=shapes.ByHandShape)
+@router.post("/build", response_model=answers.ByHandShape)
 async def attention_by_hand(body: requests.Build, explorer: Shared) -> Response:
     """Self-attention with given matrices: every number of it."""
     result = await explorer.queue.run(lambda: by_hand(**body.model_dump()))
     return json_response(result.to_dict())
 
 
-@router.get("/positions", response_model=shapes.PositionsShape)
+@router.get("/positions", response_model=answers.PositionsShape)
 async def positions(
     explorer: Shared,
     kind: Annotated[str, Query(pattern="^(sinusoid|rotary|alibi|sincos2d)$")] = "sinusoid",
@@ -42,7 +42,7 @@ async def positions(
     return json_response(result)
 
 
-@router.get("/memory", response_model=shapes.MemoryShape)
+@router.get("/memory", response_model=answers.MemoryShape)
 async def memory(
     explorer: Shared,
     gamma: Annotated[float, Query(gt=0.0, le=1.0)] = 0.9,

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from ...errors import InputError
 from ...tasks import Caption
 from ...tasks.caption import captioning, given_caption
-from .. import requests, shapes
+from .. import answers, requests
 from ..explorer import Explorer, Shared
 from ..inspections.caption import (
     CaptionInspection,
@@ -69,7 +69,7 @@ IMAGE_BODY = {
 }
 
 
-@router.post("/images", response_model=shapes.ImageShape, openapi_extra=IMAGE_BODY)
+@router.post("/images", response_model=answers.ImageShape, openapi_extra=IMAGE_BODY)
 async def upload_image(file: Annotated[bytes, Depends(_image_file)], explorer: Shared) -> Response:
     """Keep an image file, sent as it is; returns its id and the size of the upright image."""
     return json_response(await explorer.queue.run(lambda: explorer.images.keep(file)))
@@ -151,11 +151,10 @@ async def write_caption(
         bundle = await explorer.bundle(model)
         seen = await queue.run(lambda: checked_image(bundle, file))
         own: list[Caption] = []
-        own_lines: list[shapes.CaptionShape] = []
+        own_lines: list[answers.CaptionShape] = []
         if body.text is not None:
             text = body.text
-            # The user's caption first: it is scored quickly, while the search takes a step per
-            # token.
+            # The user's caption first: it is scored quickly, while the search takes a step per token.
             caption, unknown = await queue.run(lambda: own_caption(bundle, file, text), model.lock)
             own, own_lines = [caption], [caption_dict(caption, given=True, unknown=unknown)]
             yield {"captions": own_lines}
@@ -173,7 +172,7 @@ async def write_caption(
     return stream_response(events, queue, request)
 
 
-@router.post("/given-caption", response_model=shapes.GivenShape)
+@router.post("/given-caption", response_model=answers.GivenShape)
 async def inspect_given_caption(body: requests.Given, explorer: Shared) -> Response:
     """The score and the inspection of an unfinished caption of an image."""
     model, file = explorer.models[body.model], explorer.images[body.image].file

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from .. import requests, shapes
+from .. import answers, requests
 from ..candidates import MOST, TOP, choice_of
 from ..comparison import Study, similarity, study
 from ..explorer import Done, Shared
@@ -33,7 +33,7 @@ router = APIRouter(prefix="/api", responses=PROBLEMS)
 # Attention maps
 
 
-@router.get("/looks/map", responses=BINARY, response_model=shapes.Tile)
+@router.get("/looks/map", responses=BINARY, response_model=answers.Tile)
 async def attention_map(
     explorer: Shared,
     look: InspectionId,
@@ -71,7 +71,7 @@ async def attention_map(
     return json_response(tile.to_dict())
 
 
-@router.get("/looks/words", response_model=shapes.WordsShape)
+@router.get("/looks/words", response_model=answers.WordsShape)
 async def words(look: InspectionId, group: GroupName, explorer: Shared) -> Response:
     """The words that name the rows and columns of maps between words."""
     maps = explorer.inspections[look].group(group)
@@ -156,7 +156,7 @@ async def head_effects(
     return stream_response(events, queue, request)
 
 
-@router.post("/looks/without", response_model=shapes.WithoutShape)
+@router.post("/looks/without", response_model=answers.WithoutShape)
 async def without_heads(body: requests.Without, explorer: Shared) -> Response:
     """The log-probability of each token of a language model's text, with all heads on and with some silenced."""
     inspection, off = explorer.inspections[body.look], requests.heads_off(body.off)
@@ -166,14 +166,14 @@ async def without_heads(body: requests.Without, explorer: Shared) -> Response:
 # Tokens
 
 
-@router.get("/looks/lens", response_model=shapes.LensShape)
+@router.get("/looks/lens", response_model=answers.LensShape)
 async def logit_lens(look: InspectionId, at: At, explorer: Shared) -> Response:
     """The likeliest next tokens after a token, by each layer."""
     inspection = explorer.inspections[look]
     return json_response(await explorer.queue.run(lambda: inspection.lens(at)))
 
 
-@router.get("/looks/candidates", response_model=shapes.CandidatesShape)
+@router.get("/looks/candidates", response_model=answers.CandidatesShape)
 async def candidates(
     look: InspectionId,
     first: Annotated[int, Query(ge=1, le=2**31)],
@@ -190,7 +190,7 @@ async def candidates(
     return json_response(result)
 
 
-@router.get("/looks/similar", response_model=shapes.SimilarShape)
+@router.get("/looks/similar", response_model=answers.SimilarShape)
 async def similar_tokens(look: InspectionId, at: At, explorer: Shared) -> Response:
     """The cosine similarity of a token's final vector with that of every token of the text."""
     inspection = explorer.inspections[look]

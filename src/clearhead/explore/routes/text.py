@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from ...errors import InputError
 from ...tasks import Translation
 from ...tasks.translate import translating
-from .. import requests, shapes
+from .. import answers, requests
 from ..candidates import choice_of
 from ..explorer import Shared
 from ..inspections.text import Inspection, inspect_text, inspect_translation
@@ -38,8 +38,7 @@ async def translate(body: requests.Translate, request: Request, explorer: Shared
         bundle = await explorer.bundle(model)
         for i, text in enumerate(texts):
             beams: list[Translation] = []
-            # Sentences are translated one by one, so that other requests get the model between two
-            # steps.
+            # Sentences are translated one by one, so that other requests get the model between two steps.
             steps = translating(bundle, text, beams=body.beams, penalty=body.penalty)
             async for beams in queue.each(steps, model.lock):
                 yield {"sentence": i, "beams": [translation_dict(beam, text) for beam in beams]}
@@ -54,7 +53,7 @@ async def translate(body: requests.Translate, request: Request, explorer: Shared
     return stream_response(events, queue, request)
 
 
-@router.post("/align", response_model=shapes.AlignShape)
+@router.post("/align", response_model=answers.AlignShape)
 async def align(body: requests.Align, explorer: Shared) -> Response:
     """The score and the inspection of a given translation of a sentence."""
     model = explorer.models[body.model]
@@ -64,8 +63,7 @@ async def align(body: requests.Align, explorer: Shared) -> Response:
 
     def align_and_inspect() -> tuple[Translation, Inspection]:
         bundle = model.bundle(explorer.device)
-        # Both in one thread and under one lock: the inspection needs the forced pass of the
-        # translation.
+        # Both in one thread and under one lock: the inspection needs the forced pass of the translation.
         translation = aligned(bundle, body.text, target)
         return translation, inspect_translation(bundle, translation)
 
@@ -117,8 +115,7 @@ async def write(body: requests.Write, request: Request, explorer: Shared) -> Res
                 else:
                     ids.append(token["id"])
                     yield {"token": token}
-        # The inspection covers what the model read for its last token, with the same heads
-        # silenced.
+        # The inspection covers what the model read for its last token, with the same heads silenced.
         part = what_fits(bundle, ids, len(ids) - prompt)
         if part.cut is not None:
             yield {"cut": part.cut}
@@ -157,7 +154,7 @@ async def read(body: requests.Read, request: Request, explorer: Shared) -> Respo
     return stream_response(events, queue, request)
 
 
-@router.post("/neighbours", response_model=shapes.NeighboursShape)
+@router.post("/neighbours", response_model=answers.NeighboursShape)
 async def compare_texts(body: requests.Neighbours, explorer: Shared) -> Response:
     """The similarities of texts by their embeddings."""
     model = explorer.models[body.model]
@@ -167,7 +164,7 @@ async def compare_texts(body: requests.Neighbours, explorer: Shared) -> Response
     return json_response(result)
 
 
-@router.post("/tokens", response_model=shapes.TokensShape)
+@router.post("/tokens", response_model=answers.TokensShape)
 async def tokens_of_prompts(body: requests.TokensRequest, explorer: Shared) -> Response:
     """The tokens of prompts, as a language model reads them."""
     model = explorer.models[body.model]

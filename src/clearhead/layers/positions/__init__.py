@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ...checks import one_of
 from ...errors import InputError
-from ..words import Join, Pairs, Position
+from ..choices import Join, Pairs, Position
 from .distance import Alibi, Relative
 from .interface import Positions
 from .rotary import Rotary, Rotary2d

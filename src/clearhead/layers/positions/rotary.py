@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...checks import one_of
 from ...errors import InputError
-from ..words import Pairs, Rope
+from ..choices import Pairs, Rope
 from .interface import Positions
 from .vectors import PAIRS
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ...checks import one_of
 from ...errors import InputError
-from ..words import Join, Pairs
+from ..choices import Join, Pairs
 from .interface import Positions
 
 JOINS = ("add", "concatenate")

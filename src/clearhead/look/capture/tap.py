@@ -62,7 +62,7 @@ class Listener:
             self.pending.clear()
 
     def take(self, leaf: str, x: Tensor) -> None:
-        """Take an activation that comes before the mask is known: q, k, v or edited scores."""
+        """Record an activation that comes before the mask is known: q, k, v or edited scores."""
         if leaf in self.wanted and self.thread == threading.get_ident():
             self.pending.append((leaf, kept(x, self.grad)))
 
@@ -113,8 +113,7 @@ class Listener:
         offset, queries = source.offset, source.shape[2]
         if self.text.searching:
             continues = True
-        # Offsets per row, of prompts that differ in length; on a GPU they are not read, which would
-        # wait for it.
+        # Offsets per row, of prompts that differ in length; on a GPU they are not read, which would wait for it.
         elif isinstance(offset, Tensor):
             continues = offset.device.type != "cpu" or bool(offset.any())
         # A step begins right after the last query of the call before.
@@ -242,7 +241,7 @@ def changed(name: str, change: Edit, x: Any) -> Any:
                 f"the edit of {name} was given {described(x)} and returned {described(y)}: expected the same"
             )
         return y
-    # Shape and dtype must stay, or the layers behind would fail in places that name no edit.
+    # Shape and dtype must stay, or later layers would fail in places that name no edit.
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise InputError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import InputError, InputKeyError
 from ...models.hooks import Session, call_before
-from ...models.texts import add_listener, remove_listener
+from ...models.text_events import add_listener, remove_listener
 from ..maps.attention_map import AttentionMap, join
 from ..maps.call import DenseCall, LazyCall
 from ..maps.statistics import MEANING
@@ -76,7 +76,7 @@ class Tape:
     Args:
         leaves: For each watched address the name of the activation inside an attention; None for a module's output.
         grad: Whether gradients are kept.
-        possible: The same with the addresses that exist only if the model calls attention there, in the model's order.
+        possible: As `leaves`, for addresses that exist only if the model calls attention there, in the model's order.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=5, context=8, width=8, depth=2, heads=2).eval()
@@ -281,7 +281,7 @@ class Tape:
         last = next(reversed(self._calls), None)
         self._leaves[name] = leaf
         self._calls[name], self._starts[name], self._replaced[name] = [], [], {}
-        # Modules mostly run in their order, so that it is rarely sorted.
+        # Modules usually run in their order, so that it is rarely sorted.
         if last is not None and self._position(name) < self._position(last):
             names = sorted(self._calls, key=self._position)
             self._calls = {name: self._calls[name] for name in names}

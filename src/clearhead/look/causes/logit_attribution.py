@@ -163,7 +163,7 @@ def _products(model: nn.Module, module: str) -> list[str]:
 def _projection(
     modules: dict[str, nn.Module], tape: Tape, module: str, heads: Float[Tensor, "h t e"]
 ) -> tuple[Float[Tensor, "h e d"], Float[Tensor, "d"] | None]:
-    """The matrix that mixes the heads of an attention, whose input is their outputs side by side, and its bias."""
+    """The matrix that mixes the heads of an attention, whose input is their concatenated outputs, and its bias."""
     # (h, t, e) -> (t, h e), as the projection receives them.
     joined = heads.transpose(0, 1).flatten(1)
     last = modules[module]
@@ -311,8 +311,7 @@ class LogitPart:
         'layer 1, head 0'
     """
 
-    # "embedding", "positions", "head", "attention bias", "cross head", "cross bias", "mlp" or
-    # "bias"
+    # "embedding", "positions", "head", "attention bias", "cross head", "cross bias", "mlp" or "bias"
     kind: str
     value: float  # what it adds to the logit
     layer: int | None = None  # counted from 0; None: it belongs to no layer

@@ -43,13 +43,12 @@ if TYPE_CHECKING:
 #             inputs: of x y', x, |x|^2, |x|^2 |y|^2 and x |y|^2
 # minibatch   the debiased estimate of each minibatch, averaged (Nguyen et al. 2021, Eq. 3), for any kernel and width
 #
-# The sums need no n x n matrix and no second pass over the data. The features of all layers stand side by side, so that
+# The sums need no n x n matrix and no second pass over the data. The features of all layers are concatenated, so that
 # a batch is one matrix product for all pairs.
 
 
 MOST_BYTES = 1 << 32  # of the sums of products on a CPU; on a GPU half of the free memory
-# a layer whose variance is a smaller part of its mean square is constant up to the rounding of
-# float32
+# a layer whose variance is a smaller part of its mean square is constant up to the rounding of float32
 NOISE = 1e-12
 WIDE = torch.float64
 
@@ -374,7 +373,7 @@ def cka(
         layers: Addresses or patterns, such as "blocks.*"; None: the blocks of each model.
         layers_b: The same for `b`; None: as `layers`.
         features: How the tokens or places of a layer become one vector: "mean" (of images: over the patches), "cls"
-            (the first token), "last" (the last token) or "flat" (all side by side, which needs estimator="minibatch"
+            (the first token), "last" (the last token) or "flat" (all as one vector, which needs estimator="minibatch"
             if they are many); or a pair of them, for `a` and for `b`.
         estimator: "debiased", exact and unbiased (Song et al. 2012); "biased", exact, and close to 1 where there are
             few inputs for the number of features (Kornblith et al. 2019); "minibatch", the mean of debiased estimates

@@ -65,15 +65,14 @@ def _last(x: Tensor, origin: RecordOrigin) -> Tensor:
     # A feature map has places but no order of tokens, so no last one.
     if not axes.tokens or axes.channels == 1:
         raise InputError(f"{origin.name!r} has no tokens: expected features='mean' or 'flat' there")
-    end = (
-        x.shape[1] - 1 if origin.lengths is None else origin.lengths - 1
-    )  # of all rows, or of each
+    # of all rows, or of each
+    end = x.shape[1] - 1 if origin.lengths is None else origin.lengths - 1
     # (b, t, c) with one end per row, or the same for all.
     return x[torch.arange(len(x), device=x.device), end]
 
 
 def _flat(x: Tensor, origin: RecordOrigin) -> Tensor:
-    """Everything side by side."""
+    """All tokens and channels of a row as one vector."""
     # Rows of different lengths would have different numbers of features.
     if origin.lengths is not None and len(set(origin.lengths.tolist())) > 1:
         raise InputError(
@@ -231,7 +230,7 @@ def features(
             per input, or tensors by the names of the arguments, which go to the model as they are.
         layer: The address of the layer, as `watch` names it.
         pool: "mean" over tokens (of images: patches) or places, "cls" (the first token), "last" (the last token), or
-            "flat" (everything side by side).
+            "flat" (all of them as one vector).
         rows: Inputs per batch.
         done: Called with the number of inputs just finished and the number of all.
 

@@ -271,9 +271,8 @@ def _copy(model: nn.Module) -> nn.Module:
     for name, parameter in positive.named_parameters():
         # Biases of 0, so that values stay as small as the pixels.
         value = 0.0 if name.endswith("bias") else 1.0
-        if (
-            parameter.ndim > 1
-        ):  # a mean over the inputs, so that values neither grow nor vanish with depth
+        # a mean over the inputs, so that values neither grow nor vanish with depth
+        if parameter.ndim > 1:
             value = 1 / parameter[0].numel()
         parameter.requires_grad_(False).fill_(value)
     return positive

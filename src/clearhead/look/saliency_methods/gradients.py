@@ -306,7 +306,7 @@ def _refined(path: _Path) -> Tensor:
 
 
 def _largest(errors: dict[tuple[float, float], float], allowed: float) -> list[tuple[float, float]]:
-    """The spans of the largest errors, so many that the sum of the others is allowed."""
+    """The fewest spans, those of the largest errors, without which the sum of errors is at most `allowed`."""
     left, wrong = sum(errors.values()), []
     # `left` is the error of all spans that are not taken yet.
     for span in sorted(errors, key=lambda span: -errors[span]):

@@ -115,7 +115,7 @@ def _maps(explained: FloatInput, tape: Tape) -> dict[str, AttentionMap]:
             "maps is over all tokens. The gradient methods, grad-cam and occlusion fit"
         )
     names = list(named)
-    # Layers behind the last square one do not matter here, as they read its result.
+    # Layers after the last square one do not matter here, as they read its result.
     until = names.index(list(layers)[-1])
     # Layers that are not square between others would break the chain of products.
     between = left_out({name: named[name] for name in names[:until]})

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DARKER = "important, the darker the more"  # the legend of values without a sign
-# of an image a box (left, top, right, bottom) or booleans (height, width); of a text numbers of
-# tokens
+# of an image a box (left, top, right, bottom) or booleans (height, width); of a text numbers of tokens
 Region = Any
 
 
@@ -105,8 +104,7 @@ class Saliency(draw.Result):
     index: int | None  # its number among the model's outputs; None: a function of the logits
     score: float  # its logit
     probability: float | None  # the softmax of its logit; None for a function
-    # before reduction: (c, height, width) or (t, d), (y, x) of a layer's grid, or (t, t) of a
-    # rollout
+    # before reduction: (c, height, width) or (t, d), (y, x) of a layer's grid, or (t, t) of a rollout
     whole: Tensor
     tokens: list[str] | None = None  # the text of each token; None: an image
     # the token whose prediction is explained, if there are logits for every token

@@ -139,7 +139,7 @@ class OutputAxes:
         return Axes(channels=2, grid=(rows, columns), special=special, tokens=True)
 
     def _is_feature_map(self, call: ModuleCall) -> bool:
-        """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools behind its last one."""
+        """Whether a call returned (b, c, y, x), as a convolution does, or a stem that pools after its last one."""
         if len(call.shape) != 4:
             return False
         # A convolution, norm or pooling of torch, whose channels are axis 1.

@@ -106,9 +106,8 @@ class Captions(TokenObjective):
         if not self.hard and not self.config.doubly:
             return linear_cross_entropy(*self.readout(batch), smoothing=self.config.smoothing)
         model, targets = self.player("model"), batch["targets"]
-        trace = Trace(
-            [], []
-        )  # records the attention weights, and the sampled places, of each token
+        # records the attention weights, and the sampled places, of each token
+        trace = Trace([], [])
         inputs = {name: x for name, x in batch.items() if name not in ("targets", "weight")}
         x = model.states(**inputs, trace=trace)
         counted = targets != IGNORE
@@ -124,9 +123,10 @@ class Captions(TokenObjective):
 
         # REINFORCE needs the loss of each token, so that the fused loss cannot be used
         logits = model.head(x).float()
+        # (b, t)
         each = F.cross_entropy(
             logits.mT, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="none"
-        )  # (b, t)
+        )
         terms["words"] = each.sum()
         if trace.places:
             terms["reinforce"] = self._reinforce(each, alpha, trace.places, counted, batch["draws"])

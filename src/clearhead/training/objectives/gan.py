@@ -20,7 +20,7 @@ from torch import Tensor
 from ...checks import at_least
 from ...errors import InputError
 from ..moment import Moment
-from ..optim.schedule import Scalar, ends
+from ..optim.schedule import Scalar, first_and_last
 from .objective import Measurement, Objective, Role, Tensors, Update, weighted_sum
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class GANConfig:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "latent")
-        if min(ends(self.blur)) < 0:
+        if min(first_and_last(self.blur)) < 0:
             raise InputError(f"blur={self.blur}: expected standard deviations of 0 or more")
 
 
@@ -81,7 +81,7 @@ class GAN(Objective):
 
     def prepare(self, batch: Tensors, moment: Moment) -> Tensors:
         batch = batch | {"noise": moment.rng(NOISE).normal(self.config.latent)}
-        if any(ends(self.config.blur)):
+        if any(first_and_last(self.config.blur)):
             width = batch["x"].shape[1]
             blur = moment.rng(BLUR).normal(2 * width)
             # independent noise for real and generated rows, of one draw

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...checks import one_of
 from ...errors import InputError, nearest
 from ..moment import Moment
-from ..optim.schedule import Scalar, value
+from ..optim.schedule import Scalar, value_at
 
 if TYPE_CHECKING:
     from ...data import Data
@@ -131,7 +131,7 @@ class Objective(nn.Module):
         self.decoded: list[tuple[str, str]] = []
         self._scalars = scalar_options(type(config))
         for name in self._scalars:  # as tensors, so that a new value does not recompile the loss
-            first = torch.tensor(value(getattr(config, name), 0, 1))
+            first = torch.tensor(value_at(getattr(config, name), 0, 1))
             # not persistent: its value follows from the step
             self.register_buffer(f"scalar_{name}", first, persistent=False)
 
@@ -177,7 +177,7 @@ class Objective(nn.Module):
 
     def step(self, update: Update, optimiser: Optimiser, moment: Moment, lr_scale: float) -> Tensor:
         """Update a player with its gradients and return their norm; override for a custom update."""
-        return optimiser.step(lr_scale, value(optimiser.config.decay, moment.step, moment.steps))
+        return optimiser.step(lr_scale, value_at(optimiser.config.decay, moment.step, moment.steps))
 
     def after_step(self, moment: Moment) -> None:
         """Run after all updates of a step; does nothing unless overridden."""
@@ -227,7 +227,7 @@ class Objective(nn.Module):
         scheduled = {}
         for name in self._scalars:
             option = getattr(self.config, name)
-            number = value(option, step, steps)
+            number = value_at(option, step, steps)
             # in place: the compiled loss reads the same tensor
             self.scalar(name).fill_(number)
             if not isinstance(option, float | int):

@@ -22,7 +22,7 @@ from ...errors import InputError
 from ...metrics import fit_linear_probe, nearest_neighbours
 from ..augmentation import normalise
 from ..moment import Moment
-from ..optim.schedule import Scalar, Scheduled, ends, value
+from ..optim.schedule import Scalar, Scheduled, first_and_last, value_at
 from .objective import (
     Measurement,
     Objective,
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from ...data import Data
     from ..optim.optimisers import Optimiser
 
-VIEWS: dict[str, type[Any]] = {
-    "x": NoisyVectors,
-    "images": Crops,
-}  # by the batch key that they are made of
+# by the batch key that they are made of
+VIEWS: dict[str, type[Any]] = {"x": NoisyVectors, "images": Crops}
 IMAGES = 256  # images that are embedded at a time
 
 
@@ -81,9 +79,9 @@ class SelfDistillationConfig:
                 "most 1, the first not larger than the second"
             )
         for name in ("temperature", "teacher_temperature"):
-            if min(ends(getattr(self, name))) <= 0:
+            if min(first_and_last(getattr(self, name))) <= 0:
                 raise InputError(f"{name}={getattr(self, name)}: expected numbers above 0")
-        if not all(0 <= end <= 1 for end in ends(self.momentum)):
+        if not all(0 <= end <= 1 for end in first_and_last(self.momentum)):
             raise InputError(f"momentum={self.momentum}: expected shares from 0 to 1")
 
 
@@ -156,9 +154,8 @@ class SelfDistillation(Objective):
         answers = [self._answers("student", large)]
         if small is not None:
             answers.append(self._answers("student", small))
-        students = (torch.cat(answers, dim=1) / self.scalar("temperature")).log_softmax(
-            -1
-        )  # (b, v, o)
+        student_logits = torch.cat(answers, dim=1) / self.scalar("temperature")
+        students = student_logits.log_softmax(-1)  # (b, v, o)
         # H(p_t, p_s) of each of the teacher's views (t) and each of the student's (v)
         each = -torch.einsum("bto,bvo->btv", targets, students)
         # all pairs but those of a view with itself
@@ -179,7 +176,7 @@ class SelfDistillation(Objective):
     def after_step(self, moment: Moment) -> None:
         """Update the teacher, and the centre as a moving average of the teacher's outputs (Eq. 4)."""
         # theta_t = m theta_t + (1 - m) theta_s, with a scheduled m
-        self.averages["teacher"].update(value(self.config.momentum, moment.step, moment.steps))
+        self.averages["teacher"].update(value_at(self.config.momentum, moment.step, moment.steps))
         if dist.is_initialized():  # the same centre on all workers
             # sums and numbers of rows, so that the mean is exact for uneven shares
             dist.all_reduce(self.total)

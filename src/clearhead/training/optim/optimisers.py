@@ -17,7 +17,7 @@ from ...errors import InputError, nearest
 from ..distributed import copy_all, local, whole, wide
 from .lamb import Lamb, fresh_state
 from .muon import Muon
-from .schedule import Scalar, Scheduled, ends
+from .schedule import Scalar, Scheduled, first_and_last
 
 NAMES = ("adamw", "sgd", "muon", "lamb")
 # Muon is for matrices between hidden states. Parameters with one of these names are embeddings, output layers or
@@ -56,7 +56,7 @@ class OptimConfig:
             if not 0.0 < getattr(self, option) < float("inf"):
                 raise InputError(f"{option}={getattr(self, option)}: expected a number above 0")
         for option in ("decay", "clip"):
-            if not all(0.0 <= end < float("inf") for end in ends(getattr(self, option))):
+            if not all(0.0 <= end < float("inf") for end in first_and_last(getattr(self, option))):
                 raise InputError(f"{option}={getattr(self, option)}: expected 0 or more")
         if not 0.0 < self.layer_decay <= 1.0:
             raise InputError(
@@ -69,7 +69,7 @@ class OptimConfig:
                 )
         if not 0.0 <= self.momentum < 1.0:
             raise InputError(f"momentum={self.momentum}: expected a share, at least 0 and below 1")
-        start, final = ends(self.ema)
+        start, final = first_and_last(self.ema)
         scheduled = isinstance(self.ema, Scheduled)
         # a constant 1 would never move the average; a schedule may end there, as DINO's does
         final_fits = 0.0 <= final < 1.0 or (scheduled and final == 1.0)
@@ -300,7 +300,7 @@ def _make_optimisers(
 ) -> list[torch.optim.Optimizer]:
     """The optimisers of all weights: the configured one; with muon, AdamW for what is not a hidden matrix."""
     optimisers: list[torch.optim.Optimizer] = []
-    decay = ends(config.decay)[0]
+    decay = first_and_last(config.decay)[0]
     scales = layer_scales(weights, config.layer_decay, head)
     for name, rate in part_scales(weights, config.rates).items():
         # both factors apply

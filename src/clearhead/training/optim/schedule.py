@@ -31,7 +31,7 @@ class ScheduleConfig:
             )
 
 
-def scale(config: ScheduleConfig, step: int, steps: int) -> float:
+def lr_share(config: ScheduleConfig, step: int, steps: int) -> float:
     """The share of the peak learning rate in step `step` (from 0) of `steps`.
 
     The warm-up reaches 1 in its last step, and its first step is not 0. "cosine" is Eq. 5 of Loshchilov and Hutter 2017
@@ -62,7 +62,7 @@ class Scheduled:
     """A number that changes from `start` to `final` over a training: {start = 0.996, final = 1.0} in a recipe.
 
     Examples:
-        >>> [value(Scheduled(start=4.0, final=1.0, shape="linear"), step, steps=4) for step in range(4)]
+        >>> [value_at(Scheduled(start=4.0, final=1.0, shape="linear"), step, steps=4) for step in range(4)]
         [4.0, 3.0, 2.0, 1.0]
     """
 
@@ -81,7 +81,7 @@ class Scheduled:
 Scalar = float | Scheduled  # the type of an option that is a constant or a schedule
 
 
-def value(scalar: Scalar, step: int, steps: int) -> float:
+def value_at(scalar: Scalar, step: int, steps: int) -> float:
     """The value of a scalar option in step `step` (from 0) of `steps`."""
     if not isinstance(scalar, Scheduled):
         return float(scalar)
@@ -93,7 +93,7 @@ def value(scalar: Scalar, step: int, steps: int) -> float:
     return scalar.start + (scalar.final - scalar.start) * moved
 
 
-def ends(scalar: Scalar) -> tuple[float, float]:
+def first_and_last(scalar: Scalar) -> tuple[float, float]:
     """The first and the last value of a scalar option."""
     if isinstance(scalar, Scheduled):
         return (scalar.start, scalar.final)

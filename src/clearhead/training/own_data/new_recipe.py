@@ -29,12 +29,8 @@ LONGEST_INTERVAL = 1000  # steps between two validations
 CPU_STEPS = 10_000
 ROUND = 32  # tokens that limits are rounded up to
 BUCKETED = ("chats", "labelled", "masked", "pairs")  # data in batches of similar length
-LIMITS = (
-    "longest",
-    "batch_tokens",
-    "pack",
-    "valid_most",
-)  # options that divide the same rows into other batches
+# options that divide the same rows into other batches
+LIMITS = ("longest", "batch_tokens", "pack", "valid_most")
 LONGEST = 2048  # tokens of a row, whatever the context of a model
 # characters of text for each token of a vocabulary that is trained on it
 CHARACTERS_PER_TOKEN = 500

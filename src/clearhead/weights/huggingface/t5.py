@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ...checks import at_least
 from ...errors import InputError
-from ...layers.words import MLPKind
+from ...layers.choices import MLPKind
 from ...models.transformer import Config
 from ...tokens.special import Special, first_known
 from ..fill import Shapes, WeightsError

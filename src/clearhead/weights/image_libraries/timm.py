@@ -65,9 +65,8 @@ ARCHITECTURES = {
     "convnext": r"convnext_(tiny|small|base|large|xlarge)",
     "mobilenet": r"mobilenetv2_\d+d?",
 }
-OTHER = re.compile(
-    r"gap|clip|siglip|quickgelu|distilled|rope|dinov3|_pe_|plus"
-)  # of vit: other pooling, norms or tokens
+# of vit: other pooling, norms or tokens
+OTHER = re.compile(r"gap|clip|siglip|quickgelu|distilled|rope|dinov3|_pe_|plus")
 MULTIPLIERS = {"035": 0.35, "050": 0.5, "075": 0.75, "100": 1.0, "140": 1.4}  # of mobilenetv2_...
 RESNETS: dict[tuple[str, tuple[int, ...]], str] = {
     ("basic", (2, 2, 2, 2)): "resnet18",

@@ -1,4 +1,4 @@
-"""The words that configs use for the choices of this folder; each choice is listed once, here."""
+"""The allowed values of the config options of this folder; each list is written once, here."""
 
 from typing import Literal
 
