@@ -183,8 +183,8 @@ def why_not_recorded(*tensors: Tensor) -> str:
     return "it has no rows, no heads or no features"
 
 
-# by how much the weights of a query may differ from 1 in total: they may be rounded to half precision
-SUM = 0.02
+# largest deviation of a row's sum from 1: weights may be rounded to half precision
+SUM_TOLERANCE = 0.02
 
 
 class AddressPatterns:
@@ -208,6 +208,10 @@ class AddressPatterns:
         if key not in self._known:
             self._known[key] = self._match(site)
         return self._known[key]
+
+    def mark_used(self, site: CallSite) -> None:
+        """Remove the patterns that match at a call site from `unused`."""
+        self.at(site)
 
     def _match(self, site: CallSite) -> dict[str, str]:
         # Both forms of each address, with and without the number of the call.
@@ -279,7 +283,7 @@ class ForeignAttention:
         raise NotImplementedError
 
     def weights_returned(self, site: CallSite, weights: Tensor) -> None:
-        """Take the weights that a module has computed by itself."""
+        """Handle the weights that a module has computed by itself."""
         raise NotImplementedError
 
     def notice_fast_path(self, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -366,7 +370,7 @@ class ForeignWatch(ForeignAttention):
         if listener is None:
             self.steps.skip(site, q.shape[0], q.shape[-2], k.shape[-2])
             return
-        listener.meet(site.frame.cache)
+        listener.set_cache(site.frame.cache)
         tap.listeners.append(listener)
 
     def weights_returned(self, site: CallSite, weights: Tensor) -> None:
@@ -415,7 +419,7 @@ class ForeignEdit(ForeignAttention):
 
     def enter(self, tap: WatchTap, site: CallSite, q: Tensor, k: Tensor) -> None:
         """Add the edits of a call site to the tap."""
-        self.patterns.at(site)  # so that its patterns count as used
+        self.patterns.mark_used(site)
         for patterns, change in self.changes:
             tap.edits += [(leaf, change, self.stack.thread) for leaf in patterns.at(site)]
 
@@ -442,7 +446,7 @@ def _weights_in(out: Any) -> Tensor | None:
             continue
         weights = x.detach()
         sums = weights.sum(-1, dtype=torch.float32)
-        whole = (sums - 1).abs() < SUM
+        whole = (sums - 1).abs() < SUM_TOLERANCE
         positive = bool((weights >= 0).all())
         # Rows sum to 1, or to 0 where every key is masked; not all of them may be masked.
         if positive and bool((whole | (sums == 0)).all()) and bool(whole.any()):

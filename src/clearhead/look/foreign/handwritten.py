@@ -24,7 +24,7 @@ from .module_stack import CallSite, Frame
 from .products import Product, ProductAxes, Source, einsum_axes, matmul_axes, refusal, sources
 from .steps import position_of
 
-# what lies behind when attention is recognised, and can be neither edited nor recorded
+# computed before attention is recognised, so that they can be neither edited nor recorded
 LATE = ("q", "k", "scores")
 FLAT = 8  # tensors that are remembered after their rows and heads were put into one axis
 OPEN = 8  # softmaxes that are remembered until their weights meet their values
@@ -43,7 +43,7 @@ class Softmax:
     weights: weakref.ref[Tensor]  # its output, or what dropout, a cast or a view has made of it
     axes: int  # of its output
     dim: int  # the axis over which the weights sum to 1
-    scored: bool  # it was one of a product
+    scored: bool  # its input is a product that the same module computed
     before: Tensor | None = None  # its output before dropout or a cast
 
     @property
@@ -68,10 +68,10 @@ class Softmaxes:
     def begin(
         self, frames: Sequence[Frame], scores: Tensor, weights: Tensor, dim: int | None
     ) -> bool:
-        """Take a softmax; returns whether it is probably one of attention.
+        """Remember a softmax if it may be one of attention; returns whether it probably is.
 
-        Of attention it has the axes (b, h, q, k) or (b, q, k), and mostly sums to 1 over the last. Over another axis it
-        must be one of a product; else it is one over features, as linear attention takes it.
+        An attention softmax has axes (b, h, q, k) or (b, q, k), and usually normalises the last. Over another axis its
+        input must be a product; otherwise it is a softmax over features, as in linear attention.
 
         Args:
             frames: The running modules, one per watch or edit.
@@ -85,7 +85,7 @@ class Softmaxes:
         if weights.ndim < 3 or dim is None or not frames:
             return False
         dim, last = dim % weights.ndim, weights.ndim - 1
-        scored = not wide(scores) and all(
+        scored = not is_part_of_longer_row(scores) and all(
             _is_product(frame, weights.shape, dim) for frame in frames
         )
         # More than four axes cannot be read as rows, heads, queries and keys.
@@ -109,7 +109,7 @@ class Softmaxes:
         return None
 
     def passed(self, softmax: Softmax, weights: Tensor, new: Tensor) -> None:
-        """Take what dropout or a cast has made of the weights; `weights` is a copy if that was done in place."""
+        """Follow the weights through dropout or a cast; `weights` is a copy if that was done in place."""
         # A cast to the same dtype returns the tensor itself: nothing has changed.
         if new is not weights:
             if softmax.before is None:
@@ -117,7 +117,7 @@ class Softmaxes:
             softmax.weights = weakref.ref(new)
 
     def reshaped(self, x: Any, new: Tensor) -> None:
-        """Take a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
+        """Follow a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
         if isinstance(x, Tensor) and x.ndim == 4:
             if new.ndim == 3 and new.shape[1:] == x.shape[2:]:  # (b, h, n, e) -> (b * h, n, e)
                 self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
@@ -134,7 +134,7 @@ class Softmaxes:
         return self._packed is not None and self._packed() is q
 
     def sliced(self, x: Any, new: Any) -> None:
-        """Take a slice of the weights without one key: a sink, which takes weight and has no value (GPT-OSS)."""
+        """Follow a slice of the weights without one key: a sink, which takes weight and has no value (GPT-OSS)."""
         softmax = self.of_weights(x)
         if softmax is None or not isinstance(new, Tensor) or softmax.dim != x.ndim - 1:
             return
@@ -147,9 +147,9 @@ class Softmaxes:
         softmax.scored = all(new.shape in frame.products for frame in frames if frame is not None)
 
     def multiplied(self, frames: Sequence[Frame], x: Any, y: Any, out: Tensor) -> None:
-        """Take a product that is not attention: perhaps one of queries and keys.
+        """Remember a product that is not weights @ values.
 
-        As values, one of two tensors makes linear attention.
+        It may be the scores; or keys @ values, whose use as values means linear attention.
         """
         # Any of them may be the scores of a softmax that follows.
         if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == y.ndim > 2:
@@ -208,7 +208,7 @@ class Softmaxes:
                 axes=softmax.axes,
                 last=dim == axes - 1,
                 scored=softmax.scored,
-                wide=wide(values),
+                wide=is_part_of_longer_row(values),
                 apart=values.stride(3) > 1,
             )
             self.reason = refusal(stack[-1], readings, v, product)
@@ -345,8 +345,8 @@ def _with_gradient(x: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
     return seen
 
 
-def wide(x: Tensor) -> bool:
-    """Whether the last axis lies side by side within a longer row, as the features of a head do and products do not."""
+def is_part_of_longer_row(x: Tensor) -> bool:
+    """Whether each last-axis vector is a contiguous slice of a longer row, as the features of a head are."""
     return x.stride(-1) == 1 and x.stride(-2) > x.shape[-1]
 
 

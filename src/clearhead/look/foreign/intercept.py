@@ -35,7 +35,7 @@ from ..maps.call import DenseCall, LazyCall, full_precision
 from .foreign_watch import Candidate, ForeignAttention, why_not_recorded
 from .handwritten import UNMET, WRONG_AXES, Softmaxes
 from .module_stack import CallSite, Frame, user_level
-from .steps import position_of
+from .steps import Position, position_of
 from .torch_attention import (
     HEADS_AXIS,
     SIGNATURE,
@@ -101,11 +101,12 @@ class Interception(TorchFunctionMode):
             )
         return tap, sites
 
-    def packed(self, q: Tensor, k: Tensor) -> int:
-        """How many query heads of each key head stand where queries do, as in one decoding step of transformers; or 1.
+    def heads_on_query_axis(self, q: Tensor, k: Tensor) -> int:
+        """How many query heads of each key head the axis of the queries holds; 1: it holds queries, as usual.
 
-        That is certain if the queries are a reshape of one query per head. Otherwise the running module tells: it has
-        as many query heads for each key head, and as many heads, as then are there.
+        In a decoding step with grouped heads, transformers passes the one query (b, g * n, 1, e) as (b, g, n, e), with
+        the n query heads of each of g key heads on the axis of the queries. This is certain if that view was seen.
+        Otherwise the running module tells: it has n query heads for each key head, and g * n heads.
 
         Args:
             q: The queries of a call.
@@ -198,7 +199,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     # Query and key may be given by position or by name.
     given = dict(zip(("query", "key"), args, strict=False)) | kwargs
     q, k = given["query"], given["key"]
-    packed = mode.packed(q, k)
+    packed = mode.heads_on_query_axis(q, k)
     one_query = q if packed == 1 else q[:, :, :1]  # the others on this axis are heads
     tap, sites = mode.join(one_query, k)
     for site in sites:  # a softmax of the same module is then not its attention
@@ -209,59 +210,80 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     axis = _heads_axis(sites, q)
     call = SDPACall.of(args, kwargs, packed, axis)
 
-    # The untouched call, its heads moved to the usual axis.
-    def kernel() -> Tensor:
-        out = func(*args, **kwargs)
-        if axis == HEADS_AXIS:
-            return out
-        return out.movedim(axis, HEADS_AXIS)
-
-    def shaped(out: Tensor) -> Tensor:
-        out = call.shaped(out)
-        if axis == HEADS_AXIS:
-            return out
-        return out.movedim(HEADS_AXIS, axis).contiguous()
-
-    mask = call.four_mask
-    before = call.four(call.q), call.four(call.k), call.four(call.v)  # (b, h, tokens, e)
-    rows, heads = before[0].shape[:2]
+    rows, heads = call.inputs[0].shape[:2]
     for site in sites:
         site.check_heads(heads)
     at = position_of(sites, rows, call.queries, call.keys, call.allowed, call.causal)
+    # Scores or weights are edited, or their gradients kept: no kernel has them.
+    if tap.explicit:
+        out = _explicit(call, tap, at)
+    else:
+        untouched = partial(_untouched, func, args, kwargs, axis)
+        out = _fused(call, tap, at, func, untouched, mode.masks)
+    out = call.shaped(out)
+    if axis == HEADS_AXIS:
+        return out
+    return out.movedim(HEADS_AXIS, axis).contiguous()
 
-    if tap.explicit:  # scores or weights are edited, or their gradients kept: no kernel has them
-        q, k, v = (x.to(call.dtype) for x in before)
-        # attend() expects as many key heads as value heads.
-        if k.shape[1] != v.shape[1]:
-            k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-        # The mask with an edit of scores in mind: what it forbids must stay forbidden.
-        which, bias = editable_mask_and_bias(call, at.offset)
-        tap.first_key = at.first_key
-        out = attend(
-            q, k, v, mask=which, bias=bias, score=call.score, dropout=call.dropout, tap=tap
-        )
-        return shaped(out)
 
-    after = tap.inputs(*before)
+def _untouched(func: Callable[..., Tensor], args: Any, kwargs: Any, axis: int) -> Tensor:
+    """The output of a call as it is, its heads moved from `axis` to the usual axis."""
+    out = func(*args, **kwargs)
+    if axis == HEADS_AXIS:
+        return out
+    return out.movedim(axis, HEADS_AXIS)
+
+
+def _explicit(call: SDPACall, tap: WatchTap, at: Position) -> Tensor:
+    """The output (b, h, q, e) of a call, computed from its scores and weights, so that these can be edited."""
+    q, k, v = (x.to(call.dtype) for x in call.inputs)
+    # attend() expects as many key heads as value heads.
+    if k.shape[1] != v.shape[1]:
+        k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
+    # With an edit of scores in mind: what the mask forbids must stay forbidden.
+    mask, bias = editable_mask_and_bias(call, at.offset)
+    tap.first_key = at.first_key
+    return attend(q, k, v, mask=mask, bias=bias, score=call.score, dropout=call.dropout, tap=tap)
+
+
+def _fused(
+    call: SDPACall,
+    tap: WatchTap,
+    at: Position,
+    sdpa: Callable[..., Tensor],
+    untouched: Callable[[], Tensor],
+    masks: Masks,
+) -> Tensor:
+    """The output (b, h, q, e) of a call by torch's kernel, which is also what an unwatched model computes.
+
+    Args:
+        call: The call.
+        tap: Its tap.
+        at: Where its tokens are.
+        sdpa: Torch's function, for edited inputs.
+        untouched: Makes the call as it is.
+        masks: Copies of the masks of this pass.
+    """
+    inputs = tap.inputs(*call.inputs)
     lse = None
     # A view has a gradient only if the kernel is given that view itself.
-    unchanged = (call.q, call.k, call.v) if tap.grad else before
+    unchanged = (call.q, call.k, call.v) if tap.grad else call.inputs
     # Edited inputs need a call of their own; statistics use a kernel's log-sum-exp.
-    if any(x is not y for x, y in zip(unchanged, after, strict=True)):
-        out = call.edited(func, *after)
+    if any(x is not y for x, y in zip(unchanged, inputs, strict=True)):
+        out = call.edited(sdpa, *inputs)
     elif tap.measures:
-        out, lse = output_and_lse(call, kernel)
+        out, lse = output_and_lse(call, untouched)
     else:
-        out = kernel()
+        out = untouched()
     if tap.listeners:  # what the kernel was given is recorded, after any edit
         # A copy of the mask serves all layers of the pass.
-        copy = None if mask is None else mode.masks.copy(mask)
-        which, bias = mask_and_bias(call, copy, at.offset)
-        q, k = (x.detach().to(out.dtype) for x in after[:2])
+        copy = None if call.four_mask is None else masks.copy(call.four_mask)
+        mask, bias = mask_and_bias(call, copy, at.offset)
+        q, k = (x.detach().to(out.dtype) for x in inputs[:2])
         source = LazyCall(
             q=q,
             k=k,
-            mask=which,
+            mask=mask,
             bias=bias,
             scale=call.scale,
             given=lse,
@@ -269,7 +291,7 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
             first_key=at.first_key,
         )
         tap.record(source)
-    return shaped(tap.heads(call.four(out)))
+    return tap.heads(call.four(out))
 
 
 def _heads_axis(sites: list[CallSite], q: Tensor) -> int:

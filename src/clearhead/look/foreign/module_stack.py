@@ -86,7 +86,7 @@ class Frame:
 def head_counts(module: nn.Module) -> frozenset[int]:
     """How many query heads a module may have, by its attributes, its config and its projection; empty: not known.
 
-    These mostly agree. Where they do not, as where a config holds the number of another part, one of them is right.
+    These usually agree. Where they do not, as where a config holds the number of another part, one of them is right.
     """
     config = getattr(module, "config", None)
     counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]

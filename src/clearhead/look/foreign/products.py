@@ -51,7 +51,7 @@ class ProductAxes:
 
 
 def matmul_axes(axes: int, dim: int) -> ProductAxes | None:
-    """The axes of torch.matmul or torch.bmm for weights with so many axes that sum to 1 over axis `dim`."""
+    """The axes of torch.matmul or torch.bmm for weights with `axes` axes that sum to 1 over axis `dim`."""
     order = tuple(range(axes))
     # weights @ values sums over the last axis of the weights, which must be the softmax's.
     if dim == axes - 1:
@@ -106,9 +106,9 @@ class Product:
     axes: int  # of the softmax
     last: bool  # the softmax is over its last axis
     scored: bool  # its input has the shape of a product that the same module has computed before
-    # the features of a value lie side by side in memory, within the longer row of a token
+    # the features of a value are contiguous in memory, a slice of the longer row of a token
     wide: bool
-    apart: bool  # they do not lie side by side, as if they were tokens
+    apart: bool  # they are not contiguous, as if they were tokens
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def _may_be_channels(source: Source, p: Product) -> bool:
     """Whether four axes that fit the tokens of a module would fit its channels or features as well.
 
     The weights of features are no product. The values of attention between channels have a number per token, and those
-    of one token do not lie side by side: unless the module was called with channels first.
+    of one token are not contiguous, unless the module was called with channels first.
     """
     # Without a product before it, weights over features have heads x keys equal to the width.
     if not p.scored:

@@ -70,7 +70,7 @@ class Steps:
     """Which attention calls of a foreign model continue the text of the call before.
 
     A call that was given a cache object continues if the last one at its site had the same object, and it does not
-    begin behind the end of the text. If it begins before the end, because the cache was cropped, its queries replace
+    begin past the end of the text. If it begins before the end, because the cache was cropped, its queries replace
     those that were recorded from there on; one that would replace the whole text begins another. Without a cache
     object, a call continues if it begins where the last one at its site ended. Such a call makes its whole pass a
     decoding step, so that cross-attention, whose keys tell nothing, continues too.
@@ -88,7 +88,7 @@ class Steps:
         self.passes, self.stepping = passes, False
 
     def skip(self, site: CallSite, rows: int, queries: int, keys: int) -> None:
-        """Take a call of which nothing is recorded: it still tells whether its pass is a decoding step."""
+        """Note a call of which nothing is recorded: it still tells whether its pass is a decoding step."""
         start = position_of([site], rows, queries, keys, lambda: None).offset
         key = (site.path, site.index)
         continues = site.frame.cache is not None or start == self._ends.get(key)
@@ -116,8 +116,8 @@ class ForeignListener(Listener):
         # whether the present call has the same one; None: it has none
         self._same: bool | None = None
 
-    def meet(self, cache: CacheState | None) -> None:
-        """Take the cache that the module of the present call was given."""
+    def set_cache(self, cache: CacheState | None) -> None:
+        """Set the cache of the present call, and note whether it is that of the last call."""
         last = None if self._cache is None else self._cache()
         # The same cache object means the same text; without a cache this is not known.
         if cache is None:

@@ -24,7 +24,7 @@ from ..capture.tap import WatchTap, kept
 from ..maps.attention_map import DENSE_LIMIT
 from ..maps.call import DenseCall
 
-# where the heads mostly are: (b, h, tokens, features), (b, windows, h, tokens, features)
+# the usual axis of the heads: (b, h, tokens, features), (b, windows, h, tokens, features)
 HEADS_AXIS = -3
 
 
@@ -50,15 +50,17 @@ class SDPACall:
     def of(
         args: tuple[Any, ...], kwargs: dict[str, Any], packed: int = 1, heads: int = HEADS_AXIS
     ) -> SDPACall:
-        """The call with these arguments, in which `heads` is the axis of the heads, moved to where it mostly is."""
+        """The call with these arguments, in which `heads` is the axis of the heads, moved to the usual axis."""
         call = _bind(*args, **kwargs)
         call.packed = packed
         # NesT and others: bring the axis of the heads to its usual place.
         if heads != HEADS_AXIS:
             axes = call.q.ndim
-            call.q, call.k, call.v = (_heads_last(x, heads, axes) for x in (call.q, call.k, call.v))
+            call.q, call.k, call.v = (
+                _heads_before_tokens(x, heads, axes) for x in (call.q, call.k, call.v)
+            )
             if call.attn_mask is not None:
-                call.attn_mask = _heads_last(call.attn_mask, heads, axes)
+                call.attn_mask = _heads_before_tokens(call.attn_mask, heads, axes)
         return call
 
     @property
@@ -106,6 +108,11 @@ class SDPACall:
                 return x
         # Rows or heads of k and v may broadcast, as SDPA allows.
         return _four(x.expand(*self.lead, *x.shape[-2:]))
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, keys and values with four axes, (b, h, tokens, e)."""
+        return self.four(self.q), self.four(self.k), self.four(self.v)
 
     def shaped(self, out: Tensor) -> Tensor:
         """An output with four axes in the shape that the call returns."""
@@ -234,8 +241,8 @@ def _four(x: Tensor) -> Tensor:
     return x[None, None]
 
 
-def _heads_last(x: Tensor, heads: int, axes: int) -> Tensor:
-    """A tensor with so many axes, the one of the heads just before the tokens and features."""
+def _heads_before_tokens(x: Tensor, heads: int, axes: int) -> Tensor:
+    """`x` with `axes` axes, the head axis moved to -3."""
     return x.reshape((1,) * (axes - x.ndim) + tuple(x.shape)).movedim(heads, HEADS_AXIS)
 
 
