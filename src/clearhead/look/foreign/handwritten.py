@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +19,13 @@ from torch import Tensor
 from ...errors import InputError
 from ..capture.tap import WatchTap, kept
 from ..maps.call import DenseCall
+from .heads import MergedHeads
 from .module_stack import CallSite, Frame
-from .products import Product, ProductAxes, Source, einsum_axes, matmul_axes, refusal, sources
+from .products import Product, ProductAxes, einsum_axes, matmul_axes, refusal, sources
 from .steps import position_of
 
 # computed before attention is recognised, so that they can be neither edited nor recorded
 LATE = ("q", "k", "scores")
-FLAT = 8  # tensors that are remembered after their rows and heads were put into one axis
 OPEN = 8  # softmaxes that are remembered until their weights meet their values
 UNMET = "no product of its weights with values was seen in the same module, as weights @ values"
 WRONG_AXES = "it has neither the axes (b, h, q, k) nor (b, q, k)"
@@ -57,8 +56,7 @@ class Softmaxes:
 
     def __init__(self) -> None:
         self._open: list[Softmax] = []
-        # tensors whose first axis holds rows and heads, with the number of both
-        self._flat: deque[tuple[weakref.ref[Tensor], int, int]] = deque(maxlen=FLAT)
+        self._merged_heads = MergedHeads()
         # the last (b, h, 1, e) whose heads were put on two axes
         self._packed: weakref.ref[Tensor] | None = None
         # the last product of two tensors of as many axes
@@ -119,8 +117,7 @@ class Softmaxes:
     def reshaped(self, x: Any, new: Tensor) -> None:
         """Follow a view: of (b, h, ...) with rows and heads in one axis, of one query, or of the weights."""
         if isinstance(x, Tensor) and x.ndim == 4:
-            if new.ndim == 3 and new.shape[1:] == x.shape[2:]:  # (b, h, n, e) -> (b * h, n, e)
-                self._flat.append((weakref.ref(new), x.shape[0], x.shape[1]))
+            self._merged_heads.reshaped(x, new)
             one_query = new.ndim == 4 and x.shape[2] == 1 < new.shape[2]
             if one_query and x.shape[0] == new.shape[0] and x.shape[3] == new.shape[3]:
                 self._packed = weakref.ref(new)  # (b, g * n, 1, e) -> (b, g, n, e)
@@ -192,7 +189,10 @@ class Softmaxes:
             layout = product_axes
             # Three axes hold rows and heads in one, which the module's inputs tell apart.
             if axes != 4:
-                layout = replace(product_axes, heads=self._heads(weights, v, keys, readings))
+                rows_of_keys = [source.rows for source in readings if source.tokens == keys]
+                alone = all(source.rows == 1 for source in readings)
+                merged = self._merged_heads.count(weights, v, keys, rows_of_keys, alone)
+                layout = replace(product_axes, heads=merged)
             four, values = layout.four(weights, layout.weights), layout.four(v, layout.values)
             # Values must have as many keys, and a head per head of the weights or one for all.
             if values.shape[2] != keys or values.shape[1] not in (1, four.shape[1]):
@@ -233,29 +233,6 @@ class Softmaxes:
         if self._product is not None and self._product() is v:
             return "the values are a product of two tensors, as in linear attention"
         return ""
-
-    def _heads(self, weights: Tensor, v: Tensor, keys: int, readings: Sequence[Source]) -> int:
-        """How many heads the first of three axes has for each row; 1 if that is not known: they then count as rows.
-
-        It is known where (b, h, ...) was put into one axis, and of values (n, b * h, e) that were transposed. Where
-        (h, b, ...) was put into one axis, what the module was called with has h instead of b.
-        """
-        of_keys = [source.rows for source in readings if source.tokens == keys]
-        # Known from the view that joined them, if it was seen.
-        for x in (weights, v):
-            for flat, rows, heads in self._flat:
-                if flat() is x:
-                    swapped = x is v and heads in of_keys and rows not in of_keys
-                    return 1 if swapped else heads
-        first = weights.shape[0]  # b * h
-        # Rows of the source divide the first axis into heads.
-        fitting = [rows for rows in of_keys if rows and first % rows == 0]
-        if not fitting:
-            return 1
-        # values (n, b * h, e) in memory, read as (b * h, n, e)
-        transposed = keys > 1 and v.stride(0) == v.shape[2] and v.stride(1) >= first * v.shape[2]
-        alone = all(source.rows == 1 for source in readings)
-        return first // fitting[0] if transposed or alone else 1
 
     def product(
         self,

@@ -26,7 +26,7 @@ from torch.overrides import (
     _push_mode,
 )
 
-from ...errors import InputError, Notice
+from ...errors import Notice
 from ...layers import attend
 from ...layers.scores import repeat_heads
 from ...models.hooks import Session
@@ -34,10 +34,10 @@ from ..capture.tap import WatchTap
 from ..maps.call import DenseCall, LazyCall, full_precision
 from .foreign_watch import Candidate, ForeignAttention, why_not_recorded
 from .handwritten import UNMET, WRONG_AXES, Softmaxes
+from .heads import HEADS_AXIS, heads_axis
 from .module_stack import CallSite, Frame, user_level
 from .steps import Position, position_of
 from .torch_attention import (
-    HEADS_AXIS,
     SIGNATURE,
     Masks,
     MultiheadSteps,
@@ -207,7 +207,10 @@ def answer_sdpa(mode: Interception, func: Callable[..., Tensor], args: Any, kwar
     # Nothing is wanted of this call: torch's own answer, untouched.
     if not tap.listeners and not tap.edits:
         return func(*args, **kwargs)
-    axis = _heads_axis(sites, q)
+    axis = HEADS_AXIS
+    if q.ndim > 4:
+        known = frozenset[int]().union(*(site.frame.heads for site in sites))
+        axis = heads_axis(q, known, sites[0].path)
     call = SDPACall.of(args, kwargs, packed, axis)
 
     rows, heads = call.inputs[0].shape[:2]
@@ -292,23 +295,6 @@ def _fused(
         )
         tap.record(source)
     return tap.heads(call.four(out))
-
-
-def _heads_axis(sites: list[CallSite], q: Tensor) -> int:
-    """Which axis of queries with more than four has the heads: NesT has them before its windows, others after them."""
-    if q.ndim <= 4:
-        return HEADS_AXIS
-    known = frozenset[int]().union(*(site.frame.heads for site in sites))
-    # Axes are counted from the end, so that leading axes do not shift them.
-    fitting = [axis - q.ndim for axis in range(1, q.ndim - 2) if q.shape[axis] in known]
-    if not fitting:
-        return HEADS_AXIS
-    if len(fitting) > 1:
-        raise InputError(
-            f"{sites[0].path!r} calls attention with queries of shape {tuple(q.shape)}: which axis has its heads is "
-            "not known, so that this attention can be neither watched nor edited"
-        )
-    return fitting[0]
 
 
 def answer_multihead(mode: Interception, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

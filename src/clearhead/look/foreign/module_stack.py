@@ -18,12 +18,7 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...models.hooks import Session, call_after, call_before
 from ..capture.addresses import joined
-
-# What modules of transformers, timm, torch and others call their number of query heads, the output features of which
-# module divided by which size give it, and the configs of models of transformers that have it.
-HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
-QUERIES = ("q_proj", "query", "q", "wq", "to_q")
-HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim")
+from .heads import head_counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,24 +76,6 @@ class Frame:
         if sum(x.ndim == 4 for x in floats) >= 3:
             return self.parent is not None and self.parent.was_given(rows, queries, keys)
         return any(_is_source(x, rows, queries, keys) for x in floats)
-
-
-def head_counts(module: nn.Module) -> frozenset[int]:
-    """How many query heads a module may have, by its attributes, its config and its projection; empty: not known.
-
-    These usually agree. Where they do not, as where a config holds the number of another part, one of them is right.
-    """
-    config = getattr(module, "config", None)
-    counts = [getattr(owner, name, None) for owner in (module, config) for name in HEADS]
-    sizes = [getattr(module, name, None) for name in HEAD_SIZES]
-    # The number of query heads is the width of the query projection over a head's size.
-    for name in QUERIES:
-        width = getattr(getattr(module, name, None), "out_features", None)
-        for size in sizes:
-            if isinstance(width, int) and isinstance(size, int) and size:
-                counts.append(width // size)
-    # bool is an int, too: `type(n) is int` leaves it out.
-    return frozenset(n for n in counts if type(n) is int and n > 0)
 
 
 @dataclass(frozen=True, eq=False)

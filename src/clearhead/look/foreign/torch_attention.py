@@ -23,9 +23,7 @@ from ...layers.sdpa import kernel_with_lse
 from ..capture.tap import WatchTap, kept
 from ..maps.attention_map import DENSE_LIMIT
 from ..maps.call import DenseCall
-
-# the usual axis of the heads: (b, h, tokens, features), (b, windows, h, tokens, features)
-HEADS_AXIS = -3
+from .heads import HEADS_AXIS
 
 
 @dataclass(kw_only=True, eq=False)
