@@ -110,7 +110,7 @@ def test_a_resumed_run_says_that_its_data_has_changed(tmp_path, capsys):
     go(table, tmp_path / "run")
     add_images(range(4, 10))
     go(table, tmp_path / "run", "steps=3", quiet=False)
-    assert "changed: data had 2 steps per epoch, now 5: the files have changed" in capsys.readouterr().err
+    assert "changed: data had 2 steps per epoch, now 4: the files have changed" in capsys.readouterr().err
 
 
 def test_a_second_ctrl_c_interrupts_at_once(tmp_path, monkeypatch, table, whole):

@@ -128,6 +128,25 @@ def test_a_result_that_they_have_no_class_for_is_known_before_the_training(label
     assert json.loads((ch.export(run.folder, tmp_path / "there") / "config.json").read_text())["model_type"] == "bert"
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "obstacle", "word"),
+    [
+        ("pairs.tsv", "{0} red cars\t{0} rote Autos\n", "a Pegasus has target_vocab=None", "data.joint=true"),
+        ("play.txt", "Mary sold {0} red cars.\n", "a GPT-2 has positions='learned'", "model.positions=learned"),
+    ],
+)
+def test_a_new_model_of_a_file_says_whether_it_can_be_exported(file, text, obstacle, word, tmp_path, capsys):
+    (tmp_path / file).write_text("".join(text.format(i) for i in range(99)))
+    words = ["steps=1", "data.size=290", "model.width=24", "model.depth=1", "model.heads=3"]
+    ch.train(tmp_path / file, *words, out=tmp_path / "run", device="cpu")
+    before, _, _ = capsys.readouterr().err.partition("step 1")
+    assert before.count("`clearhead export` will not be able") == 1
+    assert obstacle in before
+    run = ch.train(tmp_path / file, *words, word, out=tmp_path / "other", device="cpu")
+    assert "clearhead export" not in capsys.readouterr().err
+    assert ch.export(run.folder, tmp_path / "there").is_dir()
+
+
 @pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:FutureWarning")  # of transformers, in PEFT
 def test_adapters_that_were_kept_apart(tmp_path, capsys):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")

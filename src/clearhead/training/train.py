@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..data import Data
+from ..progress import silenced
 from ..weights import Bundle, load
 from .checkpoints import latest
 from .distributed import World
@@ -104,7 +105,8 @@ def train(
         return run_recipe(read_recipe(recipe, *overrides), **options)
     # A file of data was opened to count its steps: the training takes it as it is.
     assert isinstance(recipe, str | Path)
-    plan = plan_new(recipe, *overrides, root=root, device=device)
+    with silenced(quiet):
+        plan = plan_new(recipe, *overrides, root=root, device=device)
     settings = read_recipe(plan.recipe)
     propose = partial(propose_shorter, settings, new=True)
     return run_recipe(settings, **options, propose=propose, data=plan.data)
@@ -133,6 +135,7 @@ def run_recipe(
         if (finished := _already_finished(settings, out, root, world, quiet)) is not None:
             return finished
         with (
+            silenced(quiet),
             _torch_settings(settings, world.device),
             Loop(settings, out, root, world, quiet, propose, data) as loop,
         ):

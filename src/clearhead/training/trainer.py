@@ -421,8 +421,10 @@ class Trainer:
         unfinished.begin(bundle, folder, training)
 
     def _export_note(self) -> str:
-        """A sentence if a whole checkpoint is fine-tuned and no library of Hugging Face could open the result."""
-        if not any(start.is_whole for start in pretrained_of(self.recipe, self._result)):
+        """A sentence if no library of Hugging Face could open what is made of one's own data or of a checkpoint."""
+        is_tuned = any(start.is_whole for start in pretrained_of(self.recipe, self._result))
+        # the data sets that ship are for learning and comparing: nobody is going to export a sorter
+        if not (is_tuned or self.data.files):
             return ""
         bundle = self._bundle(self._result, self.setup.players[self._result].empty())
         try:

@@ -22,6 +22,7 @@ from ...data.tables.column_names import language_of
 from ...devices import find_device
 from ...errors import InputError, InputTypeError
 from ...layers.lora import choose_maps
+from ...progress import silenced
 from ...tokens.chat_template import read_template
 from ...weights import Bundle, load
 from ...weights.huggingface.tokenizers import write_chat
@@ -224,7 +225,8 @@ def finetune(
     place = Path(out) if out is not None else default_folder(model, data)
     where = None if root is None else Path(root)
     wanted = Wanted(method=method, rank=rank, merge=merge, epochs=epochs)
-    plan = _plan(model, data, overrides, wanted, valid, place, where, device)
+    with silenced(quiet):
+        plan = _plan(model, data, overrides, wanted, valid, place, where, device)
     settings = read_recipe(plan.recipe)
     return run_recipe(
         settings,
