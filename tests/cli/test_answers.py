@@ -63,10 +63,11 @@ def start(*words, **options):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_interrupt_loses_nothing_that_was_finished(models, many):
-    child = start("classify", models / "sorter", many, "--json")
-    lines = [child.stdout.readline() for _ in range(50)]
-    child.send_signal(signal.SIGINT)
-    rest, err = child.communicate(timeout=60)
+    with start("classify", models / "sorter", many, "--json") as child:
+        lines = [child.stdout.readline() for _ in range(50)]
+        child.send_signal(signal.SIGINT)
+        # not `communicate`, which would leave out what readline has read ahead
+        rest, err = child.stdout.read(), child.stderr.read()
     assert (child.returncode, err) == (130, b"")
     assert rest == b"" or rest.endswith(b"\n")
     found = [json.loads(line) for line in [*lines, *rest.splitlines()]]

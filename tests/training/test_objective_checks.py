@@ -139,7 +139,7 @@ WRONG = {
     "unknown capability": (
         {"roles": {"encoder": Role(can="mapp"), "decoder": Role(can="map")}},
         "Changed.roles: encoder: can='mapp': expected one of predict, generate, translate, caption, fill, classify, "
-        "encode, embed, map; the nearest is map",
+        "encode, embed, project, map; the nearest is map",
     ),
     "every": (
         {"updates": (Update("encoder", "encoder_loss", every=0),)},

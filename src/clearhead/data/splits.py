@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,19 +15,19 @@ Files = TypeVar("Files", str, str | tuple[str, ...])  # one file, or several
 SPLIT = 2  # stream of random numbers, beside those of Bucketed
 
 
-class RowsOfFile(NamedTuple, Generic[Row]):
+class RowsOfFile(NamedTuple):
     """The rows of a file or several, the number of those without a value, and the columns that were read."""
 
-    rows: list[Row]
+    rows: list[Any]
     empty: int = 0
     columns: Mapping[str, str] = {}
 
 
-class Split(NamedTuple, Generic[Row]):
+class Split(NamedTuple):
     """The rows of training and validation, the columns that were read, and how they were divided, in a sentence."""
 
-    train: list[Row]
-    valid: list[Row]
+    train: list[Any]
+    valid: list[Any]
     columns: Mapping[str, str]
     description: str
 
@@ -46,14 +46,14 @@ def held_out(keys: Iterable[str], share: float, stream: int = SPLIT) -> set[str]
 def split_files(
     path: Files,
     valid_path: Files | None,
-    read: Callable[[Files], RowsOfFile[Row]],
+    read: Callable[[Files], RowsOfFile],
     key: Callable[[Row], str],
     divide: Callable[[list[Row]], tuple[list[Row], list[Row]]],
     how: str,
     *,
     noun: str,
     kind: str,
-) -> Split[Row]:
+) -> Split:
     """Read rows for training, and for validation from files of their own, or a part of the first.
 
     Args:

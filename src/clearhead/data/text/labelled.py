@@ -278,14 +278,14 @@ def labelled(config: LabelledConfig, *, seed: int, root: Path | None = None) -> 
     return data
 
 
-def divided(config: LabelledConfig, root: Path | None) -> Split[Label]:
+def divided(config: LabelledConfig, root: Path | None) -> Split:
     """Return the training and validation texts of a table.
 
     A label that would be in validation alone stays in training with all its texts. A row without a text or a label is
     left out, and counted.
     """
 
-    def read(path: str) -> RowsOfFile[Label]:
+    def read(path: str) -> RowsOfFile:
         wanted = (config.text, config.label)
         opened = open_columns(locate(path, root), LABELLED, wanted, header=config.header)
         rows = labels_of(opened, skip_empty=True)

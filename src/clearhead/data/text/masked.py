@@ -105,7 +105,7 @@ class Masked(TextRows):
         }
 
 
-def _divided(config: MaskedConfig, root: Path | None) -> Split[str]:
+def _divided(config: MaskedConfig, root: Path | None) -> Split:
     """Return the texts of training and validation, each once."""
 
     def divide(texts: list[str]) -> tuple[list[str], list[str]]:
@@ -127,7 +127,7 @@ def _divided(config: MaskedConfig, root: Path | None) -> Split[str]:
     )
 
 
-def _texts(config: MaskedConfig, of: str | tuple[str, ...], root: Path | None) -> RowsOfFile[str]:
+def _texts(config: MaskedConfig, of: str | tuple[str, ...], root: Path | None) -> RowsOfFile:
     """Return the different texts of named sets and files, and the number of rows of tables that have none."""
     texts: dict[str, None] = {}
     empty = 0

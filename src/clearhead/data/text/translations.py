@@ -69,10 +69,10 @@ class PairConfig(TranslationConfig):
         if self.tokens is not None:
             raise InputError("tokens is for join=false: joined pairs are characters")
 
-    def read(self, root: Path | None) -> Split[Line]:
+    def read(self, root: Path | None) -> Split:
         """Return the training and validation pairs; a row without a source or a target is left out, and counted."""
 
-        def read_file(path: str) -> RowsOfFile[Line]:
+        def read_file(path: str) -> RowsOfFile:
             wanted = (self.source, self.target)
             opened = open_columns(locate(path, root), PARALLEL, wanted, header=self.header)
             rows = lines_of(opened, skip_empty=True)
