@@ -14,7 +14,7 @@ import pytest
 from clearhead.cli.text_input import Column, read_texts, text_or_stdin, total_size
 from clearhead.data import text_files
 from clearhead.data.text_files import read_text
-from clearhead.errors import UserError
+from clearhead.errors import Notice, UserError
 
 COMPRESSED = {"a.txt": bytes, "a.txt.gz": gzip.compress, "a.txt.bz2": bz2.compress, "a.txt.xz": lzma.compress}
 
@@ -138,6 +138,18 @@ def test_a_table_gives_its_column_of_texts(tmp_path, name):
     assert total_size([str(path)], column) is None
     assert [item.text for block in read_texts([str(path)], Column(name="Text")) for item in block][-1] == "Two"
     assert lines_of(str(path))[0] == TABLES[name].split("\n")[0]  # without a column, lines
+
+
+def test_the_column_of_the_training_comes_before_usual_names(tmp_path):
+    path = tmp_path / "reviews.csv"
+    path.write_text("id,body,text\n1,good,x\n2,bad,y\n")
+    column = Column(usual=("text",), trained="body")
+    with pytest.warns(Notice, match="the texts are those of the column body, which the model was trained on; --column"):
+        assert [item.text for block in read_texts([str(path)], column) for item in block] == ["good", "bad"]
+    named = Column(name="text", usual=("text",), trained="body")
+    assert [item.text for block in read_texts([str(path)], named) for item in block] == ["x", "y"]
+    other = Column(usual=("text",), trained="review")
+    assert [item.text for block in read_texts([str(path)], other) for item in block] == ["x", "y"]
 
 
 def test_the_column_of_texts_is_named_where_it_cannot_be_recognised(tmp_path):

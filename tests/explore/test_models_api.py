@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.explore import store
 from clearhead.explore.app import make_app
 from clearhead.explore.examples import SENTENCES, answer_length, examples_of, mask_name, outline, source_language
-from clearhead.explore.store import RecipeFacts, views, why_no_view
+from clearhead.explore.store import ModelStore, RecipeFacts, views, why_no_view
 from clearhead.layers.lora import add_adapters
 from clearhead.tokens import Characters, Pair, Subwords, Symbols, Words
 from clearhead.training import loop
@@ -71,6 +71,16 @@ def test_a_model_that_reverses_can_write_and_has_examples_in_its_own_symbols(tra
     assert events[-1]["look"]["groups"][0]["rows"]["names"][:7] == list("abcdef|")
     assert (line(trained, "run-most").examples[0], line(trained, "run-most").max_new) == ("abaca|", 1)
     assert (line(trained, "run-recall").examples[0], line(trained, "run-recall").max_new) == ("ab*cd?", 1)
+
+
+def test_a_folder_has_the_name_that_the_user_gave(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "minilm").symlink_to(tmp_path / "model")
+    monkeypatch.chdir(tmp_path / "model")
+    models = ModelStore([tmp_path / "minilm", "."]).models
+    assert [(one.id, one.about) for one in models.values()][:2] == [
+        ("minilm", "the folder minilm"), ("model", "the folder model"),
+    ]  # fmt: skip
 
 
 def test_a_model_that_fits_no_view_says_why(trained):

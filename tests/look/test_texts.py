@@ -156,7 +156,7 @@ def test_a_prompt_that_is_read_once_counts_for_all_its_beams_and_samples(everyda
 
 def test_rows_that_leave_a_batch_do_not_join_with_those_before(everyday):
     ended = {0: 2, 1: 4}  # the number of tokens after which each row ends
-    plan = Plan(start=[[5, 6], [7, 8]], end=None, limit=6, ended=lambda row, ids: len(ids) == ended[row])
+    plan = Plan(start=[[5, 6], [7, 8]], end=None, limit=6, ended=lambda row, ids, _: len(ids) == ended[row])
     with watch(everyday, "blocks.0.attn.weights", "blocks.0.attn.entropy", "blocks.0") as tape:
         search(everyday.model, {}, plan)
     for name in tape.names:

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from clearhead.layers.lora import adapters, add_adapters
 from clearhead.tokens import Pieces, Subwords
 from clearhead.weights import Special, WeightsError, certificate, read_config
 from clearhead.weights.gguf.file import TYPES
+from support.command_line import output
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gguf")
@@ -177,6 +179,37 @@ def test_byte_pair_tokenizer(split: str, tmp_path: Path) -> None:
     assert theirs("A dog 12")["input_ids"] == bundle.tokens.wrapped("A dog 12").tolist()
     assert theirs.chat_template == bundle.chat
     assert ch.load(tmp_path / "theirs", device="cpu").chat == bundle.chat
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:FutureWarning")  # of transformers, in PEFT
+def test_the_card_of_adapters_on_a_file_says_how_peft_opens_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    plain = Subwords.of(["A dog runs, it's 2024."] * 3, size=300)
+    vocab = plain._tokenizer.get_vocab()
+    names = sorted(vocab, key=vocab.get)
+    merges = [" ".join(pair) for pair in json.loads(plain.to_str())["model"]["merges"]]
+    metadata = {
+        "tokenizer_model": "gpt2", "tokenizer_pre": "gpt-2", "token_list": names,
+        "token_types": [3] * 4 + [1] * (len(names) - 4), "token_merges": merges, "eos_token_id": 2,
+    }  # fmt: skip
+    base = write(tmp_path / "small.gguf", oracle(vocab=len(names)), **metadata)
+    (tmp_path / "lines.txt").write_text("A dog runs.\n" * 30)
+    words = {"method": "lora", "rank": 2, "merge": False, "device": "cpu", "quiet": True}
+    run = ch.finetune(base, tmp_path / "lines.txt", "steps=1", "data.rows=1", out=tmp_path / "run", **words)
+    card = (ch.export(run.folder, tmp_path / "adapters", apart=True) / "README.md").read_text()
+    assert "`small.gguf`, is a GGUF file, which PEFT cannot open" in card
+    # the two steps of the card, as they are written there
+    command, code = re.findall(r"```(?:python)?\n(.*?)```", card, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    output(*command.split()[1:])
+    made: dict[str, Any] = {}
+    exec(code, made)
+    given = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        theirs = made["model"].eval()(given).logits
+        torch.testing.assert_close(theirs, ch.load(run.folder, device="cpu").model(given), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("lead", [True, False])

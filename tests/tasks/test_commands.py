@@ -48,7 +48,10 @@ def test_generate_prints_the_text_of_generate(folder):
     assert (result["pieces"], result["seed"]) == (expected.pieces, 3)
     several = output("generate", folder / "writer", "the cat", *options, "samples=2")
     both = generate(bundle, "the cat", samples=2, **chosen)
-    assert several == f"{both.text}\n\n{both.others[0].text}\n"
+    numbered = [
+        f"{i}:{' ' * (not text[:1].isspace())}{text}" for i, text in enumerate((both.text, both.others[0].text), 1)
+    ]
+    assert several == "\n\n".join(numbered) + "\n"
 
 
 def test_generate_samples_anew_each_time_unless_a_seed_is_given(folder):

@@ -64,9 +64,38 @@ def test_a_stop_string_ends_the_text_before_it():
         found = generate(made, "the", max_new=30, temperature=2.0, seed=1, stop=(stop, "neverthere"))
         assert found.text == whole[: whole.index(stop)]
         assert found.ended == "stop"
-        assert len(found.pieces) == whole.index(stop) + len(stop)
+        # pieces and log-probability are those of the text, too
+        assert found.pieces == list(found.text)
+        same = generate(made, "the", max_new=max(len(found.text), 1), temperature=2.0, seed=1)
+        assert found.logprob == pytest.approx(same.logprob if found.text else 0.0, abs=1e-4)
         pieces = list(stream(made, "the", max_new=30, temperature=2.0, seed=1, stop=stop))
         assert "".join(pieces) == found.text
+
+
+def test_a_stop_string_cuts_the_pieces_of_every_sample_where_it_cuts_the_text():
+    made = ch.load("everyday", device="cpu")
+    options = {"max_new": 12, "temperature": 1.0, "samples": 3, "seed": 1}
+    texts = ["The man", "A"]
+    stopped = generate(made, texts, **options, stop="ar")
+    for whole, found in zip(generate(made, texts, **options), stopped, strict=True):
+        for plain, cut in zip((whole, *whole.others), (found, *found.others), strict=True):
+            assert "".join(cut.pieces) == cut.text
+            if "ar" not in plain.text:
+                assert (cut.text, cut.pieces, cut.logprob) == (plain.text, plain.pieces, plain.logprob)
+                continue
+            assert (cut.text, cut.ended) == (plain.text.partition("ar")[0], "stop")
+            count = len(cut.pieces)
+            ids = [*made.tokens.encode(cut.prompt), *numbers_of(made, plain.pieces[:count])]
+            with torch.no_grad():
+                logp = made.model(torch.tensor([ids]))[0].log_softmax(-1)
+            start = len(ids) - count
+            expected = sum(float(logp[i - 1, ids[i]]) for i in range(start, len(ids)))
+            assert cut.logprob == pytest.approx(expected, abs=1e-3)
+
+
+def numbers_of(made: Bundle, pieces: list[str]) -> list[int]:
+    names = {piece: i for i, piece in enumerate(made.tokens.pieces(np.arange(len(made.tokens))))}
+    return [names[piece] for piece in pieces]
 
 
 def test_half_a_character_is_never_streamed():

@@ -77,7 +77,9 @@ Texts = Annotated[
 TextColumn = Annotated[
     str | None,
     typer.Option(
-        "--column", help="The column of a table (.csv, .tsv, .jsonl, .parquet) that has the texts."
+        "--column",
+        help="The column of a table (.csv, .tsv, .jsonl, .parquet) that has the texts; if not given, the one that the "
+        "model was trained on, or one with a usual name.",
     ),
 ]
 Type = Annotated[

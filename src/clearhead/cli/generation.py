@@ -46,7 +46,7 @@ def generate(
     """Continue a text, printed token by token; --json adds every token, the log-probability and the seed.
 
     --json prints one object at the end. --stream --json prints JSON Lines: {"piece", "id", "logprob"} for each token
-    as it comes, then that object; the pieces together are its "text".
+    as it comes, then that object; the pieces together are its "text". Several samples are numbered.
 
     Greedy decoding is the default, with which small models soon repeat themselves; a temperature, top_k, top_p, min_p
     or seed samples instead, anew each time if no seed is given.
@@ -70,11 +70,23 @@ def generate(
         if as_json:
             show(result, True)
         else:  # printed as it is: a table would leave out control characters
-            print("\n\n".join(one.text for one in (result, *result.others)))
+            print("\n\n".join(_numbered([one.text for one in (result, *result.others)])))
         return
     result = _follow(generating(bundle, prompt, **chosen), pieces=as_json, text=not as_json)
     if as_json:
         write_json(result.to_dict())
+
+
+def _numbered(texts: list[str]) -> list[str]:
+    """Several texts with their numbers; one text as it is."""
+    if len(texts) == 1:
+        return texts
+    lines = []
+    for number, text in enumerate(texts, 1):
+        # most continuations begin with a space of their own
+        space = "" if text[:1].isspace() else " "
+        lines.append(f"{number}:{space}{text}")
+    return lines
 
 
 @verb(

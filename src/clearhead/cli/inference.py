@@ -92,7 +92,8 @@ def translate(
         is_text(one)  # raises before the model is loaded
     chosen = keyword_options(translate, words)
     bundle = load(model, device=device)
-    where = Column(name=column, usual=(*SOURCES, *TEXTS))
+    trained = bundle.columns.get("source")
+    where = Column(name=column, usual=(*SOURCES, *TEXTS), trained=trained)
     print_answers(
         read_texts(texts, where),
         lambda texts, first: translate(bundle, texts, **shift_seed(chosen, first)),
@@ -197,7 +198,7 @@ def score(
         show({"input": text, **result.to_dict()} if as_json else _score_table(result), as_json)
         return
     # A translator's tables would need two columns, so its files are read as lines with a TAB.
-    where = None if "translate" in bundle.can else _text_column(column)
+    where = None if "translate" in bundle.can else _text_column(bundle, column)
     print_answers(
         read_texts([text], where),
         _scorer(bundle),
@@ -273,7 +274,7 @@ def fill(
 
     alone = is_text(text)
     bundle = load(model, device=device)
-    where = _text_column(column)
+    where = _text_column(bundle, column)
     # One text: a line for each mask. A file: all masks on one line, to keep lines aligned with the input.
     between = "\n" if alone else "\t"
     print_answers(
@@ -329,11 +330,11 @@ def _shares(classes: list[tuple[str, float]]) -> str:
     return as_line("  ".join(f"{name} {share:.1%}" for name, share in classes))
 
 
-def _text_column(name: str | None) -> Column:
-    """The column of a table that has the texts."""
+def _text_column(bundle: Any, name: str | None) -> Column:
+    """The column of a table that has the texts: that of --column, of the model's training, or with a usual name."""
     from ..data.tables.column_names import TEXTS
 
-    return Column(name=name, usual=TEXTS)
+    return Column(name=name, usual=TEXTS, trained=bundle.columns.get("text"))
 
 
 def _values(classes: list[tuple[str, float]]) -> str:
@@ -349,7 +350,7 @@ def _items(
     """The texts or images that a model is to read, and the size of all."""
     # Images are listed before any is read, to know their number.
     if bundle.reads != "images":
-        where = _text_column(column)
+        where = _text_column(bundle, column)
         return read_texts(inputs, where), total_size(inputs, where)
     images = images_of(inputs)
     return iter([[Item(text=path, place=path, given=True, key="image") for path in images]]), len(

@@ -7,6 +7,7 @@ passed on as soon as they have come. A line that cannot be read becomes an Item 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -36,19 +37,31 @@ class Column:
 
     name: str | None = None  # None: the only one, or the first of the usual names
     usual: tuple[str, ...] = ()  # usual names of such a column, in lower case
+    trained: str | None = None  # the column that the model was trained on
 
     def find(self, table: Any) -> str:
         """Return the name of the column in a table; raises with the names of all."""
         from ..data import DataError
+        from ..errors import Notice
 
         if self.name is not None:
             return str(table.column(self.name))
-        # Without --column, a usual name such as "text" is looked for first.
-        usual = table.usual(*self.usual)
-        if usual is not None:
-            return str(usual)
-        if len(table.columns) == 1:
-            return str(table.columns[0])
+        # Without --column, a usual name such as "text" is looked for.
+        likely = table.usual(*self.usual)
+        if likely is None and len(table.columns) == 1:
+            likely = table.columns[0]
+        # The column of the training comes before both, as in `evaluate`.
+        if self.trained in table.columns:
+            if self.trained != likely:
+                warnings.warn(
+                    f"{table.path}: the texts are those of the column {self.trained}, which the model was trained on; "
+                    "--column takes another",
+                    Notice,
+                    stacklevel=2,
+                )
+            return str(self.trained)
+        if likely is not None:
+            return str(likely)
         raise DataError(
             f"{table.path} has the columns {', '.join(table.columns)}: expected --column with the one of the texts"
         )
@@ -149,7 +162,8 @@ def _read_rows(name: str, column: Column) -> Iterator[list[Item]]:
             problem = str(error).removeprefix(f"{row.where}: ")
             return Item(text=str(value), place=row.where, problem=problem)
 
-    table = open_table(Path(name), named=(column.name,) if column.name else ())
+    named = [one for one in (column.name, column.trained) if one]
+    table = open_table(Path(name), named=named)
     chosen = column.find(table)
     rows = table.rows()
     # Blocks of rows, not single ones: the model reads them in batches.

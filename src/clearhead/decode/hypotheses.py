@@ -13,7 +13,8 @@ from torch import Tensor
 from ..errors import InputError
 from .plan import Hypothesis
 
-Ended = Callable[[int, Sequence[int]], bool]  # whether answer i, with these ids so far, is to end
+# whether answer i, with these ids so far and their log-probability, is to end
+Ended = Callable[[int, Sequence[int], float], bool]
 
 
 class Candidates(NamedTuple):
@@ -177,7 +178,9 @@ class Beams:
             if token in ends:
                 if would_be_beam:
                     done.add(text, rank, logprob, True)
-            elif at_limit or (ended is not None and ended(self.answers[i], [*text, token])):
+            elif at_limit or (
+                ended is not None and ended(self.answers[i], [*text, token], logprob)
+            ):
                 if would_be_beam:
                     done.add([*text, token], rank, logprob, False)
             else:

@@ -65,7 +65,7 @@ class Plan:
     drawn: int = 0
     slide: bool = False  # past the model's context, forget the older half of what it has read
     # whether answer i, with these ids so far, is to end
-    ended: Callable[[int, Sequence[int]], bool] | None = None
+    ended: Callable[[int, Sequence[int], float], bool] | None = None
 
     def __post_init__(self) -> None:
         # samples are drawn independently of each other, as many as are asked for

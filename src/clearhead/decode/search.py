@@ -246,7 +246,7 @@ def _renumbered(ended: Ended | None, first: int) -> Ended | None:
     """`ended` for a search whose answer 0 is answer `first` of the whole search."""
     if ended is None:
         return None
-    return lambda number, ids: ended(first + number, ids)
+    return lambda number, ids, logprob: ended(first + number, ids, logprob)
 
 
 def _candidates(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import threading
@@ -219,7 +220,9 @@ class ModelStore:
         for folder in (str(f) for f in folders if str(f) not in zoo):
             # Folders named on the command line come first, then the shipped models named there,
             # then the rest.
-            self._add(folder, Path(folder).resolve().name, f"the folder {Path(folder).name}")
+            # The name that the user gave: a link keeps its own, and "." gets that of the folder.
+            name = Path(os.path.abspath(folder)).name
+            self._add(folder, name, f"the folder {name}")
         for name in [*named, *(name for name in zoo if name not in named)]:
             self._add(name, name, zoo[name].does, zoo[name].examples)
 

@@ -26,6 +26,17 @@ def check_text(bundle: Bundle, text: object) -> None:
         )
 
 
+def texts_of(bundle: Bundle, given: Any) -> list[str]:
+    """One text or several as a list; raises unless all are strings."""
+    # bytes are taken for one text, so that check_text names the wrong type
+    single = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+    texts: list[Any] = [given] if single else list(given)
+    for text in texts:
+        # before the tokenizer, whose message would not name the model
+        check_text(bundle, text)
+    return texts
+
+
 def read_ids(bundle: Bundle, text: str) -> tuple[np.ndarray, list[int]]:
     """The ids of a text as a model reads it, and the positions of its masks.
 
@@ -80,12 +91,8 @@ def read_text(bundle: Bundle, given: Any, target: str | None) -> ModelInput:
 
 def text_items(bundle: Bundle, data: Any) -> tuple[list[np.ndarray], bool]:
     """The ids of one text or several, cut to what the model reads; and whether a single text was given."""
-    # bytes are taken for one text, so that check_text names the wrong type
     single = isinstance(data, str | bytes) or not isinstance(data, Iterable)
-    texts = [data] if single else list(data)
-    for text in texts:
-        # before the tokenizer, whose message would not name the model
-        check_text(bundle, text)
+    texts = texts_of(bundle, data)
     # the positions of masks are for `fill` alone
     rows = [read_ids(bundle, text)[0] for text in texts]
     if not all(len(row) for row in rows):

@@ -217,6 +217,6 @@ def network(model: Any) -> nn.Module:
         model = getattr(model, "model", model)
     if not isinstance(model, nn.Module):
         raise InputTypeError(
-            f"expected a torch module or something that holds one as .model, got {type(model).__name__}"
+            f"a {type(model).__name__} is not a model: expected what clearhead.load returns, or a torch module"
         )
     return model

@@ -26,7 +26,7 @@ from ..look import Tape, watch
 from ..models.hooks import Session, call_before
 from ..tokens import Tokenizer
 from ..tokens.ids import as_row
-from ..weights import Bundle
+from ..weights import Bundle, ModelLike, opened
 from .generate import seeds_of
 from .translate import CROSS, NoAttentionError, cross_attention, word_pieces
 
@@ -273,17 +273,17 @@ class CaptionOptions(TypedDict, total=False):
 
 
 @overload
-def caption(bundle: Bundle, image: OneImage, **options: Unpack[CaptionOptions]) -> Caption: ...
+def caption(bundle: ModelLike, image: OneImage, **options: Unpack[CaptionOptions]) -> Caption: ...
 
 
 @overload
 def caption(
-    bundle: Bundle, image: Sequence[ImageLike], **options: Unpack[CaptionOptions]
+    bundle: ModelLike, image: Sequence[ImageLike], **options: Unpack[CaptionOptions]
 ) -> list[Caption]: ...
 
 
 def caption(
-    bundle: Bundle,
+    bundle: ModelLike,
     image: ImageLike | Sequence[ImageLike],
     *,
     text: str | None = None,
@@ -299,7 +299,7 @@ def caption(
     """Write a caption for an image, or for each of several, with a map over the image for each word.
 
     Args:
-        bundle: A captioner.
+        bundle: A captioner, or its name or folder.
         image: A path, a PIL image or a uint8 array (height, width, 3); or several; or a folder, for all images in it.
         text: A caption, or a word, of your own: it is scored and mapped, and nothing is written (forced decoding). If
             the vocabulary does not have it as it is typed, it is read as captions are written, in lower case and
@@ -327,6 +327,7 @@ def caption(
         >>> len(result.maps) == len(result.words), len(result.alternatives)
         (True, 1)
     """
+    bundle = opened(bundle)
     tokens = caption_tokens(bundle)
     if beams < 1:
         raise InputError(f"beams={beams}: expected 1 or more")
@@ -445,10 +446,6 @@ def _given_ids(bundle: Bundle, text: object) -> list[int]:
 
 def caption_tokens(bundle: Bundle) -> Tokenizer:
     """The tokenizer of a captioner; raises for other models."""
-    if not isinstance(bundle, Bundle):
-        raise InputError(
-            f"a {type(bundle).__name__} is not a model: expected what clearhead.load returns"
-        )
     bundle.require("caption", "a captioner")
     tokens = bundle.tokenizer()
     # raises for a folder without start and end tokens

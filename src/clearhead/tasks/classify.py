@@ -12,7 +12,7 @@ from ..data.images.files import ImageLike
 from ..errors import InputError
 from ..inputs.images import OneImage
 from ..inputs.read import reader_of
-from ..weights import Bundle
+from ..weights import Bundle, ModelLike, opened
 
 CLASSIFIERS = "a classifier, such as a BERT with answer='class' or a vision model with classes"
 Classes = list[tuple[str, float]]  # label and score, the highest first
@@ -25,18 +25,18 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @overload
-def classify(bundle: Bundle, inputs: OneImage, *, top: int | None = None) -> Classes: ...  # type: ignore[overload-overlap]
+def classify(bundle: ModelLike, inputs: OneImage, *, top: int | None = None) -> Classes: ...  # type: ignore[overload-overlap]
 
 
 @overload
 def classify(
-    bundle: Bundle, inputs: Sequence[str] | Sequence[ImageLike], *, top: int | None = None
+    bundle: ModelLike, inputs: Sequence[str] | Sequence[ImageLike], *, top: int | None = None
 ) -> list[Classes]: ...
 
 
 @torch.no_grad()
 def classify(
-    bundle: Bundle,
+    bundle: ModelLike,
     inputs: str | Sequence[str] | ImageLike | Sequence[ImageLike],
     *,
     top: int | None = None,
@@ -48,7 +48,7 @@ def classify(
     are returned.
 
     Args:
-        bundle: A classifier of texts (a BERT with answer="class") or of images.
+        bundle: A classifier of texts (a BERT with answer="class") or of images, or its name or folder.
         inputs: One text, or several. If the model reads images: one image, or several, each a path, an open
             file, a PIL image, a uint8 array (height, width[, channels]) or a uint8 tensor (channels, height, width);
             a folder, for all images in it, sorted by path; or an array or tensor of several, with four axes.
@@ -64,6 +64,7 @@ def classify(
         >>> len(classify(clearhead.Bundle(bert, words, labels=("negative", "positive")), "good film"))
         2
     """
+    bundle = opened(bundle)
     bundle.require("classify", CLASSIFIERS)
     if top is not None and (not isinstance(top, int) or top < 1):
         raise InputError(f"top={top}: expected a whole number, 1 or more")

@@ -14,9 +14,10 @@ from ..decode import Choice, Hypothesis, Plan, follow, search
 from ..errors import InputError
 from ..fast import hooked
 from ..inputs.batching import by_length
+from ..inputs.texts import check_text, texts_of
 from ..tokens import Tokenizer
 from ..tokens.chat_template import render, token_names
-from ..weights import Bundle
+from ..weights import Bundle, ModelLike, opened
 
 # Stop strings and streamed text: where an answer is cut, and which of its characters are final.
 
@@ -25,16 +26,21 @@ HALF = "\ufffd"  # how a tokenizer shows a character whose bytes are not all the
 
 
 class Stopper:
-    """Whether an answer has reached a stop string. Call it with the number of the answer and its ids so far.
+    """Whether an answer has reached a stop string.
 
-    Only the last tokens are decoded: a character has at most 4 bytes, and a token at least one.
+    Call it with the number of the answer, its ids so far and their log-probability, which it keeps: an answer that is
+    cut at a stop string has that of the tokens before. Only the last tokens are decoded: a character has at most 4
+    bytes, and a token at least one.
     """
 
     def __init__(self, tokens: Tokenizer, stops: tuple[str, ...]) -> None:
         self.tokens, self.stops = tokens, stops
         self.tail = 4 * max(map(len, stops)) + 4
+        # of each answer after 0, 1, 2, ... tokens
+        self.logprobs: dict[int, list[float]] = {}
 
-    def __call__(self, answer: int, ids: Sequence[int]) -> bool:
+    def __call__(self, answer: int, ids: Sequence[int], logprob: float) -> bool:
+        self.logprobs.setdefault(answer, [0.0]).append(logprob)
         # its first character may be cut in half, which no stop string needs
         tail = self.tokens.decode(np.array(ids[-self.tail :], np.int64))
         return any(stop in tail for stop in self.stops)
@@ -98,8 +104,10 @@ class Generation:
 
     text: str  # the new text, without the stop string if it reached one
     prompt: str  # the text that was continued
-    logprob: float  # sum of the log-probabilities of the new tokens under the model, in nats
-    pieces: list[str]  # the text of each new token
+    # sum of the log-probabilities under the model, in nats: of `pieces`, and of the end token if it ended so
+    logprob: float
+    # the part that each new token has in `text`: a token of which a stop string leaves nothing is not among them
+    pieces: list[str]
     ended: str  # why it ended: "end" (an end token), "stop" (a stop string) or "limit" (max_new)
     # the seed of sampling, which gives the same text again; None: not sampled
     seed: int | None = None
@@ -181,7 +189,8 @@ class Piece:
 
     The texts of all pieces together are the text of the answer. A text is final when its characters are whole, and
     when it cannot be the start of a stop string; until then the text of a piece is empty. Text that only the end of the
-    answer made final is a piece of its own, without token.
+    answer made final is a piece of its own, without token. The tokens of a stop string are pieces without text, which
+    the Generation leaves out of `pieces` and `logprob`.
     """
 
     text: str
@@ -205,6 +214,7 @@ def follow_answer(
         options: How to generate: one answer, without a beam search.
     """
     tokens, seeds = bundle.tokenizer(), options.seeds(1)
+    ended = stopper(tokens, options.stops)
     before, shown = tokens.decode(np.array(prompt, np.int64)), ""
     plan = Plan(
         start=[prompt],
@@ -213,7 +223,7 @@ def follow_answer(
         choice=options.choice,
         slide=options.slide,
         seed=seeds,
-        ended=stopper(tokens, options.stops),
+        ended=ended,
         banned=bundle.spare_ids,
     )
     # what is known of the answer so far; `shown` is the text that was yielded
@@ -236,7 +246,8 @@ def follow_answer(
             yield Piece(text=new, id=h.ids[-1], logprob=h.logprob - last.logprob)
             shown, last = shown + new, h
     seed = seeds[0] if options.choice.sample else None
-    result = generation(tokens, text, prompt, h, options, seed)
+    logprobs = [] if ended is None else ended.logprobs.get(0, [])
+    result = generation(tokens, text, prompt, h, options, seed, logprobs)
     # the end may show that what looked like the start of a stop string is text
     if rest := result.text[len(shown) :]:
         yield Piece(text=rest, id=None, logprob=None)
@@ -250,25 +261,34 @@ def generation(
     h: Hypothesis,
     options: Sampling,
     seed: int | None,
+    logprobs: Sequence[float] = (),
 ) -> Generation:
-    """The answer of a search as a Generation."""
-    whole = text_after(
-        tokens, [*prompt, *h.ids], len(prompt), tokens.decode(np.array(prompt, np.int64))
-    )
-    # a stop string may end inside a token: the text is cut there, `pieces` keeps the token
+    """The answer of a search as a Generation; `logprobs` are its sums after 0, 1, 2, ... tokens, for a stop string."""
+    before = tokens.decode(np.array(prompt, np.int64))
+
+    def text_of(count: int) -> str:
+        return text_after(tokens, [*prompt, *h.ids[:count]], len(prompt), before)
+
+    whole, count = text_of(len(h.ids)), len(h.ids)
     cut, stopped = cut_at_stop(whole, options.stops)
+    pieces = tokens.pieces(np.array(h.ids, np.int64))
     ended = "end" if h.finished else "limit"
+    logprob = h.logprob
     if stopped:
         # the text was cut there, whether or not an end token or the limit came later
         ended = "stop"
-    return Generation(
-        text=cut,
-        prompt=text,
-        logprob=h.logprob,
-        pieces=tokens.pieces(np.array(h.ids, np.int64)),
-        seed=seed,
-        ended=ended,
-    )
+        # tokens of which nothing is left do not count
+        while count and text_of(count - 1).startswith(cut):
+            count -= 1
+        # the stop string may begin inside the last token
+        rest = text_of(count)[len(cut) :]
+        pieces = pieces[:count]
+        if count and rest:
+            pieces[-1] = pieces[-1].removesuffix(rest)
+        # the last sum is missing if the limit came with the stop string
+        if count < len(logprobs):
+            logprob = logprobs[count]
+    return Generation(text=cut, prompt=text, logprob=logprob, pieces=pieces, seed=seed, ended=ended)
 
 
 def end_tokens(bundle: Bundle) -> list[int]:
@@ -298,17 +318,17 @@ Message = Mapping[str, str]  # {"role": "user", "content": "..."}
 
 
 @overload
-def generate(bundle: Bundle, text: str, **options: Unpack[GenerateOptions]) -> Generation: ...  # type: ignore[overload-overlap]
+def generate(bundle: ModelLike, text: str, **options: Unpack[GenerateOptions]) -> Generation: ...  # type: ignore[overload-overlap]
 
 
 @overload
 def generate(
-    bundle: Bundle, text: Sequence[str], **options: Unpack[GenerateOptions]
+    bundle: ModelLike, text: Sequence[str], **options: Unpack[GenerateOptions]
 ) -> list[Generation]: ...
 
 
 def generate(
-    bundle: Bundle,
+    bundle: ModelLike,
     text: str | Sequence[str],
     *,
     max_new: int = 100,
@@ -329,7 +349,7 @@ def generate(
     min_p, a seed, or several samples.
 
     Args:
-        bundle: A language model.
+        bundle: A language model, or the name or folder of one, which is then loaded at each call.
         text: A prompt, or several.
         max_new: Largest number of new tokens.
         temperature: Below 1 prefers likelier tokens, above 1 flattens the distribution; 0 is greedy.
@@ -337,7 +357,8 @@ def generate(
         top_p: Sample from the fewest tokens with this total probability.
         min_p: Sample from tokens with at least this share of the likeliest token's probability.
         repetition: Penalty of tokens that the text already has; 1 is none, more makes them less likely.
-        stop: Strings that end an answer; they are not part of it.
+        stop: Strings that end an answer; they are not part of it, and their tokens count in neither `pieces` nor
+            `logprob`. A token that ends inside one counts, and its piece is cut.
         samples: Answers to sample for each prompt.
         seed: Seed of sampling: one number, or one per prompt. A prompt's samples depend on nothing else. If not given,
             each call uses a fresh seed; the result reports it.
@@ -364,13 +385,15 @@ def generate(
         slide=slide,
         beams=beams,
     )
+    bundle = opened(bundle)
     tokens, choice = _tokenizer(bundle), options.choice
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = texts_of(bundle, text)
     prompts = [bundle.prompt(one) for one in texts]
     seeds = options.seeds(len(texts))
     results: dict[int, Generation] = {}
     # room for the prompt, the answer and all samples of it
     for rows in by_length([(len(prompt) + max_new) * samples for prompt in prompts], bundle.model):
+        ended = stopper(tokens, options.stops)
         plan = Plan(
             start=[prompts[i] for i in rows],
             end=end_tokens(bundle),
@@ -380,16 +403,21 @@ def generate(
             choice=choice,
             slide=slide,
             seed=[seeds[i] for i in rows],
-            ended=stopper(tokens, options.stops),
+            ended=ended,
             banned=bundle.spare_ids,
         )
-        for i, hypotheses in zip(rows, search(bundle.model, {}, plan), strict=True):
+        for row, hypotheses in enumerate(search(bundle.model, {}, plan)):
+            i = rows[row]
             # greedy answers need no seed to be reproduced
             used = seeds[i] if choice.sample else None
+            answers = []
+            for sample, h in enumerate(hypotheses):
+                # sample j of row i is the answer i n + j of the search
+                number = row * samples + sample
+                logprobs = [] if ended is None else ended.logprobs.get(number, [])
+                answers.append(generation(tokens, texts[i], prompts[i], h, options, used, logprobs))
             # the best hypothesis, or the first sample, is the result
-            first, *others = [
-                generation(tokens, texts[i], prompts[i], h, options, used) for h in hypotheses
-            ]
+            first, *others = answers
             # Generation is frozen, but its list of others can grow
             first.others.extend(others)
             # batches come by length: put back by number
@@ -400,7 +428,7 @@ def generate(
 
 
 def stream(
-    bundle: Bundle,
+    bundle: ModelLike,
     text: str,
     *,
     max_new: int = 100,
@@ -415,10 +443,13 @@ def stream(
 ) -> Iterator[str]:
     """Yield the continuation of a text piece by piece, as soon as each is final; the options are those of `generate`.
 
+    The result is an iterator: `for piece in stream(...): print(piece, end="")` shows the text as it comes, and
+    `"".join(stream(...))` is all of it.
+
     Inside `watch` or `edit` the whole answer is computed at once, so that they see it.
 
     Args:
-        bundle: A language model.
+        bundle: A language model, or its name or folder.
         text: A prompt.
         max_new: Largest number of new tokens.
         temperature: Below 1 prefers likelier tokens, above 1 flattens the distribution; 0 is greedy.
@@ -445,13 +476,15 @@ def stream(
         seed=seed,
         slide=slide,
     )
+    bundle = opened(bundle)
     # checked now, since the generator below runs only when it is read
     _tokenizer(bundle)
+    check_text(bundle, text)
     return _texts(bundle, follow_answer(bundle, text, bundle.prompt(text), options))
 
 
 def chat(
-    bundle: Bundle,
+    bundle: ModelLike,
     messages: Sequence[Message],
     *,
     max_new: int = 100,
@@ -466,10 +499,13 @@ def chat(
 ) -> Iterator[str]:
     """Yield a chat model's next answer piece by piece; the options are those of `generate`.
 
+    The result is an iterator: `for piece in chat(...): print(piece, end="")` shows the answer as it comes, and
+    `"".join(chat(...))` is all of it.
+
     Inside `watch` or `edit` the whole answer is computed at once, so that they see it.
 
     Args:
-        bundle: A language model with a chat template.
+        bundle: A language model with a chat template, or its name or folder.
         messages: The conversation so far: [{"role": "user", "content": "Hello!"}].
         max_new: Largest number of new tokens.
         temperature: Below 1 prefers likelier tokens, above 1 flattens the distribution; 0 is greedy.
@@ -498,6 +534,7 @@ def chat(
         seed=seed,
         slide=slide,
     )
+    bundle = opened(bundle)
     return _texts(bundle, follow_answer(bundle, "", conversation(bundle, messages), options))
 
 

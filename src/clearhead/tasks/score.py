@@ -16,30 +16,32 @@ from ..data.text.chats import ChatIds, ChatsConfig, Rendering, columns_of, split
 from ..data.text.conversations import Columns, read_chats
 from ..data.text.documents import Documents
 from ..errors import InputError, TextError
-from ..inputs.texts import id_batches
+from ..inputs.texts import check_text, id_batches
 from ..tokens.chat_template import token_names
-from ..weights import Bundle
+from ..weights import Bundle, ModelLike, opened
 from .text import Likelihood, likelihood, likelihoods, target_logprobs
 from .translate import Translation, given_translation
 
 
 @overload
 def score(
-    bundle: Bundle, text: str, target: None = None, *, stride: int | None = None
+    bundle: ModelLike, text: str, target: None = None, *, stride: int | None = None
 ) -> Likelihood: ...
 
 
 @overload
-def score(bundle: Bundle, text: str, target: str, *, stride: int | None = None) -> Translation: ...
+def score(
+    bundle: ModelLike, text: str, target: str, *, stride: int | None = None
+) -> Translation: ...
 
 
 def score(
-    bundle: Bundle, text: str, target: str | None = None, *, stride: int | None = None
+    bundle: ModelLike, text: str, target: str | None = None, *, stride: int | None = None
 ) -> Likelihood | Translation:
     """Return the log-probability of a text under a language model, or of a translation under a translator.
 
     Args:
-        bundle: A language model or a translator.
+        bundle: A language model or a translator, or its name or folder.
         text: The text, or the source of a translation.
         target: The translation; only for a translator.
         stride: Language model: tokens that the window over a long text moves by; see `likelihood`.
@@ -51,6 +53,8 @@ def score(
         >>> score(clearhead.load("fr-en"), "Je la mange.", "I eat it.").logprob > -5
         True
     """
+    bundle = opened(bundle)
+    check_text(bundle, text)
     _check_pair(bundle, target is not None)
     if target is not None:
         # forced decoding, with the attention to the source

@@ -21,10 +21,10 @@ from ..errors import InputError, TextError
 from ..inputs import Batch
 from ..inputs.batching import BATCH_TOKENS
 from ..inputs.read import reader_of
-from ..inputs.texts import id_batches, id_row, read_ids
+from ..inputs.texts import check_text, id_batches, id_row, read_ids
 from ..layers import mean_of_tokens
 from ..tokens import Tokenizer
-from ..weights import Bundle
+from ..weights import Bundle, ModelLike, opened
 
 LOGITS = 1 << 24  # numbers of logits that are in memory at a time
 POOLS = ("mean", "first", "last")
@@ -59,7 +59,7 @@ class Likelihood(PlainValues):
 
 @torch.no_grad()
 def embed(
-    bundle: Bundle,
+    bundle: ModelLike,
     inputs: str | Sequence[str] | ImageLike | Sequence[ImageLike],
     *,
     pool: str | None = None,
@@ -68,8 +68,8 @@ def embed(
     """Return a vector for a text or an image, or one for each of several.
 
     Args:
-        bundle: A model that encodes text, a BERT or a GPT, or any model that reads images. Of a classifier of images it
-            is the input of its output layer.
+        bundle: A model that encodes text, a BERT or a GPT, or any model that reads images; or its name or folder. Of a
+            classifier of images it is the input of its output layer.
         inputs: One text, or several. If the model reads images: one image, or several, or a folder, as for `classify`.
         pool: How the vectors of a text's tokens become one: mean, first or last. If not given, a sentence model
             (a BERT with answer="sentence") pools as it was trained, and any other takes the mean.
@@ -82,6 +82,7 @@ def embed(
         >>> embed(clearhead.load("everyday"), ["A dog runs.", "A cat sleeps."]).shape
         (2, 160)
     """
+    bundle = opened(bundle)
     if pool is not None and bundle.reads == "images":
         raise InputError(
             f"pool={pool!r} is for texts: this {bundle.name} reads images, and pools as it was built"
@@ -143,7 +144,7 @@ def _image_vectors(bundle: Bundle) -> Callable[[Batch], Tensor]:
 
 @torch.no_grad()
 def likelihood(
-    bundle: Bundle,
+    bundle: ModelLike,
     text: str,
     *,
     stride: int | None = None,
@@ -152,7 +153,7 @@ def likelihood(
     """Return the log-probability of a text, token by token.
 
     Args:
-        bundle: A language model.
+        bundle: A language model, or its name or folder.
         text: The text.
         stride: A text longer than the model's context is read in windows of that size, which move by this number of
             tokens; half the context if not given. Each token counts once, given all tokens before it in its window.
@@ -162,6 +163,7 @@ def likelihood(
         >>> round(likelihood(clearhead.load("everyday"), "The man walks.").perplexity)
         252
     """
+    bundle = opened(bundle)
     bundle.require("predict", "a GPT")
     tokens = bundle.tokenizer()
     model: Any = bundle.model
@@ -258,11 +260,11 @@ def target_logprobs(head: Any, x: Float[Tensor, "t d"], targets: Tensor) -> Floa
 
 
 @torch.no_grad()
-def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
+def fill(bundle: ModelLike, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
     """Return the likeliest tokens for each mask of a text, with their probabilities, the likeliest first.
 
     Args:
-        bundle: A model trained on masked tokens: a BERT with answer="words".
+        bundle: A model trained on masked tokens: a BERT with answer="words"; or its name or folder.
         text: A text with masked tokens, written [MASK]: "Paris is in [MASK]."
         top: Tokens to return for each mask.
 
@@ -272,7 +274,9 @@ def fill(bundle: Bundle, text: str, *, top: int = 5) -> list[list[tuple[str, flo
         >>> len(fill(clearhead.Bundle(bert, words), "a [MASK] sleeps", top=2)[0])
         2
     """
+    bundle = opened(bundle)
     bundle.require("fill", "a BERT with answer='words'")
+    check_text(bundle, text)
     tokens = bundle.tokenizer()
     model: Any = bundle.model
     if top < 1:

@@ -15,10 +15,11 @@ from ..decode import Choice, Hypothesis, Plan, follow, forced, search
 from ..errors import InputError, TextError
 from ..inputs.batching import by_length, cut_rows
 from ..inputs.pairs import decoder_ids, source_batch
+from ..inputs.texts import texts_of
 from ..look import Tape, watch
 from ..tokens import Pair
 from ..tokens.ids import as_row
-from ..weights import Bundle
+from ..weights import Bundle, ModelLike, opened
 from .generate import seeds_of
 
 # Translation: a translated sentence with its score and its attention to the source.
@@ -231,17 +232,17 @@ class TranslateOptions(TypedDict, total=False):
 
 
 @overload
-def translate(bundle: Bundle, text: str, **options: Unpack[TranslateOptions]) -> Translation: ...  # type: ignore[overload-overlap]
+def translate(bundle: ModelLike, text: str, **options: Unpack[TranslateOptions]) -> Translation: ...  # type: ignore[overload-overlap]
 
 
 @overload
 def translate(
-    bundle: Bundle, text: Sequence[str], **options: Unpack[TranslateOptions]
+    bundle: ModelLike, text: Sequence[str], **options: Unpack[TranslateOptions]
 ) -> list[Translation]: ...
 
 
 def translate(
-    bundle: Bundle,
+    bundle: ModelLike,
     text: str | Sequence[str],
     *,
     beams: int = 5,
@@ -262,7 +263,7 @@ def translate(
     model's context is cut there, with a Notice.
 
     Args:
-        bundle: A translator.
+        bundle: A translator, or its name or folder.
         text: A sentence, or several.
         beams: Number of hypotheses of the beam search; 1 is greedy.
         best: Translations to return for each text; all but the first are in `.others`.
@@ -286,11 +287,12 @@ def translate(
         >>> translate(clearhead.load("en-de"), "A dog runs.").text
         'Ein Hund rennt.'
     """
+    bundle = opened(bundle)
     translator_tokens(bundle)
     # before anything is tokenised: the languages are tokens of source and prompt
     bundle = bundle.with_languages(source_language, target_language)
     tokens = bundle.pair()
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = texts_of(bundle, text)
     sources = _sources(bundle, tokens, texts)
     # a source without text is its end token alone, and is not translated
     waiting = [i for i, (ids, _) in enumerate(sources) if texts[i].strip() and len(ids) > 1]

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .exported import export as export
     from .fill import WeightsError as WeightsError
     from .folder import Card as Card
+    from .folder import ModelLike as ModelLike
     from .folder import load as load
+    from .folder import opened as opened
     from .folder import read_config as read_config
     from .folder import save as save
     from .folder import shipped as shipped

@@ -294,13 +294,13 @@ def check_tokens(tokens: Tokenizer | Pair | None, options: Any, where: str) -> N
 # quantise: a model with 8-bit weights, for a CPU.
 
 
-def quantise(bundle: Bundle) -> Bundle:
+def quantise(bundle: Bundle | str | Path) -> Bundle:
     """Return the same model with the weights of its linear maps rounded to 8 bits, for faster inference on a CPU.
 
     It shares its embeddings with the original, cannot be saved, and gives no gradients for the rounded weights.
 
     Args:
-        bundle: A model on the CPU.
+        bundle: A model on the CPU, or what `load` takes.
 
     Examples:
         >>> model = clearhead.build("gpt", vocab=3, context=8, width=32, depth=1, heads=2)
@@ -308,6 +308,9 @@ def quantise(bundle: Bundle) -> Bundle:
         >>> bool((quantise(bundle)("abba") - bundle("abba")).abs().max() < 0.1)
         True
     """
+    from .folder import opened  # which imports this file
+
+    bundle = opened(bundle)
     if bundle.device.type != "cpu":
         raise InputError(
             f"8-bit weights are for a CPU, and this model is on {bundle.device}: load it with device='cpu'"

@@ -112,9 +112,31 @@ def _card(bundle: Bundle, folder: Path, name: str) -> Iterator[str]:
     parameters = list(bundle.model.parameters())
     size = sum(p.numel() for p in parameters)
     yield f"{what}: {size:,} parameters in {dtype_name(parameters[0])}, written by clearhead {__version__}."
+    if not is_whole and find(bundle.base or "")[1] == "gguf":
+        yield from _gguf_base(Path(bundle.base or ""), name)
     facts = [f"- {fact}" for fact in _facts(bundle)]
     if facts:
         yield from ("", *facts)
+
+
+def _gguf_base(base: Path, name: str) -> Iterator[str]:
+    """How adapters are opened whose base model is a GGUF file, which PEFT cannot open itself."""
+    yield from (
+        "",
+        f"The base model, `{base.name}`, is a GGUF file, which PEFT cannot open as `base_model_name_or_path`. Export "
+        "it first, and put the adapters on it:",
+        "",
+        "```",
+        f"clearhead export {base.name} {base.stem}",
+        "```",
+        "",
+        "```python",
+        "import peft, transformers",
+        "",
+        f'base = transformers.AutoModelForCausalLM.from_pretrained("{base.stem}")',
+        f'model = peft.PeftModel.from_pretrained(base, "{name}")',
+        "```",
+    )
 
 
 def _facts(bundle: Bundle) -> Iterator[str]:

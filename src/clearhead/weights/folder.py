@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import config
 from ..devices import find_device, find_dtype
-from ..errors import InputError, nearest
+from ..errors import InputError, InputTypeError, nearest
 from ..layers.lora import adapters, merge_adapters
 from ..tokens import Pair, Tokenizer
 from . import native
@@ -198,6 +198,29 @@ def load(
         dtype = torch.float32  # shipped models are stored in fewer bits
     bundle, _ = read(path, layout, device, dtype)
     return merged(bundle) if merge else bundle
+
+
+ModelLike = Bundle | str | Path  # a model, or what `load` takes
+
+
+def opened(model: ModelLike) -> Bundle:
+    """Return a Bundle as it is, and load the model of a name or a path; anything else is refused.
+
+    Args:
+        model: A Bundle, or what `load` takes.
+
+    Examples:
+        >>> bundle = load("everyday")
+        >>> opened(bundle) is bundle, opened("everyday").name == bundle.name
+        (True, True)
+    """
+    if isinstance(model, Bundle):
+        return model
+    if not isinstance(model, str | Path):
+        raise InputTypeError(
+            f"a {type(model).__name__} is not a model: expected what clearhead.load returns, or its name or folder"
+        )
+    return load(model)
 
 
 def merged(bundle: Bundle) -> Bundle:

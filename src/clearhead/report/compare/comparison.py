@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ...atomic_files import atomic_write
 from ...errors import InputError, UserError
-from ...weights import Bundle, load
+from ...weights import Bundle, opened
 from ..result_files import page, picture, table_html
 from .inputs import Place, read_inputs, title_of
 from .pair import ModelPair, Section
@@ -159,7 +159,7 @@ def compare(
         >>> result.sections["sizes"].numbers["parameters"]
         {'vit-cifar10': 1787786, 'resnet-cifar10': 1783138}
     """
-    first, second = _opened(a), _opened(b)
+    first, second = opened(a), opened(b)
     names = (title_of(first), title_of(second))
     # Two runs of one recipe may have the same name, and every result is stored by name.
     if names[0] == names[1]:
@@ -190,11 +190,6 @@ def compare(
         sections=measured,
         left_out=left_out,
     )
-
-
-def _opened(model: Bundle | Place) -> Bundle:
-    """A model that is given, or that `load` opens."""
-    return model if isinstance(model, Bundle) else load(os.fspath(model))
 
 
 def check_report(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...look.maps.attention_map import MapSizeError
-from ...weights import Bundle
+from ...weights import ModelLike, opened
 from ..example_inputs import example_input
 from ..registry import VIEWS as VIEWS
 from ..registry import find_view
@@ -17,7 +17,7 @@ from .time_limit import TimeLimit
 
 
 def view(
-    bundle: Bundle,
+    bundle: ModelLike,
     name: str,
     given: Any = None,
     *,
@@ -28,7 +28,7 @@ def view(
     """Look into a model by the name of a view: what `clearhead view` does.
 
     Args:
-        bundle: A model, from `load`.
+        bundle: A model, or its name or folder.
         name: A view, a key of clearhead.report.views.VIEWS, such as "attention", "saliency" or "lens".
         given: A text, or an image (a path, the name of one that ships such as "golf-ball", a PIL image or an array); an
             example if not given.
@@ -53,6 +53,7 @@ def view(
         ['A', ' man', ' is', ' standing', ' in', ' the']
         >>> figure = result.figure()
     """
+    bundle = opened(bundle)
     chosen = find_view(name, bundle)
     # Views of weights, such as filters, take no input.
     if chosen.needs_input and given is None:

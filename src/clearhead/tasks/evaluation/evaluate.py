@@ -22,7 +22,7 @@ from ...data.text.parallel import SPLITS, lines_of, load_split, read_two
 from ...draw.result import PlainValues
 from ...errors import InputError, nearest
 from ...metrics import Score, bleu, bleu_by, chrf
-from ...weights import Bundle
+from ...weights import Bundle, ModelLike, opened
 from ..translate import translate
 from .captions import CaptionEvaluationOptions, CaptionScores, measure_captions
 from .classes import ClassOptions, ClassScores, class_scores
@@ -109,7 +109,7 @@ class TranslationScores(PlainValues):
 
 
 def evaluate(
-    bundle: Bundle,
+    bundle: ModelLike,
     data: Place | Sequence[Place],
     *,
     split: str | None = None,
@@ -134,7 +134,7 @@ def evaluate(
     """Measure a model on data: BLEU and chrF, the scores of captions, perplexity, or accuracy.
 
     Args:
-        bundle: The model.
+        bundle: The model, or its name or folder.
         data: For a translator the name of a set (multi30k, tatoeba), a file of source TAB target, or a file of
             sources and one of references; for a language model a text file, or shakespeare; for a classifier of texts a
             file of text TAB label, or sst2; for a classifier of images cifar10, fashion-mnist, imagenette, mnist, or a
@@ -182,6 +182,7 @@ def evaluate(
         "protocol": protocol, "beams": beams, "penalty": penalty, "limit": limit, "batch_tokens": batch_tokens,
         "stride": stride, "last": last, "by": by, "neighbours": neighbours, "skip_bad": skip_bad,
     }  # fmt: skip
+    bundle = opened(bundle)
     for capability, (kind, measure) in EVALUATIONS.items():
         # in the order of EVALUATIONS: the first capability that the model has decides
         if capability in bundle.can:
