@@ -131,7 +131,7 @@ def test_a_row_ends_when_the_callback_ended_says_so():
     whole = search(made, {}, Plan(start=PROMPTS, end=None, limit=9))
     asked = []
 
-    def ended(row: int, ids) -> bool:
+    def ended(row: int, ids, log_prob: float) -> bool:
         asked.append((row, len(ids)))
         return row == 1 and len(ids) == 3
 

@@ -249,7 +249,7 @@ WRONG = {
     "the second name": (lambda: watched("mlp", "atn.*"), KeyError, "'atn.*'"),
     "a name in a list": (lambda: watched("0.haeds", model=several()), KeyError, "'0.haeds'", "0.heads"),
     "half a segment": (lambda: watched("at*.weights"), KeyError, "'at*.weights'", "attn.weights"),
-    "watch what is no module": (lambda: watched("mlp", model=[1]), TypeError, "torch module", ".model", "list"),
+    "watch what is no module": (lambda: watched("mlp", model=[1]), TypeError, "torch module", "clearhead.load", "list"),
     "edit what is not there": (lambda: edited("attn.haeds", abs), KeyError, "'attn.haeds'", "attn.heads"),
     "edit a measurement": (lambda: edited("attn.entropy", abs), ValueError, "attn.entropy", "measurement", "scores"),
     "edit to nothing": (lambda: edited("attn.heads", lambda y: None), ValueError, "heads", "None", "(2, 3, 7, 4)"),
